@@ -1,0 +1,82 @@
+"""Sources: every claim, figure and row points to a place in the literature, and BibTeX is one call away.
+
+References are kept in ``references.bib`` beside this file; a :class:`Source` is a key of it plus a locator ("Thm. 3").
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .errors import nearest
+
+BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place in the literature: a BibTeX key of ``references.bib`` and a locator such as ``"Thm. 3"`` (may be empty).
+
+    ``str(source)`` is the form that rows store; :meth:`parse` reads it back.
+
+    Raises:
+        ValueError: the key is not in the bibliography.
+    """
+
+    key: str
+    locator: str = ""
+
+    def __post_init__(self):
+        if self.key not in entries():
+            raise ValueError(f"source key must be in references.bib, got {self.key!r}{nearest(self.key, entries())}")
+
+    def __str__(self) -> str:
+        return f"{self.key}, {self.locator}" if self.locator else self.key
+
+    @classmethod
+    def parse(cls, text: str) -> "Source":
+        """The inverse of ``str(source)``."""
+        key, _, locator = text.partition(", ")
+        return cls(key, locator)
+
+    @property
+    def label(self) -> str:
+        """What a reader sees: ``"Tarzanagh et al. (2023), Thm. 3"``."""
+        return f"{short(self.key)}, {self.locator}" if self.locator else short(self.key)
+
+    @property
+    def url(self) -> str:
+        """Where to read it (arXiv, DOI or publisher); empty if the entry has none."""
+        return field(self.key, "url")
+
+
+@cache
+def entries() -> dict[str, str]:
+    """All BibTeX entries by key, verbatim."""
+    text = BIBLIOGRAPHY.read_text(encoding="utf-8")
+    return {match[1]: match[0].strip() for match in re.finditer(r"^@\w+\{([^,\s]+),.*?^\}", text, re.MULTILINE | re.DOTALL)}
+
+
+def field(key: str, name: str) -> str:
+    """One field of an entry, without its braces; empty if absent."""
+    match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
+    return re.sub(r"[{}]", "", match[1]) if match else ""
+
+
+def short(key: str) -> str:
+    """Author and year as in running text: ``"Yu et al. (2020)"``."""
+    authors = [name.split(",")[0].strip() for name in field(key, "author").split(" and ")]
+    names = authors[0] if len(authors) == 1 else " and ".join(authors) if len(authors) == 2 else f"{authors[0]} et al."
+    return f"{names} ({field(key, 'year')})"
+
+
+def bibtex(keys) -> str:
+    """BibTeX of the given keys, in order and without repetition.
+
+    Raises:
+        ValueError: a key is not in the bibliography.
+    """
+    keys = list(dict.fromkeys(keys))
+    for key in keys:
+        Source(key)
+    return "\n\n".join(entries()[key] for key in keys) + "\n"

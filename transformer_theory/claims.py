@@ -1,0 +1,170 @@
+"""Claims: a statement from the literature, a check that could refute it, and a control that must be refuted.
+
+A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its verdict is
+"consistent", "violated", "inconclusive" (not finite, or not converged) or "outside assumptions". A check without power is
+worthless: each claim carries a control, the same check with one assumption removed or the target replaced, which must come out violated.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+
+from .citations import Source
+
+VerdictName = Literal["consistent", "violated", "inconclusive", "outside assumptions"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one check measured, and the line it was held against. The bound is data, so that a reader can draw another.
+
+    Attributes:
+        value: the measured number (say in the claim what its unit is).
+        bound: the line.
+        op: ``"<="`` or ``">="``: the claim holds if ``value op bound``.
+        converged: the iteration behind ``value`` met its tolerance.
+        in_assumptions: the instance satisfies the assumptions of the statement.
+        detail: further numbers worth keeping.
+    """
+
+    value: float
+    bound: float
+    op: Literal["<=", ">="]
+    converged: bool = True
+    in_assumptions: bool = True
+    detail: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.op not in ("<=", ">="):
+            raise ValueError(f"op must be '<=' or '>=', got {self.op!r}")
+        object.__setattr__(self, "value", float(self.value))
+        object.__setattr__(self, "bound", float(self.bound))
+
+    @property
+    def verdict(self) -> VerdictName:
+        """ "consistent" | "violated" | "inconclusive" | "outside assumptions"."""
+        if not self.in_assumptions:
+            return "outside assumptions"
+        if not (self.converged and math.isfinite(self.value) and math.isfinite(self.bound)):
+            return "inconclusive"
+        holds = self.value <= self.bound if self.op == "<=" else self.value >= self.bound
+        return "consistent" if holds else "violated"
+
+
+Check = Callable[[torch.Generator], Evidence]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a theory with its check and its control.
+
+    Attributes:
+        id: ``"room/name"``.
+        statement: LaTeX in the house notation (``docs/notation.md``), a sentence with ``$...$``.
+        source: where the literature says it.
+        assumptions: what must hold, each a short sentence.
+        check: draws an instance that meets the assumptions and measures.
+        control: the same with one assumption removed or the target replaced: must come out violated.
+        control_says: what the control changes, in words.
+    """
+
+    id: str
+    statement: str
+    source: Source
+    assumptions: tuple[str, ...]
+    check: Check
+    control: Check
+    control_says: str
+
+    def verify(self, seeds: Iterable[int] = range(5)) -> "Verdict":
+        """Run check and control once a seed, each with its own generator.
+
+        Raises:
+            ValueError: no seed was given.
+        """
+        seeds = tuple(seeds)
+        if not seeds:
+            raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
+        return Verdict(
+            claim=self,
+            seeds=seeds,
+            evidence=tuple(self.check(torch.Generator().manual_seed(seed)) for seed in seeds),
+            controls=tuple(self.control(torch.Generator().manual_seed(seed)) for seed in seeds),
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the seeds said about a claim. ``verdict`` is never "proved".
+
+    Attributes:
+        claim: the claim.
+        seeds: the seeds used.
+        evidence: one :class:`Evidence` a seed.
+        controls: the control's evidence, one a seed.
+    """
+
+    claim: Claim
+    seeds: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+    controls: tuple[Evidence, ...]
+
+    @property
+    def verdict(self) -> VerdictName:
+        """Violated if any seed violates; otherwise consistent if any seed is, else what all seeds say."""
+        names = [e.verdict for e in self.evidence]
+        order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "outside assumptions")
+        return next(name for name in order if name in names)
+
+    @property
+    def share(self) -> float:
+        """Share of the decided seeds (consistent or violated) that are consistent; NaN if none was decided."""
+        consistent, decided = self._counts()
+        return consistent / decided if decided else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Clopper-Pearson 95 % interval of the share: (0, 1) if no seed was decided."""
+        from scipy.stats import beta
+
+        k, n = self._counts()
+        low = float(beta.ppf(0.025, k, n - k + 1)) if k else 0.0
+        high = float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
+        return low, high
+
+    @property
+    def control_fails(self) -> bool:
+        """Whether every control was violated, as it must be for the check to have power."""
+        return all(replace(e, in_assumptions=True).verdict == "violated" for e in self.controls)
+
+    def _counts(self) -> tuple[int, int]:
+        names = [e.verdict for e in self.evidence]
+        return names.count("consistent"), names.count("consistent") + names.count("violated")
+
+    def rows(self) -> list[dict]:
+        """One row a seed, in the schema of :class:`transformer_theory.experiment.Row`, control included as ``null``."""
+        theory = self.claim.id.split("/")[0]
+        return [
+            {
+                "theory": theory,
+                "quantity": f"claim: {self.claim.id}",
+                "value": e.value,
+                "bound": e.bound,
+                "op": e.op,
+                "null": c.value,
+                "verdict": e.verdict,
+                "in_assumptions": e.in_assumptions,
+                "source": str(self.claim.source),
+                "seed": seed,
+            }
+            for seed, e, c in zip(self.seeds, self.evidence, self.controls)
+        ]
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        consistent, decided = self._counts()
+        control = "control fails as it must" if self.control_fails else "CONTROL PASSES: the check has no power"
+        return f"{self.claim.id}: {self.verdict} ({consistent}/{decided} seeds, 95 % interval [{low:.2f}, {high:.2f}]; {control})"

@@ -1,0 +1,170 @@
+"""The one data set that every theory reads: sequences of tokens with whatever is known about them."""
+
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..citations import Source
+from ..errors import nearest
+
+
+@dataclass(frozen=True)
+class TokenData:
+    """n sequences of ``seq`` tokens in ``dim`` dimensions; everything but ``tokens`` may be unknown (None).
+
+    Attributes:
+        tokens: real vectors, float64, ``[n, seq, dim]``.
+        labels: class of each sequence, ``0 <= label < classes``, ``[n]``.
+        query: the vector that asks (z in the papers), ``[n, dim]``; the last token if not given.
+        ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
+        next_id: the token that follows each sequence, in the same vocabulary, ``[n]``.
+        images: the pictures the tokens were cut from, ``[n, channels, height, width]``.
+        vocab_size: number of discrete tokens; ``1 + max`` of ids and next_id if not given.
+        name: for headings.
+        sources: where the data come from.
+
+    Raises:
+        ValueError: a field has the wrong rank, length or type, is not finite, or lies out of range.
+    """
+
+    tokens: Float[Tensor, "n seq dim"]
+    labels: Int[Tensor, " n"] | None = None
+    query: Float[Tensor, "n dim"] | None = None
+    ids: Int[Tensor, "n seq"] | None = None
+    next_id: Int[Tensor, " n"] | None = None
+    images: Float[Tensor, "n c h w"] | None = None
+    vocab_size: int | None = None
+    name: str = "data"
+    sources: tuple[Source, ...] = ()
+
+    def __post_init__(self):
+        _expect(self.tokens, "tokens", "[n, seq, dim]", 3, floating=True)
+        n, seq, dim = self.tokens.shape
+        if min(n, seq, dim) == 0:
+            raise ValueError(f"tokens must hold at least one sequence, token and dimension, got shape {[n, seq, dim]}")
+        if self.query is None:
+            object.__setattr__(self, "query", self.tokens[:, -1])
+        for name, shape, floating in (
+            ("labels", (n,), False),
+            ("query", (n, dim), True),
+            ("ids", (n, seq), False),
+            ("next_id", (n,), False),
+            ("images", (n, None, None, None), True),
+        ):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            words = "[" + ", ".join("·" if s is None else str(s) for s in shape) + "]"
+            _expect(value, name, words, len(shape), floating=floating)
+            if any(s is not None and s != got for s, got in zip(shape, value.shape)):
+                raise ValueError(f"{name} must have shape {words} to fit tokens {[n, seq, dim]}, got {list(value.shape)}")
+        if self.labels is not None and int(self.labels.min()) < 0:
+            raise ValueError(f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, or leave labels out")
+        discrete = [v for v in (self.ids, self.next_id) if v is not None]
+        if self.vocab_size is None and discrete:
+            object.__setattr__(self, "vocab_size", 1 + max(int(v.max()) for v in discrete))
+        for name in ("ids", "next_id"):
+            value = getattr(self, name)
+            if value is not None and (int(value.min()) < 0 or int(value.max()) >= (self.vocab_size or 0)):
+                wrong = int(value.min()) if int(value.min()) < 0 else int(value.max())
+                raise ValueError(f"{name} must lie in [0, {self.vocab_size}), got {wrong}; pass vocab_size={wrong + 1} or recode")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index) -> "TokenData":
+        """The sequences at ``index`` (a slice or a tensor of positions); the vocabulary stays whole."""
+        if isinstance(index, int):
+            index = slice(index, index + 1 or None)
+        rows = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: v[index] for k, v in rows.items() if isinstance(v, Tensor)})
+
+    @property
+    def classes(self) -> int:
+        """Number of classes: 1 + the largest label.
+
+        Raises:
+            ValueError: there are no labels.
+        """
+        if self.labels is None:
+            raise ValueError(f"classes need labels, {self.name} has none")
+        return int(self.labels.max()) + 1
+
+    def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
+        """A random split in (train, test) with ``share`` of the sequences in the first part, stratified by label where there are labels.
+
+        Raises:
+            ValueError: the share leaves one part empty.
+        """
+        order = torch.randperm(len(self), generator=generator)
+        if self.labels is not None:
+            order = order[torch.argsort(self.labels[order], stable=True)]
+        # every class contributes its share: deal the sorted sequences out evenly
+        deal = torch.floor((torch.arange(len(self)) + 1) * share) > torch.floor(torch.arange(len(self)) * share)
+        first, second = order[deal], order[~deal]
+        if not len(first) or not len(second):
+            raise ValueError(f"share must leave sequences on both sides, got {share} of {len(self)}")
+        return self[first.sort().values], self[second.sort().values]
+
+    @classmethod
+    def from_npz(cls, path: str | Path) -> "TokenData":
+        """The user's own data: an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
+
+        Raises:
+            ValueError: the file cannot be read, has no ``tokens``, an unknown array or an object array, or a field does not fit.
+        """
+        path = Path(path)
+        known = [f.name for f in fields(cls) if f.name not in ("name", "sources")]
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                if isinstance(stored, np.ndarray):
+                    raise ValueError(f"{path} must be an .npz with an array 'tokens', got a single array; save it with numpy.savez")
+                if "tokens" not in stored.files:
+                    raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(stored.files) or 'no array'}")
+                if unknown := [name for name in stored.files if name not in known]:
+                    raise ValueError(f"{path} has an unknown array {unknown[0]!r}{nearest(unknown[0], known)}")
+                arrays = {name: _plain(stored, name, path) for name in stored.files}
+        except FileNotFoundError:
+            raise ValueError(f"no such file: {path}; --data takes 'digits' or the path of an .npz") from None
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} is not a readable .npz ({error}); write it with numpy.savez") from error
+        size = arrays.pop("vocab_size", None)
+        tensors = {name: _as_tensor(array, name, floating=name in ("tokens", "query", "images")) for name, array in arrays.items()}
+        return cls(**tensors, vocab_size=None if size is None else int(size), name=path.stem)  # pyright: ignore[reportArgumentType]
+
+
+def _plain(stored: Iterable, name: str, path: Path) -> np.ndarray:
+    try:
+        return stored[name]  # pyright: ignore[reportIndexIssue]
+    except ValueError as error:
+        raise ValueError(f"{path}: {name} must be an array of numbers, got an object array, which is never unpickled") from error
+
+
+def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
+    """float64 for vectors, int64 for labels and ids; whole floats are accepted as integers, anything else is refused."""
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}")
+    if floating:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    if array.dtype.kind == "f":
+        raise ValueError(f"{name} must be integers, got dtype {array.dtype}; convert with .astype(int)")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
+
+
+def _expect(value, name: str, shape: str, rank: int, *, floating: bool) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a torch tensor {shape}, got {type(value).__name__}; use torch.as_tensor")
+    if value.ndim != rank:
+        raise ValueError(f"{name} must have shape {shape}, got {list(value.shape)}")
+    if floating != value.is_floating_point() or value.dtype == torch.bool or value.is_complex():
+        kind = "floating point" if floating else "integers"
+        raise ValueError(f"{name} must be {kind}, got {value.dtype}; convert it with .{'double' if floating else 'long'}()")
+    if floating and not bool(torch.isfinite(value).all()):
+        bad = int((~torch.isfinite(value)).sum())
+        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite values of {value.numel()}; drop or impute those sequences")

@@ -1,0 +1,245 @@
+"""Experiments and their results: parameters in, rows and arrays out, with provenance, stored atomically.
+
+A :class:`Result` is ``result.json`` (name, parameters, sources, provenance), ``table.jsonl`` (rows) and ``arrays.npz`` in one directory.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+import torch
+
+from .citations import Source
+from .rows import Arrays, Row, check_row, collect, select
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run measured.
+
+    Attributes:
+        name: of the experiment.
+        params: its parameters, JSON values only.
+        table: rows (:class:`~transformer_theory.rows.Row`), tidy.
+        arrays: named arrays that the figures are drawn from.
+        sources: the literature behind it.
+        provenance: versions, seed, threads, device, wall time, commit, command line (see :func:`provenance`).
+    """
+
+    name: str
+    params: dict[str, Any] = field(default_factory=dict)
+    table: list[Row] = field(default_factory=list)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def select(self, **equal) -> list[Row]:
+        """The rows whose columns have the given values; a tuple lists choices: ``result.select(theory="crate", step=(0, 10))``."""
+        return list(select(self.table, **equal))
+
+    def to_pandas(self):
+        """The table as a ``pandas.DataFrame`` (needs pandas, which is not a dependency)."""
+        import pandas  # pyright: ignore[reportMissingImports]
+
+        return pandas.DataFrame(self.table)
+
+    def write_into(self, folder: Path) -> None:
+        """Writes the three files into an existing folder."""
+        head = {
+            "format": FORMAT,
+            "name": self.name,
+            "params": self.params,
+            "sources": [str(s) for s in self.sources],
+            "provenance": self.provenance,
+        }
+        (folder / "result.json").write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+        (folder / "table.jsonl").write_text("".join(json.dumps(_jsonable(row)) + "\n" for row in self.table), encoding="utf-8")
+        np.savez_compressed(folder / "arrays.npz", allow_pickle=False, **self.arrays)
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
+        """Stores the result: the directory appears whole or not at all.
+
+        Raises:
+            FileExistsError: it exists and ``overwrite`` is False.
+            PermissionError: it cannot be written.
+        """
+        with atomic_directory(directory, overwrite=overwrite) as folder:
+            self.write_into(folder)
+        return Path(directory)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Self:
+        """Reads a stored result; nothing is unpickled.
+
+        Raises:
+            ValueError: the directory does not hold a result, or one of another format.
+        """
+        folder = Path(directory)
+        for name in ("result.json", "table.jsonl", "arrays.npz"):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder} must hold result.json, table.jsonl and arrays.npz, {name} is missing; run it again")
+        try:
+            head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if head.get("format") != FORMAT:
+                raise ValueError(f"expected format {FORMAT}, got {head.get('format')}; run it again with this version")
+            rows = [check_row(json.loads(line)) for line in (folder / "table.jsonl").read_text(encoding="utf-8").splitlines()]
+            with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (json.JSONDecodeError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
+        return cls(head["name"], head["params"], rows, arrays, tuple(Source.parse(s) for s in head["sources"]), head["provenance"])
+
+
+class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_directory(out) as folder``
+    """A directory that appears whole or not at all: work in the folder it hands out; leaving with an exception removes it.
+
+    Raises (at entry, before any work):
+        FileExistsError: the target exists and ``overwrite`` is False.
+        PermissionError: the parent cannot be written.
+    """
+
+    def __init__(self, directory: str | Path, *, overwrite: bool = False):
+        self.target, self.overwrite = Path(directory), overwrite
+
+    def __enter__(self) -> Path:
+        if self.target.exists() and not self.overwrite:
+            raise FileExistsError(f"{self.target} exists already; choose another --out, or pass --overwrite to replace it")
+        if self.target.exists() and not self._is_result_or_empty():
+            raise FileExistsError(f"{self.target} is not a stored result, so it is not overwritten; choose another --out")
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
+            self.folder.chmod(0o755)
+        except OSError as error:
+            raise PermissionError(f"cannot write to {self.target.parent} ({error.strerror}); choose another --out") from error
+        return self.folder
+
+    def _is_result_or_empty(self) -> bool:
+        return self.target.is_dir() and ((self.target / "result.json").is_file() or not any(self.target.iterdir()))
+
+    def __exit__(self, kind, *_) -> None:
+        if kind is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        if self.target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
+            self.target.rename(old / "replaced")
+            self.folder.rename(self.target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            self.folder.rename(self.target)
+
+
+def provenance(*, seed: int | None = None, device: str = "cpu", started: float | None = None) -> dict[str, Any]:
+    """Where a number comes from: versions, seed, threads, device, wall time, commit and dirty flag (if in a repository), command line."""
+    versions = {"python": platform.python_version()}
+    for package in ("transformer-theory", "torch", "numpy", "scipy", "cvxpy", "scikit-learn"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    record: dict[str, Any] = {
+        "versions": versions,
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **_commit(),
+    }
+    if started is not None:
+        record["seconds"] = round(time.perf_counter() - started, 3)
+    return record
+
+
+def _commit() -> dict[str, Any]:
+    """Commit and dirty flag of the repository that holds this package; empty outside one."""
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here)]
+    try:
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=False)
+        if tracked.returncode:
+            return {}
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run with parameters: subclass it as a frozen dataclass whose fields are the parameters (the command line is made from them).
+
+    An author writes :meth:`measure` and :meth:`draw`; :meth:`run` does the rest. Class variables: ``name`` ("room.name"), ``sources``.
+    """
+
+    seed: int = 0
+
+    name = "experiment"
+    sources: tuple[Source, ...] = ()
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        """Yields rows and arrays. Draw random numbers from ``self.generator()`` only."""
+        raise NotImplementedError(f"{type(self).__name__} must define measure()")
+
+    def draw(self, result: Result) -> "Figure":
+        """The picture, a pure function of the stored result."""
+        raise NotImplementedError(f"{type(self).__name__} must define draw()")
+
+    @classmethod
+    def quick(cls) -> Self:
+        """A setting of seconds, for tests and docs."""
+        return cls()
+
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+    def run(self) -> Result:
+        """Measures with the global random state forked, times it and records provenance."""
+        started = time.perf_counter()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            rows, arrays = collect(self.measure())
+        return Result(self.name, _jsonable(asdict(self)), rows, arrays, self.sources, provenance(seed=self.seed, started=started))
+
+
+def sweep(function: Callable[..., T], settings: Iterable[dict], *, workers: int = 1) -> list[T]:
+    """``function(**setting)`` for each setting, over joblib processes; the order is kept."""
+    from joblib import Parallel, delayed
+
+    return list(Parallel(n_jobs=workers)(delayed(function)(**setting) for setting in settings))  # pyright: ignore[reportReturnType]
+
+
+def _jsonable(value: Any) -> Any:
+    """JSON values from numbers of torch and numpy, tuples, paths and dataclasses; NaN and infinities become None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {str(k): _jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(v) for v in value]
+    if isinstance(value, torch.Tensor | np.generic | np.ndarray):
+        return _jsonable(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

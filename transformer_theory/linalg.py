@@ -1,0 +1,268 @@
+r"""Linear algebra that several theories share: log-determinants, cosines, bases, ranks, principal angles.
+
+Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``. Everything is batched
+and differentiable where the mathematics is.
+
+A trap that is avoided here: :math:`\log\det(I + sX^\top X)` by LU of the larger Gram matrix in float32 loses every eigenvalue below
+:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`, and can be wrong by more than half without a word. The Cholesky factor of the *smaller* Gram matrix
+cannot turn negative, costs less, and is computed in float64 whenever float32 could not hold three digits. (The determinants agree by
+Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.)
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+LARGEST_FLOAT32_CONDITION = 1e4  # times the rounding unit 6e-8: three digits of each logarithm are safe
+
+
+def logdet(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
+    r"""Natural logarithm of the determinant of a symmetric positive definite matrix, :math:`2\sum_i \log L_{ii}` with :math:`A = LL^\top`.
+
+    The factorisation runs in float64 whatever the dtype of ``A``; the result has the dtype of ``A``.
+
+    Args:
+        A: symmetric positive definite, ``[*batch, d, d]``.
+    Returns:
+        ``[*batch]``, nats.
+    Raises:
+        ValueError: A is not symmetric to rounding, not positive definite, or not finite.
+    Source: textbook (Cholesky).
+    """
+    if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
+        raise ValueError(f"logdet expects square matrices [*batch, d, d], got {list(A.shape)}")
+    tolerance = 100 * torch.finfo(A.dtype).eps
+    if not bool(((A - A.mT).abs().amax() if A.numel() else A.sum()) <= tolerance * (A.abs().amax() if A.numel() else 1.0)):
+        raise ValueError("logdet expects finite symmetric matrices, got one that is not; symmetrise it with (A + A.mT) / 2")
+    factor, info = torch.linalg.cholesky_ex(A.double())
+    if bool(info.any()):
+        raise ValueError("logdet expects positive definite matrices, got one with an eigenvalue <= 0; add a multiple of the identity")
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).to(A.dtype)
+
+
+def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
+    r"""``log det(I + scale X^T X)`` through the smaller of the two Gram matrices, with its gradient in closed form.
+
+    Value :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), gradient
+    :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor; second derivatives exist. Rows of zeros change nothing, so that batches of
+    unequal size may be padded. float32 input is promoted to float64 inside if ``scale ||X||_F^2`` exceeds 1e4, half precision to float32
+    at least; autocast is switched off. The result has the dtype of ``X``.
+
+    Args:
+        X: rows are vectors, ``[*batch, n, d]``.
+        scale: s >= 0, a number or a tensor that broadcasts to ``[*batch]``.
+    Returns:
+        ``[*batch]``, nats, >= 0.
+    Raises:
+        ValueError: X holds NaN or infinite values, or the scale is negative or not finite.
+    Source: textbook (Sylvester's determinant identity, Cholesky).
+    """
+    if X.ndim < 2:
+        raise ValueError(f"X must have shape [*batch, n, d], got {list(X.shape)}")
+    dtype = torch.promote_types(X.dtype, torch.float32)
+    s = torch.as_tensor(scale, dtype=dtype, device=X.device).expand(X.shape[:-2])
+    with torch.autocast(X.device.type, enabled=False):
+        wide = X.to(dtype)
+        with torch.no_grad():
+            largest = (s * wide.square().sum((-2, -1))).amax() if s.numel() else s.sum()
+        if not bool(torch.isfinite(largest)) or bool((s < 0).any()):
+            _diagnose(X, s)
+        if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
+            wide, s = wide.double(), s.double()
+        return _LogdetIdentityPlus.apply(wide, s).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
+
+
+def _diagnose(X: Tensor, s: Tensor) -> None:
+    if not bool(torch.isfinite(X).all()):
+        raise ValueError(
+            f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of {X.numel()}; drop them"
+        )
+    if not bool((torch.isfinite(s) & (s >= 0)).all()):
+        raise ValueError("scale must be finite and >= 0, got a negative or infinite one")
+    raise ValueError("scale * ||X||^2 overflows; normalise the vectors first")
+
+
+class _LogdetIdentityPlus(torch.autograd.Function):
+    """log det(I + s X^T X); the Cholesky factor of the forward pass serves the backward pass."""
+
+    @staticmethod
+    def forward(ctx, X: Tensor, s: Tensor) -> Tensor:
+        factor = torch.linalg.cholesky(_identity_plus(X, s))
+        ctx.save_for_backward(X, s, factor)
+        return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        X, s, factor = ctx.saved_tensors
+        # with create_graph the inverse must be a differentiable function of X; otherwise the stored factor is cheaper
+        inverse = torch.linalg.inv(_identity_plus(X, s)) if torch.is_grad_enabled() else torch.cholesky_inverse(factor)
+        through = inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
+        to_s = grad * (through * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
+        return (2 * grad * s)[..., None, None] * through, to_s
+
+
+def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
+    small = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
+    return torch.eye(small.shape[-1], dtype=X.dtype, device=X.device) + s[..., None, None] * small
+
+
+def gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n n"]:
+    """Inner products of the rows, ``X X^T``. (For second moments of the dimensions call it on ``X.mT``.)
+
+    Args:
+        X: ``[*batch, n, d]``.
+    Returns:
+        ``[*batch, n, n]``, symmetric positive semidefinite.
+    Source: textbook.
+    """
+    return X @ X.mT
+
+
+def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
+    r"""Cosine of the angle between two tensors of one shape, as vectors (for matrices: the Frobenius inner product).
+
+    Computed as :math:`(\|a+b\|^2 - \|a-b\|^2) / (\|a+b\|^2 + \|a-b\|^2)` of the unit vectors, which never leaves [-1, 1], is exactly 1
+    for equal tensors, and loses no digit of ``1 - cosine`` to cancellation beyond the rounding of the result.
+
+    Args:
+        A, B: equal shapes.
+        dim: dimensions that make up a vector; all by default (the result is then a scalar tensor).
+    Returns:
+        the shape without ``dim``, in [-1, 1].
+    Raises:
+        ValueError: shapes differ, or a vector is zero or not finite (its direction is undefined).
+    Source: textbook.
+    """
+    plus, minus = _sum_and_difference(A, B, dim)
+    return (plus - minus) / (plus + minus)
+
+
+def angle(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
+    r"""Angle between two tensors in radians, :math:`2\arctan(\|a-b\| / \|a+b\|)` of the unit vectors: accurate also where the cosine is 1.
+
+    Arguments, shapes and errors as in :func:`cosine`. Returns radians in [0, pi].
+
+    Raises:
+        ValueError: shapes differ, or a vector is zero or not finite.
+    Source: textbook (Kahan's formula).
+    """
+    plus, minus = _sum_and_difference(A, B, dim)
+    return 2 * torch.atan2(minus.sqrt(), plus.sqrt())
+
+
+def _sum_and_difference(A: Tensor, B: Tensor, dim: int | tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
+    if A.shape != B.shape:
+        raise ValueError(f"a cosine needs two tensors of one shape, got {list(A.shape)} and {list(B.shape)}")
+    dims = tuple(range(A.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    units = []
+    for name, vector in (("first", A), ("second", B)):
+        vector = vector / vector.abs().amax(dims, keepdim=True)  # no overflow in the square
+        norm = vector.square().sum(dims, keepdim=True).sqrt()
+        if not bool(torch.isfinite(norm).all()):
+            raise ValueError(f"a cosine needs finite vectors other than zero, the {name} argument has one that is zero, NaN or infinite")
+        units.append(vector / norm)
+    return (units[0] + units[1]).square().sum(dims), (units[0] - units[1]).square().sum(dims)
+
+
+def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
+    """Orthonormal basis of the column space, by QR with a positive diagonal of R (so it is unique and continuous in A).
+
+    Args:
+        A: linearly independent columns, ``[*batch, d, p]`` with p <= d.
+    Returns:
+        U with ``U^T U = I`` and the span of A, ``[*batch, d, p]``.
+    Raises:
+        ValueError: p > d, or the columns are linearly dependent to rounding.
+    Source: textbook (QR).
+    """
+    if A.ndim < 2 or A.shape[-1] > A.shape[-2]:
+        raise ValueError(f"orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got {list(A.shape)}")
+    Q, R = torch.linalg.qr(A)
+    diagonal = R.diagonal(dim1=-2, dim2=-1)
+    size = torch.linalg.vector_norm(A, dim=(-2, -1))[..., None]
+    if not bool((diagonal.abs() > A.shape[-2] * torch.finfo(A.dtype).eps * size).all()):
+        raise ValueError("orthonormalise expects finite, linearly independent columns, got dependent or non-finite ones; drop columns")
+    return Q * diagonal.sign()[..., None, :]
+
+
+def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
+    r""":math:`\|A\|_F^2 / \|A\|_2^2`, between 1 and the rank; insensitive to small singular values.
+
+    Args:
+        A: ``[*batch, m, n]``, not zero.
+    Returns:
+        ``[*batch]``.
+    Raises:
+        ValueError: A is zero or not finite.
+    Source: :cite:t:`rudelson2007sampling`.
+    """
+    s = _singular_values(A)
+    return (s / s[..., :1]).square().sum(-1)
+
+
+def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
+    r""":math:`\exp H(p)` with :math:`p_i = \sigma_i / \sum_j \sigma_j` and H the entropy in nats; between 1 and the rank.
+
+    Args:
+        A: ``[*batch, m, n]``, not zero.
+    Returns:
+        ``[*batch]``.
+    Raises:
+        ValueError: A is zero or not finite.
+    Source: :cite:t:`roy2007effective`.
+    """
+    s = _singular_values(A)
+    return torch.special.entr(s / s.sum(-1, keepdim=True)).sum(-1).exp()
+
+
+def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[Tensor, "*batch"]:
+    """Number of singular values above ``tolerance`` times the largest; 0 for a zero matrix.
+
+    Args:
+        A: ``[*batch, m, n]``.
+        tolerance: relative to the largest singular value, in (0, 1). Choose it above the accuracy of A:
+            the rank at 1e-7 of a matrix known to 1e-5 is noise.
+    Returns:
+        ``[*batch]``, integers.
+    Raises:
+        ValueError: the tolerance is outside (0, 1), or A is not finite.
+    Source: textbook.
+    """
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must lie in (0, 1), relative to the largest singular value, got {tolerance}")
+    s = _singular_values(A, zero_allowed=True)
+    return (s > tolerance * s[..., :1]).sum(-1)
+
+
+def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
+    if A.ndim < 2 or A.numel() == 0:
+        raise ValueError(f"a rank needs non-empty matrices [*batch, m, n], got {list(A.shape)}")
+    if not bool(torch.isfinite(A).all()):
+        raise ValueError(f"a rank needs finite entries, got {int((~torch.isfinite(A)).sum())} NaN or infinite values of {A.numel()}")
+    s = torch.linalg.svdvals(A)
+    if not zero_allowed and bool((s[..., 0] == 0).any()):
+        raise ValueError("the rank measure of a zero matrix is undefined, got one; leave it out")
+    return s
+
+
+def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d q"]) -> Float[Tensor, "*batch r"]:
+    r"""Principal angles between the column spaces, ascending, ``r = min(p, q)`` of them.
+
+    Cosines are the singular values of :math:`Q_A^\top Q_B`, sines those of :math:`(I - Q_AQ_A^\top)Q_B`; the sine is used below 45 degrees,
+    where the cosine has lost its digits, and the cosine above.
+
+    Args:
+        A, B: linearly independent columns, ``[*batch, d, p]`` and ``[*batch, d, q]``.
+    Returns:
+        radians in [0, pi/2], ``[*batch, min(p, q)]``.
+    Raises:
+        ValueError: columns are linearly dependent.
+    Source: :cite:t:`bjorck1973numerical`.
+    """
+    Q, P = orthonormalise(A), orthonormalise(B)
+    if Q.shape[-1] < P.shape[-1]:
+        Q, P = P, Q
+    overlap = Q.mT @ P
+    cosines = torch.linalg.svdvals(overlap).clamp(max=1)
+    sines = torch.linalg.svdvals(P - Q @ overlap).flip(-1).clamp(max=1)
+    return torch.where(cosines.square() > 0.5, sines.asin(), cosines.acos())

@@ -54,7 +54,7 @@ def codebook(
         raise ValueError(f"k must lie between 1 and the number of different tokens, {different}, got {k}; choose a smaller codebook")
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     with threadpool_limits(limits=1):
-        fitted = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())
+        fitted = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
     centres = torch.from_numpy(fitted.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
     ids = torch.cat(

@@ -27,9 +27,9 @@ def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
     """
     from sklearn.datasets import load_digits
 
-    stored = load_digits()
-    images = torch.from_numpy(stored.images).double()[:, None] / 16
-    labels = torch.from_numpy(stored.target).long()
+    pixels, classes = load_digits(return_X_y=True)
+    images = torch.from_numpy(pixels).double().reshape(-1, 1, 8, 8) / 16
+    labels = torch.from_numpy(classes).long()
     tokens = patches(images, PATCH)
     ids, _ = codebook(tokens, words, generator=torch.Generator().manual_seed(seed))
     return TokenData(

@@ -1,7 +1,7 @@
 """The one data set that every theory reads: sequences of tokens with whatever is known about them."""
 
 import zipfile
-from collections.abc import Iterable
+import zlib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -14,16 +14,16 @@ from ..citations import Source
 from ..errors import nearest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenData:
     """n sequences of ``seq`` tokens in ``dim`` dimensions; everything but ``tokens`` may be unknown (None).
 
     Attributes:
         tokens: real vectors, float64, ``[n, seq, dim]``.
-        labels: class of each sequence, ``0 <= label < classes``, ``[n]``.
-        query: the vector that asks (z in the papers), ``[n, dim]``; the last token if not given.
-        ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
-        next_id: the token that follows each sequence, in the same vocabulary, ``[n]``.
+        labels: class of each sequence, int64, ``0 <= label < classes``, ``[n]``. One class is legal here; training a network needs two.
+        query: the vector that asks (z in the papers), float64, ``[n, dim]``; the last token if not given.
+        ids: discrete tokens, int64, ``0 <= id < vocab_size``, ``[n, seq]``.
+        next_id: the token that follows each sequence, int64, in the same vocabulary, ``[n]``.
         images: the pictures the tokens were cut from, ``[n, channels, height, width]``.
         vocab_size: number of discrete tokens; ``1 + max`` of ids and next_id if not given.
         name: for headings.
@@ -63,7 +63,7 @@ class TokenData:
             words = "[" + ", ".join("·" if s is None else str(s) for s in shape) + "]"
             _expect(value, name, words, len(shape), floating=floating)
             if any(s is not None and s != got for s, got in zip(shape, value.shape)):
-                raise ValueError(f"{name} must have shape {words} to fit tokens {[n, seq, dim]}, got {list(value.shape)}")
+                raise ValueError(f"{name} must have shape {words} to fit tokens {[n, seq, dim]}, got {list(value.shape)}; cut them alike")
         if self.labels is not None and int(self.labels.min()) < 0:
             raise ValueError(f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, or leave labels out")
         discrete = [v for v in (self.ids, self.next_id) if v is not None]
@@ -80,8 +80,8 @@ class TokenData:
 
     def __getitem__(self, index) -> "TokenData":
         """The sequences at ``index`` (a slice or a tensor of positions); the vocabulary stays whole."""
-        if isinstance(index, int):
-            index = slice(index, index + 1 or None)
+        if isinstance(index, int | np.integer):
+            index = slice(int(index), int(index) + 1 or None)
         rows = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{k: v[index] for k, v in rows.items() if isinstance(v, Tensor)})
 
@@ -93,7 +93,7 @@ class TokenData:
             ValueError: there are no labels.
         """
         if self.labels is None:
-            raise ValueError(f"classes need labels, {self.name} has none")
+            raise ValueError(f"classes need labels, {self.name} has none; pass labels=")
         return int(self.labels.max()) + 1
 
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
@@ -106,65 +106,85 @@ class TokenData:
         if self.labels is not None:
             order = order[torch.argsort(self.labels[order], stable=True)]
         # every class contributes its share: deal the sorted sequences out evenly
-        deal = torch.floor((torch.arange(len(self)) + 1) * share) > torch.floor(torch.arange(len(self)) * share)
+        dealt = torch.floor(torch.arange(len(self) + 1, dtype=torch.float64) * share + 1e-9)
+        deal = dealt[1:] > dealt[:-1]
         first, second = order[deal], order[~deal]
         if not len(first) or not len(second):
-            raise ValueError(f"share must leave sequences on both sides, got {share} of {len(self)}")
+            raise ValueError(f"share must leave sequences on both sides, got {share} of {len(self)}; choose a share inside (0, 1)")
         return self[first.sort().values], self[second.sort().values]
 
     @classmethod
     def from_npz(cls, path: str | Path) -> "TokenData":
         """The user's own data: an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
 
+        Real fields become float64 and whole numbers int64; ``vocab_size`` is one whole number.
+
         Raises:
             ValueError: the file cannot be read, has no ``tokens``, an unknown array or an object array, or a field does not fit.
         """
         path = Path(path)
         known = [f.name for f in fields(cls) if f.name not in ("name", "sources")]
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                if isinstance(stored, np.ndarray):
-                    raise ValueError(f"{path} must be an .npz with an array 'tokens', got a single array; save it with numpy.savez")
-                if "tokens" not in stored.files:
-                    raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(stored.files) or 'no array'}")
-                if unknown := [name for name in stored.files if name not in known]:
-                    raise ValueError(f"{path} has an unknown array {unknown[0]!r}{nearest(unknown[0], known)}")
-                arrays = {name: _plain(stored, name, path) for name in stored.files}
-        except FileNotFoundError:
-            raise ValueError(f"no such file: {path}; --data takes 'digits' or the path of an .npz") from None
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} is not a readable .npz ({error}); write it with numpy.savez") from error
+        arrays = _read(path)
+        if "tokens" not in arrays:
+            raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; name it so")
+        if unknown := [name for name in arrays if name not in known]:
+            raise ValueError(f"{path} has an unknown array {unknown[0]!r}{nearest(unknown[0], known)}; rename it or leave it out")
         size = arrays.pop("vocab_size", None)
+        if size is not None and (size.size != 1 or size.dtype.kind not in "iu"):
+            raise ValueError(f"vocab_size must be one whole number, got {size.dtype} of shape {list(size.shape)}; save int(vocab_size)")
         tensors = {name: _as_tensor(array, name, floating=name in ("tokens", "query", "images")) for name, array in arrays.items()}
-        return cls(**tensors, vocab_size=None if size is None else int(size), name=path.stem)  # pyright: ignore[reportArgumentType]
+        data = cls(**tensors, vocab_size=None if size is None else int(size.item()), name=path.stem)  # pyright: ignore[reportArgumentType]
+        if data.labels is not None and data.classes > max(len(data), 2):
+            count = f"{data.classes} classes for {len(data)} sequences"
+            raise ValueError(f"labels must count the classes 0, 1, ..., got {count}; use numpy.unique(labels, return_inverse=True)[1]")
+        return data
 
 
-def _plain(stored: Iterable, name: str, path: Path) -> np.ndarray:
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz``; whatever is wrong with the file becomes one ValueError."""
+    if not path.exists():
+        raise ValueError(f"no such file: {path}; --data takes 'digits' or the path of an .npz")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
     try:
-        return stored[name]  # pyright: ignore[reportIndexIssue]
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: _plain(stored, name, path) for name in stored.files}
+    except (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a readable .npz ({error}); write it with numpy.savez") from error
+
+
+def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+    try:
+        array = stored[name]
     except ValueError as error:
-        raise ValueError(f"{path}: {name} must be an array of numbers, got an object array, which is never unpickled") from error
+        reason = "an object array, which is never unpickled" if "allow_pickle" in str(error) else f"a damaged one ({error})"
+        raise ValueError(f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path}: {name} must be an array of numbers, got a file of another kind; write it with numpy.savez")
+    return array
 
 
 def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
-    """float64 for vectors, int64 for labels and ids; whole floats are accepted as integers, anything else is refused."""
+    """float64 for vectors, int64 for labels and ids; whole numbers are accepted as vectors, anything else is refused."""
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}")
+        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; save real numbers")
     if floating:
-        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+        return torch.from_numpy(array.astype(np.float64, order="C"))
     if array.dtype.kind == "f":
         raise ValueError(f"{name} must be integers, got dtype {array.dtype}; convert with .astype(int)")
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
+    return torch.from_numpy(array.astype(np.int64, order="C"))
 
 
 def _expect(value, name: str, shape: str, rank: int, *, floating: bool) -> None:
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a torch tensor {shape}, got {type(value).__name__}; use torch.as_tensor")
     if value.ndim != rank:
-        raise ValueError(f"{name} must have shape {shape}, got {list(value.shape)}")
-    if floating != value.is_floating_point() or value.dtype == torch.bool or value.is_complex():
-        kind = "floating point" if floating else "integers"
-        raise ValueError(f"{name} must be {kind}, got {value.dtype}; convert it with .{'double' if floating else 'long'}()")
+        raise ValueError(f"{name} must have shape {shape}, got {list(value.shape)}; reshape it")
+    wanted = torch.float64 if floating else torch.int64
+    if value.dtype != wanted:
+        raise ValueError(f"{name} must be {wanted}, got {value.dtype}; convert it with .{'double' if floating else 'long'}()")
+    if value.requires_grad:
+        raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
     if floating and not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(f"{name} must be finite, got {bad} NaN or infinite values of {value.numel()}; drop or impute those sequences")

@@ -3,17 +3,16 @@
 Nothing of the package is imported here at the top: pytest's jaxtyping plugin must come first, so that it can add the run-time checks.
 """
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # the tests run side by side (pytest -n), so each takes one core; subprocesses inherit it
-os.environ["MPLBACKEND"] = "Agg"
-
 import ipaddress
+import os
 import socket
 from collections.abc import Iterator
 
 import pytest
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # the tests run side by side (pytest -n), so each takes one core; subprocesses inherit it
+os.environ["MPLBACKEND"] = "Agg"
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+# make demo: the main job.  make test: everything that is checked.  Both install what they need into .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
+
+demo: .venv/.installed  ## four theories on the same real data; the page is runs/digits/report.html
+	@$(BIN)/transformer-theory compare --data digits --out runs/digits --overwrite
+
+test: .venv/.installed  ## all tests
+	@$(BIN)/pytest -n 2
+
+lint: .venv/.installed  ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/basedpyright
+
+bench: .venv/.installed  ## speed and memory, ours against the textbook version
+	@$(BIN)/python -m benchmarks
+
+docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:  ## remove .venv, runs and everything else that was made
+	rm -rf .venv runs build docs/_build docs/auto_examples .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" > /dev/null || { echo "no $(PYTHON) here: install Python 3.11 or later, or run make PYTHON=/path/to/python"; exit 1; }
+	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2> /dev/null \
+		|| { echo "Python 3.11 or later is needed, $(PYTHON) is $$("$(PYTHON)" --version 2>&1 | head -n 1); run make PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2> /dev/null \
+		|| { echo "$(PYTHON) comes without venv: install it (Debian, Ubuntu: sudo apt install python3-venv) and run make again"; exit 1; }
+	@echo "installing into .venv (once; torch is large, so this may take minutes)"
+	@"$(PYTHON)" -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+.venv/.docs: .venv/.installed
+	@echo "installing the documentation tools into .venv (once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@

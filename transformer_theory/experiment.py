@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -86,7 +86,7 @@ class Result:
         return Path(directory)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Self:
+    def load(cls, directory: str | Path) -> "Result":
         """Reads a stored result; nothing is unpickled.
 
         Raises:
@@ -207,7 +207,7 @@ class Experiment:
         raise NotImplementedError(f"{type(self).__name__} must define draw()")
 
     @classmethod
-    def quick(cls) -> Self:
+    def quick(cls) -> "Experiment":
         """A setting of seconds, for tests and docs."""
         return cls()
 

@@ -1,0 +1,173 @@
+"""The timeline on results whose order, scale and correlations are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.experiment import Result
+from transformer_theory.timeline import Series, changes, rank_correlations, sentences, series
+
+
+def rows(quantity, values, *, model="ViT", theory="crate", every=10, **columns):
+    return [
+        {"theory": theory, "quantity": quantity, "value": value, "step": every * i, "model": model, **columns}
+        for i, value in enumerate(values)
+    ]
+
+
+def curve(quantity, values, model="ViT", nulls=None):
+    values = np.asarray(values, dtype=float)
+    nulls = None if nulls is None else np.full(len(values), float(nulls))
+    return Series("crate", quantity, model, 10 * np.arange(len(values)), values, nulls)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_layers_and_heads_are_averaged_and_so_are_their_nulls():
+    table = [
+        *rows("a", [1.0, 2.0], layer=0, head=0, null=0.5),
+        *rows("a", [3.0, 6.0], layer=0, head=1, null=1.5),
+        *rows("a", [5.0, 7.0], layer=1, head=0, null=1.0),
+    ]
+    (found,) = series(Result("compare", table=table))
+    assert (found.theory, found.quantity, found.model) == ("crate", "a", "ViT")
+    np.testing.assert_array_equal(found.steps, [0, 10])
+    np.testing.assert_allclose(found.values, [3.0, 5.0])
+    np.testing.assert_allclose(found.nulls, [1.0, 1.0])
+
+
+def test_a_layer_that_appears_late_does_not_make_the_mean_jump():
+    late = [{**row, "value": None if row["step"] < 20 else 100.0} for row in rows("a", [0.0, 0.0, 0.0], layer=1)]
+    (found,) = series(Result("compare", table=[*rows("a", [1.0, 2.0, 3.0], layer=0), *late]))
+    np.testing.assert_allclose(found.values, [1.0, 2.0, 3.0])
+
+
+def test_series_come_in_the_asked_order_and_skip_what_is_not_a_reading():
+    table = [
+        *rows("a", [1.0, 2.0]),
+        *rows("b", [1.0, 2.0]),
+        *rows("c", [float("nan"), None]),
+        {"theory": "crate", "quantity": "b", "value": 1.0, "model": "raw"},
+        {"theory": "crate", "quantity": "b", "value": 1.0, "step": 3},
+    ]
+    result = Result("compare", table=table)
+    assert [s.quantity for s in series(result)] == ["a", "b"]
+    assert [s.quantity for s in series(result, [("crate", "c"), ("crate", "b"), ("crate", "a"), ("joma", "a")])] == ["b", "a"]
+    assert series(Result("compare")) == []
+
+
+def test_scaled_has_its_null_at_zero_and_its_farthest_value_at_one():
+    np.testing.assert_allclose(curve("a", [1.0, 2.0, 5.0], nulls=1.0).scaled, [0, 0.25, 1])
+    np.testing.assert_allclose(curve("a", [3.0, 2.0, -3.0], nulls=1.0).scaled, [0.5, 0.25, -1])
+    np.testing.assert_allclose(curve("a", [3.0, 2.0, 5.0]).scaled, [1 / 3, 0, 1])
+
+
+def test_crossing_is_the_first_step_beyond_half_of_the_change():
+    assert curve("a", [0.0, 0.4, 0.5, 1.0]).crossing == 20
+    assert curve("a", [1.0, 0.9, 0.2, 0.0]).crossing == 20
+    assert curve("a", [0.0, 5.0, 0.01]).crossing is None  # back where it began
+    assert curve("a", [2.0, 2.0, 2.0]).crossing is None
+    assert curve("a", [2.0]).crossing is None
+
+
+def test_sentences_name_the_order_of_events():
+    group = [
+        curve("attention sharpness", [0, 0, 0, 1]),
+        curve("ΔR", [0, 1, 1, 1]),
+        curve("non-zeros", [1, 1, 1, 1]),
+        curve("overlap", [0, 1, 1, 0]),
+        curve("ΔR", [0, 0, 1, 1], model="CRATE"),
+    ]
+    assert sentences(group) == [
+        "In ViT, ΔR crosses half of its change at step 10, attention sharpness at step 30; overlap ends near where it began; "
+        "non-zeros does not move.",
+        "In CRATE, ΔR crosses half of its change at step 20.",
+    ]
+    assert sentences([]) == []
+
+
+def test_monotone_transforms_correlate_perfectly_and_opposites_negatively():
+    x = np.array([0.1, 0.5, 0.2, 0.9, 0.7, 0.3, 0.8])
+    found = rank_correlations([curve("x", x), curve("exp", np.exp(5 * x)), curve("minus", -x)], generator=generator(), draws=200)
+    np.testing.assert_allclose(np.array(found.values), [[1, 1, -1], [1, 1, -1], [-1, -1, 1]])
+    assert found.low[0][1] == pytest.approx(1)
+    assert found.high[0][2] == pytest.approx(-1)
+    assert found.checkpoints == 7
+
+
+def test_coefficient_agrees_with_scipy_with_ties():
+    from scipy.stats import spearmanr
+
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 5, 20).astype(float), draw.integers(0, 5, 20).astype(float)
+    found = rank_correlations([curve("x", x), curve("y", y)], generator=generator(), draws=10)
+    assert found.values[0][1] == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
+
+
+def test_interval_covers_a_known_correlation():
+    """Independent Gaussian pairs with correlation r have Spearman's coefficient 6/pi * asin(r/2); the 95 % interval covers it."""
+    truth = 6 / np.pi * np.arcsin(0.6 / 2)
+    draw, covered = np.random.default_rng(1), 0
+    for trial in range(60):
+        x = draw.standard_normal(60)
+        y = 0.6 * x + 0.8 * draw.standard_normal(60)
+        found = rank_correlations([curve("x", x), curve("y", y)], generator=generator(trial), draws=200)
+        low, high = found.low[0][1], found.high[0][1]
+        assert low is not None
+        assert high is not None
+        covered += low <= truth <= high
+    assert covered >= 48  # 80 %: block bootstrap intervals are a little narrow
+
+
+def test_growth_alone_correlates_but_its_changes_do_not():
+    """Independent growths: rank correlation 1 on every seed, while the interval of their changes contains 0 on most."""
+    contain = 0
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        up = [curve(name, np.cumsum(1 + 0.5 * draw.random(40))) for name in "ab"]
+        assert rank_correlations(up, generator=generator(), draws=2).values[0][1] == pytest.approx(1)
+        found = rank_correlations(changes(up), generator=generator(), draws=200)
+        assert found.checkpoints == 39
+        low, high = found.low[0][1], found.high[0][1]
+        assert low is not None
+        assert high is not None
+        contain += low < 0 < high
+    assert contain >= 15
+
+
+def test_undefined_is_none():
+    group = [curve("still", [2.0] * 8), curve("moves", [0, 3, 1, 2, 5, 4, 7, 6])]
+    found = rank_correlations(group, generator=generator(), draws=100)
+    assert found.values == ((None, None), (None, pytest.approx(1)))
+    assert found.low[0][1] is None
+    assert group[0].scaled is None
+    few = rank_correlations([curve("a", [1, 2]), curve("b", [1, 2])], generator=generator())
+    assert few.values[0][1] is None
+    four = rank_correlations([curve("a", [1, 2, 3, 4]), curve("b", [1, 2, 4, 3])], generator=generator())
+    assert four.values[0][1] == pytest.approx(0.8)
+    assert four.low[0][1] is None
+
+
+def test_the_seed_decides_the_interval():
+    draw = np.random.default_rng(3)
+    group = [curve("a", draw.random(12)), curve("b", draw.random(12))]
+    first, again, other = (rank_correlations(group, generator=generator(s), draws=200) for s in (0, 0, 1))
+    assert first == again
+    assert first.low != other.low
+
+
+def test_only_shared_steps_are_compared():
+    a = curve("a", [1, 2, 3, 4, 5])
+    b = Series("crate", "b", "ViT", np.array([0, 20, 30, 40, 50]), np.array([5.0, 4, 3, 2, 9]))
+    found = rank_correlations([a, b], generator=generator(), draws=10)
+    assert found.checkpoints == 4
+    assert found.values[0][1] == pytest.approx(-1)
+
+
+def test_series_of_two_networks_are_refused():
+    with pytest.raises(ValueError, match="one network"):
+        rank_correlations([curve("a", [1, 2, 3]), curve("a", [1, 2, 3], model="CRATE")], generator=generator())
+    with pytest.raises(ValueError, match="draws"):
+        rank_correlations([curve("a", [1, 2, 3])], generator=generator(), draws=0)

@@ -1,0 +1,137 @@
+r"""Multi-head subspace self-attention: the compression half of a CRATE layer, in three forms.
+
+Tokens are rows, Z is n x d; U_k is d x p, W_k = Z U_k the tokens' coordinates in subspace k, and beta = p / (n eps^2). Compression lowers
+
+    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T).
+
+Its gradient has a p x p form, exact and linear in n (push-through identity):
+
+    grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T = beta sum_k W_k (I_p + beta W_k^T W_k)^-1 U_k^T.
+
+The papers replace the inverse by its first Neumann terms, I - beta W_k W_k^T, then sum_k U_k U_k^T by I and the Gram matrix by its
+softmax. What remains is attention with one matrix for query, key and value:
+
+    SSA_k(Z) = softmax(W_k W_k^T) W_k,      MSSA(Z) = beta sum_k SSA_k(Z) U_k^T,
+    paper form      Z+ = (1 - kappa beta) Z + kappa beta MSSA(Z)
+    released form   Z+ = Z + [SSA_1 ... SSA_K] V + b,  scores divided by sqrt(p), V free
+    exact form      Z+ = Z - kappa grad R^c(Z)
+
+The Neumann series converges only while beta ||W_k||_2^2 < 1; on layer-normalised tokens that is off by orders of magnitude, so the paper form
+is motivated by the gradient, not an approximation of it. The exact form costs one p x p Cholesky factor a head.
+
+Source: :cite:t:`yu2023white`. Notation: docs/notation.md.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+Tokens = Float[Tensor, "*batch n d"]
+Bases = Float[Tensor, "K d p"]
+
+
+def expansion(bases: Bases, *, n: int, eps: float) -> float:
+    r"""The factor :math:`\beta = p / (n \varepsilon^2)` of n tokens in subspaces of dimension p (no unit; ``eps`` is squared here).
+
+    Raises:
+        ValueError: ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+    """
+    if not eps > 0:
+        raise ValueError(f"eps must be positive, got {eps}; it is the distortion, squared inside")
+    return bases.shape[-1] / (n * eps**2)
+
+
+def coordinates(tokens: Tokens, bases: Bases) -> Float[Tensor, "*batch K n p"]:
+    r"""W_k = Z U_k for every subspace: the tokens' coordinates, what a head reads. Source: :cite:t:`yu2023white`.
+
+    Raises:
+        ValueError: tokens and bases differ in dimension d.
+    """
+    if tokens.shape[-1] != bases.shape[-2]:
+        raise ValueError(f"tokens [..., n, d] and bases [K, d, p] must share d, got {list(tokens.shape)} and {list(bases.shape)}")
+    return tokens.unsqueeze(-3) @ bases
+
+
+def subspace_attention(coords: Float[Tensor, "*batch K n p"], *, scale: float) -> Float[Tensor, "*batch K n p"]:
+    r"""SSA of every head: :math:`\mathrm{softmax}(\text{scale} \cdot W_k W_k^\top) W_k`, rows of the softmax sum to one. Source: :cite:t:`yu2023white`."""
+    return F.scaled_dot_product_attention(coords, coords, coords, scale=scale)
+
+
+def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
+    r"""MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, the factor beta included.
+
+    Args:
+        tokens: Z, [*batch, n, d].
+        bases: U_k, [K, d, p], orthonormal columns in the theory, free in networks.
+        eps: distortion (squared inside).
+        scale: of the scores: 1 in the paper, 1/sqrt(p) in the released code.
+    Returns:
+        [*batch, n, d].
+    Raises:
+        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+    """
+    heads = subspace_attention(coordinates(tokens, bases), scale=scale)
+    return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads @ bases.mT).sum(-3)
+
+
+def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
+    r"""The paper's compression, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, [*batch, n, d].
+
+    Raises:
+        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+    """
+    share = kappa * expansion(bases, n=tokens.shape[-2], eps=eps)
+    return (1 - share) * tokens + share * mssa(tokens, bases, eps=eps)
+
+
+def released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
+    r"""The released code's compression, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, [*batch, n, d].
+
+    Args:
+        output: V_k, a matrix of its own for each head; the theory would take U_k^T, and then the step *raises* R^c (:cite:t:`hu2024indepth`).
+        bias: b.
+
+    Raises:
+        ValueError: shapes do not fit. Source: :cite:t:`yu2023white`, released code.
+    """
+    heads = subspace_attention(coordinates(tokens, bases), scale=bases.shape[-1] ** -0.5)
+    return tokens + (heads @ output).sum(-3) + bias
+
+
+def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
+    r"""Gradient of R^c(Z; U_[K]) with respect to Z by one p x p Cholesky factor a head, [*batch, n, d]; exact, in nats per unit of Z.
+
+    Raises:
+        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+    """
+    coords = coordinates(tokens, bases)
+    beta = expansion(bases, n=tokens.shape[-2], eps=eps)
+    inner = beta * coords.mT @ coords + torch.eye(bases.shape[-1], dtype=tokens.dtype, device=tokens.device)
+    solved = torch.cholesky_solve(coords.mT, torch.linalg.cholesky(inner)).mT  # W_k (I + beta W_k^T W_k)^-1
+    return beta * (solved @ bases.mT).sum(-3)
+
+
+def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
+    r"""Gradient descent on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, [*batch, n, d].
+
+    It lowers R^c for every :math:`0 < \kappa < 2 / L`, see :func:`lipschitz`.
+
+    Raises:
+        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+    """
+    return tokens - kappa * rate_gradient(tokens, bases, eps=eps)
+
+
+def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
+    r"""L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
+
+    :math:`\tfrac12 \log(1 + \beta\sigma^2)` has slope :math:`\beta\sigma/(1+\beta\sigma^2)` and second derivative at most :math:`\beta`, so a spectral
+    function of it has a :math:`\beta`-Lipschitz gradient; composing with :math:`U_k^\top` and summing gives L. Hence a step of kappa lowers R^c by at
+    least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
+
+    Raises:
+        ValueError: ``eps`` is not positive. Source: :cite:t:`yu2023white` (objective); the constant is derived above.
+    """
+    whole = bases.transpose(0, 1).flatten(1)  # [U_1 ... U_K], d x Kp
+    return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(whole, 2)) ** 2

@@ -1,0 +1,54 @@
+"""What every claim keeps: its check is consistent on every seed, and its control is violated on every seed."""
+
+import time
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.contract.test_theories import formulas
+from transformer_theory.citations import Source
+from transformer_theory.claims import Claim
+from transformer_theory.theories import THEORIES
+
+CLAIMS = [(theory.name, claim) for theory in THEORIES for claim in theory.claims]
+every_claim = pytest.mark.parametrize(("room", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
+
+
+def test_ids_are_unique():
+    assert [id for id, count in Counter(claim.id for _, claim in CLAIMS).items() if count > 1] == []
+
+
+@every_claim
+def test_the_record_is_complete(room: str, claim: Claim):
+    assert claim.id.startswith(f"{room}/")
+    assert claim.id == claim.id.lower().replace(" ", "-")
+    assert isinstance(claim.source, Source)
+    assert claim.assumptions
+    assert all(isinstance(text, str) and len(text) > 3 for text in claim.assumptions)
+    assert claim.control_says.strip()
+    assert claim.control is not claim.check
+    assert formulas(claim.statement), "the statement must hold a formula between dollars"
+    assert all(formula.count("{") == formula.count("}") for formula in formulas(claim.statement))
+
+
+@every_claim
+def test_consistent_and_with_power(room: str, claim: Claim):
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    started = time.perf_counter()
+    verdict = claim.verify(range(5))
+    print(f"{claim.id}: {(time.perf_counter() - started) / 5:.2f} s a seed, check and control")
+    assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
+    assert verdict.verdict == "consistent", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.evidence]
+    assert verdict.control_fails, [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.controls]
+    assert len(verdict.rows()) == 5
+
+
+@every_claim
+def test_the_seed_decides(room: str, claim: Claim):
+    values = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        values.append(claim.check(torch.Generator().manual_seed(3)).value)
+    assert values[0] == values[1]

@@ -1,0 +1,63 @@
+"""What every experiment keeps: a quick setting runs, its result can be stored, read back and drawn."""
+
+import json
+import time
+from dataclasses import fields, is_dataclass
+
+import matplotlib.figure
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.citations import Source
+from transformer_theory.experiment import Experiment, Result
+from transformer_theory.theories import THEORIES
+
+EXPERIMENTS = [(theory.name, kind) for theory in THEORIES for kind in theory.experiments]
+every_experiment = pytest.mark.parametrize(("room", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS])
+
+
+def test_names_are_unique():
+    names = [kind.name for _, kind in EXPERIMENTS]
+    assert len(set(names)) == len(names)
+
+
+@every_experiment
+def test_the_record_is_complete(room: str, kind: type[Experiment]):
+    assert kind.name.startswith(f"{room}.")
+    assert (kind.__doc__ or "").strip()
+    assert not (kind.__doc__ or "").startswith(f"{kind.__name__}("), "the docstring is the one that dataclass made"
+    assert kind.sources
+    assert all(isinstance(source, Source) for source in kind.sources)
+    assert is_dataclass(kind)
+    assert "seed" in {field.name for field in fields(kind)}
+    assert isinstance(kind(), kind), "every parameter must have a default"
+
+
+@every_experiment
+def test_quick_runs_and_is_stored_and_drawn(room: str, kind: type[Experiment], tmp_path):
+    torch.manual_seed(1)
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
+    started = time.perf_counter()
+    result = kind.quick().run()
+    print(f"{kind.name}: {time.perf_counter() - started:.2f} s")
+    assert torch.equal(state, torch.get_rng_state()), "the global generator was moved"
+    assert np.array_equal(numpy_state, np.random.get_state()[1]), "numpy's global generator was moved"
+    assert result.name == kind.name
+    assert result.table
+    assert all(row["theory"] == room for row in result.table)
+    assert json.loads(json.dumps(result.params)) == result.params
+
+    stored = Result.load(result.save(tmp_path / "result"))
+    assert len(stored.table) == len(result.table)
+    assert stored.params == result.params
+    assert stored.sources == result.sources
+    assert stored.arrays.keys() == result.arrays.keys()
+    assert all(np.array_equal(stored.arrays[name], result.arrays[name], equal_nan=True) for name in result.arrays)
+    assert isinstance(kind.quick().draw(stored), matplotlib.figure.Figure)
+
+
+@every_experiment
+def test_the_seed_decides(room: str, kind: type[Experiment]):
+    first, again = kind.quick().run(), kind.quick().run()
+    assert repr(first.table) == repr(again.table)

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from ..errors import nearest
+from . import synthetic
 from .bridges import codebook, features, one_hot, patches
 from .digits import digits
 from .tokens import TokenData
 
-__all__ = ["TokenData", "codebook", "digits", "features", "load", "one_hot", "patches"]
+__all__ = ["TokenData", "codebook", "digits", "features", "load", "one_hot", "patches", "synthetic"]
 
 NAMED = {"digits": digits}
 PLANNED = ("cifar10", "text")
@@ -27,6 +28,6 @@ def load(name_or_path: str | Path) -> TokenData:
     if isinstance(name_or_path, str) and name in PLANNED:
         raise ValueError(f"{name!r} comes with a later version; use 'digits' or the path of an .npz with your own tokens")
     path = Path(name_or_path)
-    if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.exists():
+    if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.is_file():
         return TokenData.from_npz(path)
     raise ValueError(f"unknown data {name!r}{nearest(name, NAMED)}; or pass the path of an .npz")

@@ -1,0 +1,224 @@
+"""Bridges from images to tokens, from tokens to words, from words to vectors, and into a trained network."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_theory import data
+from transformer_theory.data import TokenData, codebook, features, one_hot, patches
+
+
+def test_patches_are_cut_row_by_row_by_hand():
+    image = torch.arange(2 * 4 * 6, dtype=torch.float64).reshape(1, 2, 4, 6)
+    tokens = patches(image, 2)
+    assert tokens.shape == (1, 6, 8)
+    for row in range(2):
+        for column in range(3):
+            cut = image[0, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            assert torch.equal(tokens[0, 3 * row + column], cut.permute(1, 2, 0).flatten())
+
+
+def test_patches_equal_the_textbook_unfold():
+    images = torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    assert torch.equal(patches(images, 4), nn.functional.unfold(images, 4, stride=4).transpose(1, 2))
+
+
+@pytest.mark.parametrize("size", [3, 0, -2, 16])
+def test_patches_refuse_a_size_that_does_not_divide(size):
+    with pytest.raises(ValueError, match=f"size must divide height and width, got size {size} for 8 x 8 images"):
+        patches(torch.zeros(1, 1, 8, 8).double(), size)
+
+
+def test_patches_refuse_a_wrong_rank(unchecked):
+    with pytest.raises(ValueError, match=r"images must have shape \[n, channels, height, width\], got \[5, 8, 8\]"):
+        patches(torch.zeros(5, 8, 8).double(), 2)
+
+
+def test_codebook_finds_well_separated_words(generator):
+    truth = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 5.0], [9.0, 9.0]], dtype=torch.float64)
+    words = torch.randint(4, (20, 7), generator=generator)
+    tokens = truth[words] + 0.01 * torch.randn(20, 7, 2, generator=generator, dtype=torch.float64)
+    ids, centres = codebook(tokens, 4, generator=generator)
+    assert torch.equal(ids, words)  # the centres are sorted by norm, as `truth` is
+    torch.testing.assert_close(centres, truth, atol=0.02, rtol=0)
+
+
+def test_codebook_assigns_the_nearest_centre_and_centres_are_means(generator):
+    tokens = torch.randn(100, 5, 3, generator=generator, dtype=torch.float64)
+    ids, centres = codebook(tokens, 6, generator=generator)
+    distances = (tokens[..., None, :] - centres).square().sum(-1)
+    assert torch.equal(ids, distances.argmin(-1))
+    assert (centres.norm(dim=-1).diff() >= 0).all()
+    assert all((tokens[ids == k].mean(0) - centres[k]).norm() < 0.05 for k in range(6))
+
+
+def test_codebook_follows_its_generator_alone():
+    tokens = torch.randn(60, 5, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def words(seed):
+        return codebook(tokens, 8, generator=torch.Generator().manual_seed(seed))[0]
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert torch.equal(words(0), words(0))
+    assert not torch.equal(words(0), words(1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("k", [0, -1, 4])
+def test_codebook_refuses_more_words_than_different_tokens(generator, k):
+    tokens = torch.eye(3).double()[:, None].repeat(4, 1, 1)
+    with pytest.raises(ValueError, match=f"k must lie between 1 and the number of different tokens, 3, got {k}"):
+        codebook(tokens, k, generator=generator)
+    ids, centres = codebook(tokens, 3, generator=generator)
+    torch.testing.assert_close(centres[ids], tokens)
+
+
+def test_one_hot_rows_are_orthonormal_words():
+    ids = torch.tensor([[0, 2], [1, 2]])
+    vectors = one_hot(ids, 4)
+    assert vectors.shape == (2, 2, 4)
+    assert vectors.dtype == torch.float64
+    assert torch.equal(vectors, torch.eye(4).double()[ids])
+    for wrong, size in ((torch.tensor([4]), 4), (torch.tensor([-1]), 4)):
+        with pytest.raises(ValueError, match=rf"ids must lie in \[0, 4\), got {int(wrong)}"):
+            one_hot(wrong, size)
+
+
+class Blocks(nn.Module):
+    """Each block doubles; a class token of ones may come in front."""
+
+    def __init__(self, depth=3, *, cls=False, dropout=0.0):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2, bias=False), nn.Dropout(dropout)) for _ in range(depth)])
+        self.heads = nn.ModuleList([nn.Identity()])
+        for block in self.blocks:
+            block[0].weight.data.copy_(2 * torch.eye(2))
+        if cls:
+            self.cls_token = nn.Parameter(torch.ones(1, 1, 2))
+
+    def forward(self, x):
+        if hasattr(self, "cls_token"):
+            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        return x.mean(1)
+
+
+def sample(**fields) -> TokenData:
+    tokens = torch.arange(5 * 3 * 2, dtype=torch.float64).reshape(5, 3, 2)
+    return TokenData(
+        tokens, labels=torch.arange(5), ids=torch.arange(15).reshape(5, 3), next_id=torch.arange(5), images=torch.zeros(5, 1, 2, 2).double()
+    )
+
+
+@pytest.mark.parametrize(("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)])
+def test_features_are_the_output_of_the_block(layer, factor):
+    model, given = Blocks(), sample()
+    if factor is None:
+        with pytest.raises(ValueError, match=r"block heads\.0 must run once a forward pass, got 0 outputs for 5 sequences"):
+            features(model, given, layer=layer)
+        return
+    read = features(model, given, layer=layer, batch_size=2)
+    assert torch.equal(read.tokens, factor * given.tokens)
+    assert read.tokens.dtype == torch.float64
+    assert torch.equal(read.query, read.tokens[:, -1])
+    for name in ("labels", "ids", "next_id", "images"):
+        assert torch.equal(getattr(read, name), getattr(given, name)), name
+    assert read.vocab_size == given.vocab_size
+
+
+def test_a_class_token_asks_and_has_no_word():
+    read = features(Blocks(cls=True), sample(), layer=0)
+    assert read.tokens.shape == (5, 4, 2)
+    assert torch.equal(read.query, torch.full((5, 2), 2.0).double())
+    assert read.ids is None
+    assert read.next_id is None
+    assert read.vocab_size is None
+    assert read.labels is not None
+
+
+def test_features_leave_the_model_as_it_was():
+    model = Blocks(dropout=0.5).train()
+    read = features(model, sample(), layer=-1)
+    assert torch.equal(read.tokens, 8 * sample().tokens)  # dropout was off
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert not read.tokens.requires_grad
+
+
+def test_features_of_torchs_own_encoder(generator):
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).double()
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    given = TokenData(torch.randn(3, 5, 4, generator=generator, dtype=torch.float64))
+    with torch.no_grad():
+        expected = model.eval()(given.tokens)
+    torch.testing.assert_close(features(model, given, layer=-1).tokens, expected)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (3, r"layer must lie in \[-3, 3\), got 3; blocks has 3 blocks"),
+        (-4, r"layer must lie in \[-3, 3\), got -4"),
+        ("block.1", "'block.1' fits none; did you mean 'blocks.1'"),
+        ("blocks.?", r"'blocks.\?' fits 3 \(blocks.0, blocks.1, blocks.2"),
+    ],
+)
+def test_features_name_what_there_is(layer, message):
+    with pytest.raises(ValueError, match=message):
+        features(Blocks(), sample(), layer=layer)
+
+
+def test_features_refuse_what_they_cannot_read():
+    with pytest.raises(ValueError, match="has no ModuleList of blocks"):
+        features(nn.Linear(2, 2), sample())
+    with pytest.raises(ValueError, match="the model should read images, but bare has none"):
+        features(Blocks(), TokenData(sample().tokens, name="bare"), inputs="images")
+    with pytest.raises(ValueError, match="inputs must be 'tokens', 'images' or 'ids', got 'labels'"):
+        features(Blocks(), sample(), inputs="labels")
+    pooling = nn.Sequential(nn.ModuleList([nn.Flatten()])[0], nn.Linear(6, 1))
+    with pytest.raises(ValueError, match=r"block 0 must return \[batch, seq, dim\], got \[5, 6\]"):
+        features(pooling.double(), sample(), layer="0")
+
+
+def test_digits_are_the_stored_ones():
+    from sklearn.datasets import load_digits
+
+    digits, stored = data.load("digits"), load_digits()
+    assert torch.equal(digits.images[:, 0] * 16, torch.from_numpy(stored.images))
+    assert digits.images.max() == 1
+    assert digits.images.min() == 0
+    assert digits.labels.tolist() == stored.target.tolist()
+    assert torch.equal(digits.tokens, patches(digits.images, 2))
+    assert digits.tokens.shape == (1797, 16, 4)
+    assert torch.equal(digits.query, digits.tokens[:, -1])
+    assert digits.ids.unique().tolist() == list(range(32))
+    assert torch.equal(digits.next_id, 32 + digits.labels)
+    assert digits.vocab_size == 42
+    assert digits.sources[0].key == "alpaydin1998optical"
+
+
+def test_the_visual_words_keep_the_pictures():
+    digits = data.load("digits")
+    points, words = digits.tokens.reshape(-1, 4), digits.ids.flatten()
+    centres = torch.stack([points[words == k].mean(0) for k in range(32)])
+    left = (points - centres[words]).square().sum() / (points - points.mean(0)).square().sum()
+    assert left < 0.07  # 94 % of the variance are explained
+    empty = (digits.tokens == 0).all(-1)
+    assert (digits.ids[empty] == 0).all()  # word 0 is the empty patch
+
+
+def test_the_words_do_not_depend_on_the_number_of_threads():
+    code = "import transformer_theory.data as d, hashlib; print(hashlib.sha256(d.load('digits').ids.numpy().tobytes()).hexdigest())"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": threads}, capture_output=True, text=True, check=True
+        )
+        for threads in ("1", "2")
+    ]
+    assert runs[0].stdout == runs[1].stdout != ""

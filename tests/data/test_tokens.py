@@ -1,0 +1,135 @@
+"""TokenData: every error says what was expected, what came and what to do; indexing, splitting and files keep what is known."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_theory.data import TokenData
+
+
+def data(n=6, seq=3, dim=2, **fields) -> TokenData:
+    tokens = torch.arange(n * seq * dim, dtype=torch.float64).reshape(n, seq, dim)
+    return TokenData(tokens, **fields)
+
+
+def test_query_is_the_last_token_unless_given():
+    assert torch.equal(data().query, data().tokens[:, -1])
+    assert torch.equal(data(query=torch.zeros(6, 2).double()).query, torch.zeros(6, 2).double())
+
+
+def test_vocabulary_covers_ids_and_next_id():
+    assert data(ids=torch.full((6, 3), 4), next_id=torch.full((6,), 7)).vocab_size == 8
+    assert data().vocab_size is None
+    assert data(ids=torch.zeros(6, 3).long(), vocab_size=50).vocab_size == 50
+
+
+NAN = torch.full((6, 3, 2), 1.0).double()
+NAN[2, 1, 0] = float("nan")
+INF = torch.full((6, 2), float("inf")).double()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tokens": torch.zeros(6, 3).double()}, r"tokens must have shape \[n, seq, dim\], got \[6, 3\]"),
+        ({"tokens": np.zeros((6, 3, 2))}, "tokens must be a torch tensor .* got ndarray"),
+        ({"tokens": torch.zeros(6, 3, 2)}, "tokens must be torch.float64, got torch.float32; convert it with .double()"),
+        ({"tokens": torch.zeros(6, 3, 2, dtype=torch.complex64)}, "tokens must be torch.float64, got torch.complex64"),
+        ({"tokens": torch.zeros(0, 3, 2).double()}, r"at least one sequence, token and dimension, got shape \[0, 3, 2\]"),
+        ({"tokens": torch.zeros(6, 0, 2).double()}, "at least one sequence"),
+        ({"tokens": NAN}, "tokens must be finite, got 1 NaN or infinite values of 36"),
+        ({"tokens": torch.zeros(6, 3, 2).double().requires_grad_()}, "requires gradients; use .detach"),
+        ({"labels": torch.zeros(5).long()}, r"labels must have shape \[6\] to fit tokens \[6, 3, 2\], got \[5\]"),
+        ({"labels": torch.zeros(0).long()}, r"labels must have shape \[6\]"),
+        ({"labels": torch.zeros(6)}, "labels must be torch.int64, got torch.float32"),
+        ({"labels": torch.zeros(6).bool()}, "labels must be torch.int64, got torch.bool"),
+        ({"labels": torch.zeros(6, 1).long()}, r"labels must have shape \[6\], got \[6, 1\]"),
+        ({"labels": torch.tensor([0, 1, 2, 3, 4, -1])}, "labels must be 0, 1, ..., got -1"),
+        ({"query": torch.zeros(6, 3).double()}, r"query must have shape \[6, 2\]"),
+        ({"query": INF}, "query must be finite, got 12"),
+        ({"ids": torch.zeros(6, 2).long()}, r"ids must have shape \[6, 3\]"),
+        ({"ids": torch.full((6, 3), 5), "vocab_size": 5}, r"ids must lie in \[0, 5\), got 5; pass vocab_size=6"),
+        ({"ids": torch.full((6, 3), -2)}, "ids must lie in .* got -2"),
+        ({"next_id": torch.full((6,), 9), "vocab_size": 9}, r"next_id must lie in \[0, 9\), got 9"),
+        ({"images": torch.zeros(6, 4, 4).double()}, r"images must have shape \[6, ·, ·, ·\], got \[6, 4, 4\]"),
+        ({"images": torch.zeros(5, 1, 4, 4).double()}, "images must have shape"),
+    ],
+)
+def test_bad_fields_are_named(unchecked, fields, message):
+    with pytest.raises(ValueError, match=message) as error:
+        TokenData(**{"tokens": torch.zeros(6, 3, 2).double()} | fields)
+    assert "\n" not in str(error.value)
+    assert ";" in str(error.value) or "at least one" in str(error.value)
+
+
+def test_index_takes_numbers_slices_positions_and_masks():
+    full = data(labels=torch.arange(6), ids=torch.arange(18).reshape(6, 3), next_id=torch.arange(6), images=torch.rand(6, 1, 2, 2).double())
+    for index, rows in ((2, [2]), (-1, [5]), (np.int64(3), [3]), (slice(1, 3), [1, 2]), (torch.tensor([4, 0]), [4, 0])):
+        part = full[index]
+        for name in ("tokens", "labels", "query", "ids", "next_id", "images"):
+            assert torch.equal(getattr(part, name), getattr(full, name)[rows]), name
+        assert part.vocab_size == full.vocab_size == 18
+    assert len(full[full.labels > 2]) == 3
+    with pytest.raises(ValueError, match="at least one sequence"):
+        full[6:]
+
+
+def test_an_explicit_query_survives_indexing():
+    own = data(query=torch.arange(12).reshape(6, 2).double())
+    assert torch.equal(own[torch.tensor([3])].query, own.query[3:4])
+
+
+def test_classes_count_to_the_largest_label():
+    assert data(labels=torch.tensor([0, 0, 1, 1, 4, 1])).classes == 5
+    with pytest.raises(ValueError, match="classes need labels"):
+        _ = data().classes
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(2, 60), classes=st.integers(1, 5), share=st.floats(0.05, 0.95), seed=st.integers(0, 99))
+def test_split_is_a_stratified_partition(n, classes, share, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    full = TokenData(torch.arange(n, dtype=torch.float64).reshape(n, 1, 1), labels=labels)
+    first_size = int(np.floor(n * share + 1e-9))
+    if first_size in (0, n):
+        with pytest.raises(ValueError, match="share must leave"):
+            full.split(share, generator)
+        return
+    first, second = full.split(share, generator)
+    assert len(first) == first_size
+    assert torch.equal(torch.cat([first.tokens, second.tokens]).flatten().sort().values, full.tokens.flatten())
+    for k in range(classes):
+        assert abs(int((first.labels == k).sum()) - share * int((labels == k).sum())) < 1 + 1e-6
+    assert all(int(full.tokens[int(t), 0, 0]) == int(t) and full.labels[int(t)] == y for t, y in zip(first.tokens.flatten(), first.labels))
+
+
+def test_split_takes_its_share_to_the_digit(generator):
+    assert len(data(n=10).split(0.7, generator)[0]) == 7  # 0.7 * 10 is 6.999... in single precision
+    assert len(data(n=1000).split(0.29, generator)[0]) == 290
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0, float("nan")])
+def test_split_refuses_an_empty_side(share, generator):
+    with pytest.raises(ValueError, match="share must leave sequences on both sides"):
+        data().split(share, generator)
+
+
+def test_a_file_gives_back_what_was_stored(tmp_path):
+    path = tmp_path / "mine.npz"
+    tokens = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
+    np.savez(path, tokens=tokens, labels=np.array([0, 1, 1, 0], dtype=np.uint8), ids=np.arange(12).reshape(4, 3), vocab_size=20)
+    read = TokenData.from_npz(path)
+    assert read.name == "mine"
+    assert read.vocab_size == 20
+    assert torch.equal(read.tokens, torch.from_numpy(tokens.astype(np.float64)))
+    assert read.labels.tolist() == [0, 1, 1, 0]
+    assert read.labels.dtype == read.ids.dtype == torch.int64
+
+
+def test_a_file_may_be_big_endian_and_in_columns(tmp_path):
+    tokens = np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)).astype(">f4")
+    np.savez_compressed(tmp_path / "a.npz", tokens=tokens)
+    assert TokenData.from_npz(tmp_path / "a.npz").tokens.flatten().tolist() == list(range(24))

@@ -1,0 +1,187 @@
+"""Synthetic data with known answers: each sampler states facts in closed form that its data satisfy, so that measurements can be checked.
+
+* :func:`subspace_mixture`: classes are orthogonal subspaces, the picture behind rate reduction and CRATE (:cite:t:`yu2020learning`);
+* :func:`separable_tokens`: one token of each sequence can be selected by a linear score with a known margin
+  (:cite:t:`tarzanagh2023transformers`);
+* :func:`sequence_classes`: common tokens and tokens distinct to one class (:cite:t:`tian2023scan`).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..citations import Source
+from .bridges import one_hot
+from .tokens import TokenData
+
+
+@dataclass(frozen=True, eq=False)
+class SubspaceMixture:
+    """Tokens of class k near the span of ``bases[k]``.
+
+    Attributes:
+        data: the sequences, with labels.
+        bases: orthonormal columns, orthogonal across classes, ``[classes, dim, rank]``.
+    """
+
+    data: TokenData
+    bases: Float[Tensor, "classes dim rank"]
+
+
+@dataclass(frozen=True, eq=False)
+class SeparableTokens:
+    r"""Tokens of which one a sequence is selected by :math:`W = v u^\top / m`, with margin exactly one.
+
+    Attributes:
+        data: the sequences; labels 0 or 1.
+        selected: position of the selected token, ``[n]``.
+        key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for every other token t, ``[dim]``.
+        query_direction: u, a unit vector: :math:`u^\top z = 1` for every query z, ``[dim]``.
+        head: a unit vector orthogonal to v, w: :math:`\pm w^\top x` is 1 at the selected token, else 0 (sign: the label), ``[dim]``.
+        margin: m.
+    """
+
+    data: TokenData
+    selected: Int[Tensor, " n"]
+    key_direction: Float[Tensor, " dim"]
+    query_direction: Float[Tensor, " dim"]
+    head: Float[Tensor, " dim"]
+    margin: float
+
+    @property
+    def norm_bound(self) -> float:
+        """1 / m, the Frobenius norm of that W: no smaller than the norm of the max-margin solution."""
+        return 1 / self.margin
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceClasses:
+    """Sequences of discrete tokens whose law depends on the token that follows.
+
+    Attributes:
+        data: one-hot tokens, ids, next_id and labels; the last token of every sequence is the same query token.
+        conditional: P(token | class) of the contextual tokens; rows sum to one, ``[classes, vocab_size]``.
+        common: number of common tokens: ids ``0 .. common - 1``. Class k alone has ``distinct`` tokens from ``common + k * distinct`` on.
+    """
+
+    data: TokenData
+    conditional: Float[Tensor, "classes vocab"]
+    common: int
+
+
+def subspace_mixture(
+    n: int, *, seq: int, dim: int, classes: int, rank: int, noise: float = 0.0, generator: torch.Generator
+) -> SubspaceMixture:
+    r"""Each sequence has a class, each of its tokens is drawn from the class's subspace: :math:`x = U_k a + \sigma \epsilon`.
+
+    :math:`a \sim N(0, I / p)` and :math:`\epsilon \sim N(0, I / d)`, so that :math:`E \|x\|^2 = 1 + \sigma^2`; classes come in equal
+    numbers (up to one). Without noise :math:`U_k U_k^\top x = x` and tokens of different classes are orthogonal.
+
+    Args:
+        n, seq, dim: shape of the tokens.
+        classes, rank: number of subspaces and dimension of each (p).
+        noise: :math:`\sigma`.
+    Raises:
+        ValueError: the subspaces do not fit (``classes * rank > dim``), or a size is not positive.
+    """
+    _positive(n=n, seq=seq, dim=dim, classes=classes, rank=rank)
+    if classes * rank > dim:
+        raise ValueError(f"classes * rank must not exceed dim for orthogonal subspaces, got {classes} * {rank} > {dim}; enlarge dim")
+    if not noise >= 0:
+        raise ValueError(f"noise must be at least 0, got {noise}; it is a standard deviation")
+    frame = _orthonormal(dim, classes * rank, generator)
+    bases = frame.reshape(dim, classes, rank).transpose(0, 1).contiguous()
+    labels = torch.arange(n) % classes
+    coefficients = torch.randn(n, seq, rank, generator=generator, dtype=torch.float64) / rank**0.5
+    tokens = torch.einsum("ndp,nsp->nsd", bases[labels], coefficients)
+    tokens = tokens + noise * torch.randn(n, seq, dim, generator=generator, dtype=torch.float64) / dim**0.5
+    data = TokenData(tokens, labels=labels, name="subspace mixture", sources=(Source("yu2020learning"),))
+    return SubspaceMixture(data, bases)
+
+
+def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generator: torch.Generator) -> SeparableTokens:
+    r"""Sequences in which a known W selects one token with a known margin, and a known head likes that token.
+
+    All tokens are standard normal noise orthogonal to v and w; the selected token gets :math:`m v \pm w` on top. Queries are
+    :math:`u` plus standard normal noise orthogonal to u. Hence :math:`W = v u^\top / m` scores the selected token above the others of its
+    sequence by exactly one, and all other tokens are equally useless to the head, as the theorems on local convergence assume.
+
+    Args:
+        n, seq, dim: shape of the tokens; dim at least 3.
+        margin: m.
+    Raises:
+        ValueError: dim below 3, a size or the margin is not positive.
+    """
+    _positive(n=n, seq=seq, dim=dim)
+    if dim < 3:
+        raise ValueError(f"dim must be at least 3 (margin, head and noise), got {dim}; enlarge it")
+    if not 0 < margin < float("inf"):
+        raise ValueError(f"margin must be positive and finite, got {margin}; rescale it")
+    key, head = _orthonormal(dim, 2, generator).T.contiguous()
+    asks = _orthonormal(dim, 1, generator)[:, 0]
+    selected = torch.randint(seq, (n,), generator=generator)
+    labels = torch.randint(2, (n,), generator=generator)
+    tokens = torch.randn(n, seq, dim, generator=generator, dtype=torch.float64)
+    tokens = tokens - (tokens @ key)[..., None] * key - (tokens @ head)[..., None] * head
+    tokens[torch.arange(n), selected] += margin * key + (2 * labels - 1)[:, None] * head
+    query = torch.randn(n, dim, generator=generator, dtype=torch.float64)
+    query = query - (query @ asks)[:, None] * asks + asks
+    data = TokenData(tokens, labels=labels, query=query, name="separable tokens", sources=(Source("tarzanagh2023transformers"),))
+    return SeparableTokens(data, selected, key, asks, head, float(margin))
+
+
+def sequence_classes(
+    n: int, *, seq: int, classes: int, common: int, distinct: int, common_share: float = 0.5, generator: torch.Generator
+) -> SequenceClasses:
+    r"""Contextual tokens from :math:`P(\cdot | k)`: common ones with total probability c, the class's own with 1 - c, each group uniform.
+
+    Vocabulary: common tokens, ``classes * distinct`` distinct tokens, one query token (the last of every sequence), then the next tokens
+    (class k is followed by the k-th). Tokens are one-hot. Rows of the conditional have the inner product :math:`c^2 / \text{common}`
+    across classes and :math:`c^2 / \text{common} + (1 - c)^2 / \text{distinct}` with themselves.
+
+    Args:
+        n, seq: number and length of the sequences, the query token included (seq at least 2).
+        classes, common, distinct: number of classes, of common tokens (0 is legal if common_share is 0), of distinct tokens a class.
+        common_share: c.
+    Raises:
+        ValueError: a size is not positive, or the share lies outside [0, 1) or needs common tokens that do not exist.
+    """
+    _positive(n=n, classes=classes, distinct=distinct)
+    if seq < 2:
+        raise ValueError(f"seq must be at least 2 (a contextual token and the query), got {seq}; enlarge it")
+    if common < 0 or not 0 <= common_share < 1 or (common == 0) != (common_share == 0):
+        came = f"common={common}, common_share={common_share}"
+        raise ValueError(f"common_share must lie in (0, 1) with common tokens and be 0 without, got {came}; change one of them")
+    query_token = common + classes * distinct
+    vocab_size = query_token + 1 + classes
+    conditional = torch.zeros(classes, vocab_size, dtype=torch.float64)
+    conditional[:, :common] = common_share / max(common, 1)
+    for k in range(classes):
+        conditional[k, common + k * distinct : common + (k + 1) * distinct] = (1 - common_share) / distinct
+    labels = torch.arange(n) % classes
+    ids = torch.full((n, seq), query_token)
+    ids[:, :-1] = torch.multinomial(conditional[labels], seq - 1, replacement=True, generator=generator)
+    data = TokenData(
+        one_hot(ids, vocab_size),
+        labels=labels,
+        ids=ids,
+        next_id=query_token + 1 + labels,
+        vocab_size=vocab_size,
+        name="sequence classes",
+        sources=(Source("tian2023scan"),),
+    )
+    return SequenceClasses(data, conditional, common)
+
+
+def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
+    """A uniformly random orthonormal frame: QR of a Gaussian matrix, signs fixed by the diagonal of R."""
+    q, r = torch.linalg.qr(torch.randn(dim, columns, generator=generator, dtype=torch.float64))
+    return q * torch.where(r.diagonal() < 0, -1.0, 1.0)
+
+
+def _positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}; choose a positive number")

@@ -1,10 +1,11 @@
 r"""CRATE: a transformer whose layers are derived, one compression and one sparsification step of the sparse rate reduction each.
 
     Z^0 = [class token; embedded tokens] + positions
-    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2}))  (no skip),      logits = head(LN(Z^L[class token]))
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2}))  (no skip),      logits = head(LN(Z^L)[class token])
 
-The attention block is passed: :class:`ReleasedAttention` (free output matrix, as in the released networks), :class:`PaperAttention` (tied, with the
-paper's shrink) or :class:`ExactAttention` (gradient step). Parameter names are those of the released networks, whose weights :meth:`CRATE.from_released` reads.
+The attention block is passed: :class:`ReleasedAttention` (free output matrix, as in the released networks), :class:`PaperAttention` (tied,
+with the paper's shrink) or :class:`ExactAttention` (gradient step). Parameter names are those of the released networks, whose weights
+:meth:`CRATE.from_released` reads.
 Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, head_dim].
 Source: :cite:t:`yu2023white`.
 """
@@ -47,7 +48,7 @@ class CRATE(nn.Module):
         num_classes, dim, depth, heads, head_dim: sizes; head_dim is dim / heads if not given.
         attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block.
         sparsify: called as ``sparsify(dim)`` for each layer.
-        spread: standard deviation of the initial positions and class token; 1 in the released networks, .02 suits small data.
+        spread: standard deviation of the initial positions and class token; the embedded tokens, normalised, have 1.
     Raises:
         ValueError: sizes do not fit. Source: :cite:t:`yu2023white`.
     """
@@ -91,7 +92,7 @@ class CRATE(nn.Module):
 
     @classmethod
     def for_tokens(
-        cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, spread: float = 0.02, **sizes
+        cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes
     ) -> Self:
         """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
 
@@ -103,7 +104,7 @@ class CRATE(nn.Module):
             ValueError: sizes do not fit. Source: :cite:t:`yu2023white`.
         """
         embedding = nn.Sequential(Tokens(seq=seq, dim=token_dim), nn.Linear(token_dim, dim), nn.LayerNorm(dim))
-        return cls(embedding, seq=seq, num_classes=num_classes, dim=dim, depth=depth, heads=heads, spread=spread, **sizes)
+        return cls(embedding, seq=seq, num_classes=num_classes, dim=dim, depth=depth, heads=heads, **sizes)
 
     @classmethod
     def from_released(
@@ -118,7 +119,8 @@ class CRATE(nn.Module):
         Returns:
             float32 on the CPU unless the weights are otherwise; ``model(images [batch, c, h, w])`` gives logits.
         Raises:
-            ValueError: weights are missing, unknown or of another size, or heads cannot be told. Source: :cite:t:`yu2023white`, released code.
+            ValueError: weights are missing, unknown or of another size, or heads cannot be told.
+                Source: :cite:t:`yu2023white`, released code.
         """
         weights = dict(state_dict)
         if weights and all(name.startswith("module.") for name in weights):

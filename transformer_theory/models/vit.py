@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from .embedding import Patches, Tokens, divide
 
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Batch) -> Batch:
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        heads = F.scaled_dot_product_attention(query, key, value, scale=self.head_dim**-0.5)
+        heads = functional.scaled_dot_product_attention(query, key, value, scale=self.head_dim**-0.5)
         return self.out(heads.transpose(1, 2).flatten(-2))
 
     def bilinear(self) -> Float[Tensor, "heads dim dim"]:

@@ -1,7 +1,8 @@
 """The training loop: AdamW, linear warm-up and half a cosine, gradient norm clipped at 1, cross-entropy on the labels.
 
 Deterministic given the generator (batches, dropout); the global random state is left as it was. Nothing is learnt from the validation
-data, they are only measured. Source of the recipe: :cite:t:`loshchilov2019decoupled` (AdamW), :cite:t:`dosovitskiy2021image` (warm-up, cosine, clip).
+data, they are only measured. Source of the recipe: :cite:t:`loshchilov2019decoupled` (AdamW), :cite:t:`dosovitskiy2021image` (warm-up,
+cosine, clipping).
 """
 
 import math
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from ..data.tokens import TokenData
 from ..errors import NotConverged
@@ -54,7 +55,7 @@ def train(
     generator: torch.Generator,
     batch_size: int = 64,
     weight_decay: float = 0.05,
-    warm_up: int = 100,
+    warm_up: int = 30,
     at: Iterable[int] = (),
     watch: Watch | None = None,
     device: str = "cpu",
@@ -103,7 +104,7 @@ def train(
             stop(0)
         model.train()
         for step, batch in zip(range(1, steps + 1), _batches(len(inputs), min(batch_size, len(inputs)), generator)):
-            loss = F.cross_entropy(model(inputs[batch]), labels[batch])
+            loss = functional.cross_entropy(model(inputs[batch]), labels[batch])
             if not torch.isfinite(loss):
                 message = f"loss must stay finite, got {loss.item()} at step {step} of {steps}; lower learning_rate={learning_rate:g}"
                 raise NotConverged(message, state=model, residuals=loss.item())

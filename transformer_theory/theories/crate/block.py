@@ -7,14 +7,15 @@ A compression block reads tokens [batch, n, d] and returns their *change*, so th
 * ``subspaces()``: U_k, [K, d, p];
 * ``bilinear()`` (those with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
 
-Shapes: d = dim, K = heads, p = head_dim, inner = K p. Weights are stored as in the released networks, ``qkv.weight`` [inner, d] = [U_1 ... U_K]^T.
+Shapes: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is
+``qkv.weight`` = [U_1 ... U_K]^T, [inner, d].
 Source: :cite:t:`yu2023white`.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from . import mssa
 
@@ -40,7 +41,7 @@ class _Subspaces(nn.Module):
 
 
 class ReleasedAttention(_Subspaces):
-    r"""The change of the released code: :math:`[SSA_1 \ldots SSA_K] V + b` with scores over sqrt(p) and a free output matrix V (``to_out``).
+    r"""The change of the released code: :math:`[SSA_1 \ldots SSA_K] V + b`, scores over sqrt(p), a free output matrix V (``to_out``).
 
     Args:
         dim, heads, head_dim: d, K, p.
@@ -104,7 +105,7 @@ class ExactAttention(_Subspaces):
 
 
 class Ista(nn.Module):
-    r"""One ISTA step from Z = Y: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`; it overwrites the tokens (no skip connection).
+    r"""One ISTA step from Z = Y: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`; it overwrites the tokens (no skip).
 
     Args:
         dim: d; the dictionary ``weight`` is d x d.
@@ -120,8 +121,8 @@ class Ista(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=0.0)
 
     def forward(self, tokens: Batch) -> Batch:
-        left = tokens - F.linear(tokens, self.weight)
-        return F.relu(tokens + self.eta * F.linear(left, self.weight.t()) - self.eta * self.lam)
+        left = tokens - functional.linear(tokens, self.weight)
+        return functional.relu(tokens + self.eta * functional.linear(left, self.weight.t()) - self.eta * self.lam)
 
 
 class PreNorm(nn.Module):
@@ -137,7 +138,8 @@ class PreNorm(nn.Module):
 
 
 class Layer(nn.Sequential):
-    r"""A CRATE layer: compress, then sparsify. :math:`Z^{1/2} = Z + \mathrm{attention}(\mathrm{LN}\,Z)`, then :math:`Z^+ = \mathrm{sparsify}(\mathrm{LN}\,Z^{1/2})`, without skip.
+    r"""A CRATE layer: compress, :math:`Z^{1/2} = Z + \mathrm{attention}(\mathrm{LN}\,Z)`, then sparsify without skip,
+    :math:`Z^+ = \mathrm{sparsify}(\mathrm{LN}\,Z^{1/2})`.
 
     Its halves are children 0 and 1, so parameters are named ``0.norm.weight``, ``1.fn.weight``, ... as in the released networks.
     Source: :cite:t:`yu2023white`.

@@ -8,7 +8,8 @@ One proximal gradient step from Z is ISTA,
 
     Z+ = relu(Z + eta (Y - Z D^T) D - eta lambda);
 
-for eta <= 1/L with L = ||D||_2^2 it lowers F by at least L/2 ||Z+ - Z||^2 (at eta = 1/L). FISTA adds Nesterov's momentum: F - F* <= 2 L ||Z_0 - Z*||^2 / (k+1)^2.
+for eta <= 1/L with L = ||D||_2^2 it lowers F by at least L/2 ||Z+ - Z||^2 (at eta = 1/L). FISTA adds Nesterov's momentum:
+F - F* <= 2 L ||Z_0 - Z*||^2 / (k+1)^2 after k steps.
 CRATE's layer is one ISTA step from Z = Y with a square D: relu(Y + eta (Y - Y D^T) D - eta lambda).
 
 Sources: :cite:t:`beck2009fast` (descent and rate), :cite:t:`yu2023white` (the layer). Notation: docs/notation.md.
@@ -17,7 +18,7 @@ Sources: :cite:t:`beck2009fast` (descent and rate), :cite:t:`yu2023white` (the l
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from ...errors import NotConverged
 
@@ -49,7 +50,7 @@ def ista_step(
         ValueError: shapes do not fit. Source: :cite:t:`beck2009fast`.
     """
     _check(tokens, dictionary)
-    return F.relu(code + eta * (tokens - code @ dictionary.mT) @ dictionary - eta * lam)
+    return functional.relu(code + eta * (tokens - code @ dictionary.mT) @ dictionary - eta * lam)
 
 
 def ista(
@@ -96,7 +97,8 @@ def fista(
         Z, [*batch, n, m].
     Raises:
         ValueError: shapes do not fit.
-        NotConverged: the conditions are not met after ``max_steps``; carries the last code and the residual. Source: :cite:t:`beck2009fast`.
+        NotConverged: the conditions are not met after ``max_steps``; carries the last code and the residual.
+            Source: :cite:t:`beck2009fast`.
     """
     L = curvature(dictionary)
     code = point = _start(tokens, dictionary, start)

@@ -16,8 +16,8 @@ softmax. What remains is attention with one matrix for query, key and value:
     released form   Z+ = Z + [SSA_1 ... SSA_K] V + b,  scores divided by sqrt(p), V free
     exact form      Z+ = Z - kappa grad R^c(Z)
 
-The Neumann series converges only while beta ||W_k||_2^2 < 1; on layer-normalised tokens that is off by orders of magnitude, so the paper form
-is motivated by the gradient, not an approximation of it. The exact form costs one p x p Cholesky factor a head.
+The Neumann series converges only while beta ||W_k||_2^2 < 1; on layer-normalised tokens it is larger by orders of magnitude, so the
+paper form is motivated by the gradient, not an approximation of it. The exact form costs one p x p Cholesky factor a head.
 
 Source: :cite:t:`yu2023white`. Notation: docs/notation.md.
 """
@@ -25,7 +25,7 @@ Source: :cite:t:`yu2023white`. Notation: docs/notation.md.
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 Tokens = Float[Tensor, "*batch n d"]
 Bases = Float[Tensor, "K d p"]
@@ -54,8 +54,11 @@ def coordinates(tokens: Tokens, bases: Bases) -> Float[Tensor, "*batch K n p"]:
 
 
 def subspace_attention(coords: Float[Tensor, "*batch K n p"], *, scale: float) -> Float[Tensor, "*batch K n p"]:
-    r"""SSA of every head: :math:`\mathrm{softmax}(\text{scale} \cdot W_k W_k^\top) W_k`, rows of the softmax sum to one. Source: :cite:t:`yu2023white`."""
-    return F.scaled_dot_product_attention(coords, coords, coords, scale=scale)
+    r"""SSA of every head: :math:`\mathrm{softmax}(\text{scale} \cdot W_k W_k^\top) W_k`, rows of the softmax sum to one.
+
+    Source: :cite:t:`yu2023white`.
+    """
+    return functional.scaled_dot_product_attention(coords, coords, coords, scale=scale)
 
 
 def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
@@ -89,7 +92,7 @@ def released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], 
     r"""The released code's compression, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, [*batch, n, d].
 
     Args:
-        output: V_k, a matrix of its own for each head; the theory would take U_k^T, and then the step *raises* R^c (:cite:t:`hu2024indepth`).
+        output: V_k, a matrix of its own for each head; with the theory's U_k^T the step *raises* R^c (:cite:t:`hu2024indepth`).
         bias: b.
 
     Raises:
@@ -126,9 +129,9 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     r"""L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
 
-    :math:`\tfrac12 \log(1 + \beta\sigma^2)` has slope :math:`\beta\sigma/(1+\beta\sigma^2)` and second derivative at most :math:`\beta`, so a spectral
-    function of it has a :math:`\beta`-Lipschitz gradient; composing with :math:`U_k^\top` and summing gives L. Hence a step of kappa lowers R^c by at
-    least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
+    The function :math:`\tfrac12 \log(1 + \beta\sigma^2)` has slope :math:`\beta\sigma/(1+\beta\sigma^2)` and a second derivative in
+    :math:`[-\beta/8, \beta]`, so a spectral function of it has a :math:`\beta`-Lipschitz gradient; composing with :math:`U_k^\top` and
+    summing gives L. Hence a step of kappa lowers R^c by at least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
 
     Raises:
         ValueError: ``eps`` is not positive. Source: :cite:t:`yu2023white` (objective); the constant is derived above.

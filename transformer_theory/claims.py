@@ -28,6 +28,9 @@ class Evidence:
         converged: the iteration behind ``value`` met its tolerance.
         in_assumptions: the instance satisfies the assumptions of the statement.
         detail: further numbers worth keeping.
+
+    Raises:
+        ValueError: another ``op``.
     """
 
     value: float

@@ -1,0 +1,172 @@
+"""The report's own figures: the timeline, the networks' learning curves, attention on the images, features in the plane."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..experiment import Result
+from ..plotting import COLOURS, axes, colour, label_ends, line, style
+from ..timeline import Series, series
+from .views import image_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GREYS = ("#5B6470", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
+
+
+def timeline(group: Sequence[Series]) -> "Figure | None":
+    """Every order parameter over the same training steps, one panel a network, each scaled between its null (0) and its farthest value."""
+    moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
+    models = list(dict.fromkeys(s.model for s in moving))
+    if not models:
+        return None
+    with style():
+        figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.55 * len(models))
+        for ax, model in zip(panels, models):
+            for rank, s in enumerate(s for s in moving if s.model == model):
+                own = s.theory == "network"
+                tint = _GREYS[rank % len(_GREYS)] if own else colour(s.theory)
+                label = "\n".join(textwrap.wrap(s.quantity, 30))
+                kwargs = {"linestyle": (0, (1.5, 1.2)), "linewidth": 1.2} if own else {"linewidth": 1.9}
+                line(ax, s.steps, s.scaled, label=label, **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
+                if s.crossing is not None and s.scaled is not None:
+                    at = int(np.searchsorted(s.steps, s.crossing))
+                    ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+            ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
+            ax.set_title(model)
+            ax.set_ylabel("0 = null, 1 = farthest")
+            ax.margins(x=0.02)
+            label_ends(ax, fontsize=7.2)
+        panels[-1].set_xlabel("training step   (dot: half of the total change is done)")
+    return figure
+
+
+def learning(result: Result) -> "Figure | None":
+    """Loss and accuracy of the networks over the training steps."""
+    group = [s for s in series(result) if s.theory == "network"]
+    kinds = [[s for s in group if word in s.quantity.lower()] for word in ("loss", "accuracy")]
+    kinds = [kind for kind in kinds if kind]
+    if not kinds:
+        return None
+    with style():
+        figure, panels = axes(1, len(kinds), 7.6, 2.5)
+        for ax, kind in zip(panels, kinds):
+            names = list(dict.fromkeys(s.quantity for s in kind))
+            for s in kind:
+                dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
+                line(ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes)  # pyright: ignore
+            ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
+            ax.set_xlabel("training step")
+            label_ends(ax)
+    return figure
+
+
+def attention(result: Result, model: str) -> "Figure | None":
+    """Where attention looks: on images if the tokens are a square grid of patches, otherwise the maps themselves; over steps and layers."""
+    maps = result.arrays.get(f"network/{model}/attention")
+    if maps is None or maps.ndim != 6 or not maps.size:
+        return None
+    steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
+    images = result.arrays.get("network/images")
+    times = _spread(len(maps), 4)
+    layers = _spread(maps.shape[1], 2)
+    count = min(3, maps.shape[3])
+    mean = maps.mean(axis=2)  # over heads: [steps, layers, images, q, k]
+    keys = mean.shape[-1]
+    side = image_grid(keys) or image_grid(keys - 1)
+    on_images = images is not None and side is not None and len(images) >= count and not images.shape[-1] % side and not images.shape[-2] % side
+    with style():
+        columns = (1 if on_images else 0) + len(layers) * len(times)
+        figure, panels = axes(count, columns, 7.6, 0.55 + 7.6 / max(columns, 6) * count)
+        grid = panels.reshape(count, columns)
+        for ax in panels:
+            ax.set(xticks=[], yticks=[])
+            ax.grid(False)
+            ax.spines[:].set_visible(False)
+        shown = None
+        if on_images:
+            received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
+            shown = received[np.ix_(times, layers, range(count))]
+        else:
+            shown = mean[np.ix_(times, layers, range(count))]
+        top = float(np.nanmax(shown)) or 1.0
+        for i in range(count):
+            if on_images:
+                grid[i, 0].imshow(_ink(images[i]), cmap="gray_r", vmin=0, vmax=1)  # pyright: ignore[reportOptionalSubscript]
+                grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
+            for a, layer in enumerate(layers):
+                for b, time in enumerate(times):
+                    ax = grid[i, (1 if on_images else 0) + a * len(times) + b]
+                    if on_images:
+                        ax.imshow(_overlay(shown[b, a, i].reshape(side, side) / top, _ink(images[i])))  # pyright: ignore
+                    else:
+                        ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
+                    if i == 0:
+                        start = f"layer {layer}\n" if b == 0 else "\n"
+                        ax.set_title(f"{start}step {int(steps[time])}", fontsize=7.5, fontweight="normal")
+        _bar(figure, grid, top, "attention" if not on_images else "attention received")
+    return figure
+
+
+def features(result: Result, models: Sequence[str]) -> "Figure | None":
+    """The networks' features in the plane of their two principal components, coloured and numbered by class."""
+    labels = result.arrays.get("network/labels")
+    there = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
+    if not there or labels is None:
+        return None
+    with style():
+        figure, panels = axes(1, max(2, len(there)), 7.6, 3.6)
+        import matplotlib
+
+        palette = matplotlib.colormaps["tab10"]
+        for ax, model in zip(panels, there):
+            points = result.arrays[f"network/{model}/features"]
+            own = labels[: len(points)]
+            for label in np.unique(own):
+                here = points[own == label]
+                ax.scatter(here[:, 0], here[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
+            for label in np.unique(own):
+                x, y = np.median(points[own == label], axis=0)[:2]
+                text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
+                text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
+            ax.set(xticks=[], yticks=[], title=model, xlabel="first principal component", ylabel="second")
+            ax.grid(False)
+        for ax in panels[len(there) :]:
+            ax.set_visible(False)
+    return figure
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """At most ``count`` positions from first to last."""
+    return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
+
+
+def _ink(image: np.ndarray) -> np.ndarray:
+    """An image ``[c, h, w]`` as grey levels in [0, 1]."""
+    grey = np.asarray(image, dtype=float).mean(axis=0)
+    span = np.ptp(grey)
+    return (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)
+
+
+def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
+    """Patches tinted by heat in [0, 1], with the image as dark ink above them: RGB ``[h, w, 3]``."""
+    import matplotlib
+
+    tint = matplotlib.colormaps["YlOrBr"](np.clip(heat, 0, 1) * 0.8)[..., :3]
+    tall, wide = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]
+    return np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.8 * ink[..., None])
+
+
+def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
+    import matplotlib
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    cmap = ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128))) if label != "attention" else "YlOrBr"
+    bar = figure.colorbar(ScalarMappable(Normalize(0, top), cmap), ax=list(grid.ravel()), fraction=0.02, pad=0.012, aspect=28)
+    bar.set_label(label, fontsize=7.5)
+    bar.ax.tick_params(labelsize=7, length=2)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

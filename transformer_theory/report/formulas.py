@@ -1,0 +1,73 @@
+r"""Formulas that render without a network: LaTeX between dollars becomes MathML when the page is made."""
+
+import re
+from functools import cache
+from xml.etree import ElementTree
+
+from markupsafe import Markup, escape
+
+_FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|(?<!\\)\$(?P<inline>.+?)(?<!\\)\$", re.DOTALL)
+
+
+def mathml(text: str) -> Markup:
+    r"""The text escaped, with ``$...$`` as inline and ``$$...$$`` as displayed MathML; ``\$`` is a dollar.
+
+    A formula that the converter does not know is shown as its LaTeX, in ``<code>``.
+    """
+    parts, end = [], 0
+    for match in _FORMULA.finditer(text):
+        parts += [_prose(text[end : match.start()]), _formula(match["block"] or match["inline"], match["block"] is not None)]
+        end = match.end()
+    return Markup("").join([*parts, _prose(text[end:])])
+
+
+def paragraphs(text: str) -> Markup:
+    """:func:`mathml` of a text whose paragraphs are separated by empty lines."""
+    found = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return Markup("\n").join(Markup("<p>{}</p>").format(mathml(part)) for part in found)
+
+
+def _prose(text: str) -> Markup:
+    return escape(text.replace(r"\$", "$"))
+
+
+@cache
+def _formula(latex: str, block: bool) -> Markup:
+    from latex2mathml.converter import convert
+
+    latex = " ".join(latex.split())
+    try:
+        converted = convert(latex, display="block" if block else "inline")
+    except Exception:  # the converter raises many kinds of errors; whatever it cannot read is shown as it is written
+        return Markup("<code>{}</code>").format(latex)
+    if not _plain(converted):
+        return Markup("<code>{}</code>").format(latex)
+    converted = converted.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+    return Markup(_LETTERS.sub(lambda run: f"<mi>{''.join(re.findall(r'>(.)<', run[0]))}</mi>", converted))
+
+
+_LETTERS = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')  # a word in upright letters: one identifier
+_ELEMENTS = set(
+    "math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts "
+    "mtable mtr mtd mstyle mpadded mphantom menclose mfenced none".split()
+)
+_ATTRIBUTES = set(
+    "display displaystyle scriptlevel stretchy mathvariant movablelimits fence form accent accentunder minsize maxsize symmetric largeop "
+    "columnalign rowspacing columnspacing columnlines rowlines linethickness separator lspace rspace width height depth mathcolor "
+    "notation open close".split()
+)
+
+
+def _plain(converted: str) -> bool:
+    """Whether the converted formula is MathML and nothing else: the converter passes markup inside ``\\text`` through unescaped, and
+    unknown commands as text."""
+    try:
+        tree = ElementTree.fromstring(converted)
+    except ElementTree.ParseError:
+        return False
+    for element in tree.iter():
+        if element.tag.rpartition("}")[2] not in _ELEMENTS or set(element.attrib) - _ATTRIBUTES:
+            return False
+        if re.search(r"\\[A-Za-z]", element.text or ""):
+            return False
+    return True

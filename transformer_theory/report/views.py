@@ -1,0 +1,197 @@
+"""What the report reads from a stored comparison: views of the data, summary lines, a theory's rows sorted by kind.
+
+A *view* is what the rooms read: ``"raw"`` (the tokens themselves) or the name of a network (its features). A finding without ``model`` is raw;
+arrays of another view are stored as ``"<view>::<name>"``.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from ..citations import Source, entries
+from ..claims import Claim, Evidence, Verdict
+from ..experiment import Result
+from ..rows import Row
+from ..theory import Theory
+from ..timeline import Series, series
+
+RAW = "raw"
+CLAIM, CLAIM_VERDICT, ASSUMPTION = "claim: ", "claim verdict: ", "assumption: "
+
+
+def view(result: Result, model: str) -> Result:
+    """The findings on one view, as the room yielded them: without readings and claims, with plain array names, so that
+    ``theory.draw(view(result, "ViT"))`` draws what the room measured on the features of the network "ViT"."""
+    rows = [row for row in findings(result) if view_of(row) == model]
+    prefix = f"{model}::"
+    if model == RAW:
+        arrays = {name: array for name, array in result.arrays.items() if "::" not in name}
+    else:
+        arrays = {name.removeprefix(prefix): array for name, array in result.arrays.items() if name.startswith(prefix)}
+    return replace(result, table=rows, arrays=arrays)
+
+
+def views(result: Result) -> list[str]:
+    """The views that have findings: raw first, then networks in order of appearance."""
+    found = dict.fromkeys(view_of(row) for row in findings(result) if row["theory"] != "network")
+    return sorted(found, key=lambda name: name != RAW)
+
+
+def view_of(row: Row) -> str:
+    return row.get("model") or RAW
+
+
+def findings(result: Result) -> list[Row]:
+    """Rows that are neither readings in training (``step``) nor claims."""
+    return [row for row in result.table if row.get("step") is None and not row["quantity"].startswith(("claim: ", "claim verdict: "))]
+
+
+def networks(result: Result) -> list[str]:
+    """The networks that were trained, in order of appearance."""
+    return list(dict.fromkeys(row["model"] for row in result.table if row.get("step") is not None and row.get("model")))  # pyright: ignore
+
+
+def theories_of(result: Result, known: Iterable[Theory] | None = None) -> list[Theory]:
+    """Records of the theories in the result, in its order. One that is not known any more gets a record that only says its name.
+
+    Args:
+        known: records to look in; the registry if None.
+    """
+    if known is None:
+        from ..theories import THEORIES
+
+        known = THEORIES
+    records = {theory.name: theory for theory in known}
+    names = result.params.get("theories") or dict.fromkeys(row["theory"] for row in result.table)
+    return [records.get(name) or _stranger(name) for name in names if name != "network"]
+
+
+def _stranger(name: str) -> Theory:
+    from ..plotting import text_figure
+
+    return Theory(
+        name=name,
+        title=name,
+        question="",
+        statement="",
+        sources=(),
+        assumptions=(),
+        claims=(),
+        experiments=(),
+        needs=(),
+        predict_and_measure=lambda data, generator: iter(()),
+        reducers=lambda: (),
+        draw=lambda result: text_figure(f"{name} is not among the theories of this version"),
+        order_parameter="",
+        answer="",
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the summary: what a theory predicted and what was measured on one view. ``row`` is None if nothing was measured."""
+
+    theory: Theory
+    view: str
+    row: Row | None
+
+
+def summary(result: Result, known: Iterable[Theory] | None = None) -> list[Line]:
+    """A line for each theory and view: the row whose quantity is the theory's answer, or the row that says why there is none."""
+    lines = []
+    for theory in theories_of(result, known):
+        for name in views(result) or [RAW]:
+            own = [row for row in findings(result) if row["theory"] == theory.name and view_of(row) == name]
+            answer = [row for row in own if row["quantity"] == theory.answer and row.get("layer") is None]
+            reason = [row for row in own if (row.get("verdict") or "").startswith("not applicable")]
+            row = (answer or reason or [None])[0]
+            if row is not None or name == RAW:
+                lines.append(Line(theory, name, row))
+    return lines
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A claim with what its seeds said, read back from the rows."""
+
+    claim: Claim | None
+    id: str
+    rows: Sequence[Row]
+    verdict: str
+    note: str
+
+    @property
+    def judged(self) -> int:
+        return sum(row.get("verdict") in ("consistent", "violated") for row in self.rows)
+
+    @property
+    def consistent(self) -> int:
+        return sum(row.get("verdict") == "consistent" for row in self.rows)
+
+    @property
+    def value(self) -> float | None:
+        """Median over seeds."""
+        return _median(row["value"] for row in self.rows)
+
+    @property
+    def control(self) -> float | None:
+        """Median of the control's values."""
+        return _median(row.get("null") for row in self.rows)
+
+    @property
+    def control_fails(self) -> bool | None:
+        """Whether the control was violated on every seed, as it must be; None if the result does not say."""
+        return True if "control fails" in self.note else False if "CONTROL PASSES" in self.note or "control passes" in self.verdict else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Clopper-Pearson interval of the share of consistent seeds, as :class:`~transformer_theory.claims.Verdict` computes it."""
+        if not self.judged:
+            return None
+        decided = [row for row in self.rows if row.get("verdict") in ("consistent", "violated")]
+        stand_in = [Evidence(0.0, 0.0 if row.get("verdict") == "consistent" else -1.0, "<=") for row in decided]
+        return Verdict(self.claim, tuple(range(len(decided))), tuple(stand_in), ()).interval  # pyright: ignore[reportArgumentType]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return median(finite) if finite else None
+
+
+def checked(result: Result, theory: Theory) -> list[Checked]:
+    """The theory's claims as they were verified in this result."""
+    own = [row for row in result.table if row["theory"] == theory.name]
+    ids = dict.fromkeys(row["quantity"].removeprefix(CLAIM) for row in own if row["quantity"].startswith(CLAIM))
+    known = {claim.id: claim for claim in theory.claims}
+    found = []
+    for name in ids:
+        total = next((row for row in own if row["quantity"] == CLAIM_VERDICT + name), None)
+        rows = [row for row in own if row["quantity"] == CLAIM + name]
+        said = (total or {}).get("verdict") or next((row.get("verdict") or "" for row in rows), "")
+        found.append(Checked(known.get(name), name, rows, said, (total or {}).get("note") or ""))
+    return found
+
+
+def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
+    """The series that stand for the theories, then the network's own readings."""
+    orders = [(theory.name, theory.order_parameter) for theory in theories if theory.order_parameter]
+    network = dict.fromkeys((row["theory"], row["quantity"]) for row in result.table if row.get("step") is not None and row["theory"] == "network")
+    return series(result, [*orders, *network])
+
+
+def image_grid(count: int) -> int | None:
+    """Side of the square grid of ``count`` patches; None if it is not a square."""
+    side = math.isqrt(count)
+    return side if side * side == count and side > 1 else None
+
+
+def cite(text: str | None) -> Source | None:
+    """The source that a row states; None if it states none that is in the bibliography."""
+    return Source.parse(text) if text and text.partition(", ")[0] in entries() else None
+
+
+def finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(array).all())

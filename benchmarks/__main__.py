@@ -1,6 +1,8 @@
-"""All benchmarks, one after the other: ``python -m benchmarks [name ...]``. Each file compares ours with the textbook version in one process.
+"""All benchmarks, one after the other: ``python -m benchmarks [name ...]``.
 
-Times on a shared machine wander, so the two are run in turn and the ratio is what counts.
+Each file compares ours with the textbook version in one process.
+Times on a shared machine wander, so the two are run in turn
+and the ratio is what counts.
 """
 
 import importlib
@@ -38,7 +40,7 @@ def header() -> str:
 
 
 def main(names: list[str]) -> int:
-    """Runs the named benchmarks, or all; returns the number that failed, 2 at once if a name is unknown."""
+    """Runs the named benchmarks, or all. Returns the exit status: 1 if one failed, 2 if a name is unknown (then none runs)."""
     if unknown := [name for name in names if name not in NAMES]:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}", file=sys.stderr)
         return 2

@@ -12,8 +12,9 @@ The colours are Okabe and Ito's for theories and Tol's for networks. matplotlib 
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,7 +95,7 @@ def colour(name: str) -> str:
     return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
 
 
-def axes(rows: int = 1, cols: int = 1, width: float = 7.0, height: float = 2.8) -> "tuple[Figure, np.ndarray]":
+def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
     """A figure with ``rows * cols`` panels.
 
     Args:
@@ -114,13 +115,11 @@ def axes(rows: int = 1, cols: int = 1, width: float = 7.0, height: float = 2.8) 
         return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
 
 
-def line(
-    ax: "Axes", x: Sequence[float], y: Sequence[float], *, name: str = "network", label: str = "", null: float | None = None, **drawn
-) -> "Line2D":
+def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **drawn) -> "Line2D":
     """A curve in the colour of ``name`` (a theory or a network), with its null as a thin dashed line of the same colour.
 
     Args:
-        x, y: of equal length; NaN leaves a gap.
+        x, y: arrays or lists of equal length; NaN leaves a gap.
         label: for :func:`label_ends` or a legend.
         null: what the quantity reads where the theory says nothing.
         drawn: further arguments of ``Axes.plot``.
@@ -132,7 +131,7 @@ def line(
     return curve
 
 
-def null_band(ax: "Axes", low: float, high: float | None = None, label: str = "null") -> None:
+def null_band(ax: "Axes", low: float | int, high: float | int | None = None, label: str = "null") -> None:
     """A grey band from ``low`` to ``high`` (a line if they are equal or ``high`` is not given), named at the left edge."""
     if high is None or high == low:
         ax.axhline(low, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
@@ -143,7 +142,7 @@ def null_band(ax: "Axes", low: float, high: float | None = None, label: str = "n
     ax.annotate(label, (0.01, top), xycoords=at, xytext=(0, 1.5), textcoords="offset points", color=COLOURS["null"], fontsize=7)
 
 
-def label_ends(ax: "Axes", *, fontsize: float = 7.5) -> None:
+def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
     """Writes each curve's label beside its right end, in its colour, pushed apart where they would touch: instead of a legend.
 
     Call it last, when the limits of the axes are final.
@@ -161,24 +160,24 @@ def label_ends(ax: "Axes", *, fontsize: float = 7.5) -> None:
     ends.sort(key=lambda end: end[0])
     figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
     rows = spec.get_gridspec().nrows if spec is not None else 1
-    gap = 1.3 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # pyright: ignore[reportOptionalMemberAccess]
-    for (_, curve), y in zip(ends, _apart([end[0] for end in ends], gap)):
-        ax.text(
-            1.015, y, str(curve.get_label()), transform=ax.transAxes, color=curve.get_color(), fontsize=fontsize, va="center", clip_on=False
-        )
+    unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # height of a line of text  # pyright: ignore
+    heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
+    for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights)):
+        text, tint = str(curve.get_label()), curve.get_color()
+        ax.text(1.015, y, text, transform=ax.transAxes, color=tint, fontsize=fontsize, va="center", linespacing=1.05, clip_on=False)
 
 
-def _apart(places: list[float], gap: float) -> list[float]:
-    """The sorted places moved as little as needed so that neighbours are at least ``gap`` apart (least squares, by merging blocks)."""
-    blocks: list[list[float]] = []  # sum of (place - rank * gap), count
-    for rank, place in enumerate(places):
-        blocks.append([place - rank * gap, 1])
+def _apart(places: list[float], heights: list[float]) -> list[float]:
+    """The sorted centres moved as little as needed so that boxes of these heights do not overlap (least squares, by merging blocks)."""
+    offsets = np.concatenate([[0.0], np.cumsum([(a + b) / 2 for a, b in pairwise(heights)])])
+    blocks: list[tuple[float, int]] = []  # sum of (place - offset), count
+    for place, offset in zip(places, offsets):
+        blocks.append((place - float(offset), 1))
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
             total, count = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += count
-    starts = [total / count for total, count in blocks for _ in range(int(count))]
-    return [start + rank * gap for rank, start in enumerate(starts)]
+            blocks[-1] = (blocks[-1][0] + total, blocks[-1][1] + count)
+    starts = [total / count for total, count in blocks for _ in range(count)]
+    return [start + float(offset) for start, offset in zip(starts, offsets)]
 
 
 def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True):
@@ -208,7 +207,7 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
     return image
 
 
-def text_figure(message: str, width: float = 7.0, height: float = 1.0) -> "Figure":
+def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.0) -> "Figure":
     """A small figure that says in words why there is nothing to draw."""
     import textwrap
 

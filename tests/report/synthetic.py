@@ -83,14 +83,16 @@ for every input $i$ and token $t \ne a_i$.""",
                 SVM,
                 "the direction of the second-best token in place of the best",
             ),
-            claim("attention_svm/local-selection", r"Descent near a locally optimal selection stays: $a_i(s) = a_i(0)$.", SVM, "a far start"),
+            claim(
+                "attention_svm/local-selection", r"Descent near a locally optimal selection stays: $a_i(s) = a_i(0)$.", SVM, "a far start"
+            ),
         ),
     ),
     theory(
         "scan_snap",
         "Scan and snap",
         "Which tokens does attention learn to look at, and when does it freeze?",
-        r"Distinct tokens gain by $\dot z_l \propto \mathbb{P}(l \mid n)$ while common tokens lose; $c_{l \mid n} = \exp(z_l) / \sum_j \exp(z_j)$.",
+        r"Distinct tokens gain by $\dot z_l \propto \mathbb{P}(l \mid n)$; common ones lose; $c_{l \mid n} = \exp(z_l) / \sum_j \exp(z_j)$.",
         SCAN,
         "attention sharpness",
         "relative gain of distinct over common tokens",
@@ -138,9 +140,7 @@ def result(data="synthetic digits <script>alert(1)</script>"):
                 for layer in range(2):
                     value = low + (high - low) / (1 + np.exp(-(step - late) / 45)) + 0.02 * (high - low) * draws.standard_normal()
                     null = {} if room == "network" else {"null": low}
-                    rows.append(
-                        dict(theory=room, quantity=quantity, value=float(value), step=step, model=model, layer=layer, **null)
-                    )
+                    rows.append(dict(theory=room, quantity=quantity, value=float(value), step=step, model=model, layer=layer, **null))
     for room, answer, source in (
         ("attention_svm", "cosine of W to the max-margin direction", SVM),
         ("rate_reduction", "ΔR of the tokens by class", RATE),
@@ -151,13 +151,30 @@ def result(data="synthetic digits <script>alert(1)</script>"):
             value = {"raw": 0.9987, "ViT": 0.8312, "CRATE": 0.41}[name]
             evidence = Evidence(value, 0.99, ">=", in_assumptions=not outside)
             rows.append(
-                finding(room, answer, evidence, source=source, predicted=1.0, null=0.118, model=name, note="1 means the same direction (64 of 400 inputs).")
+                finding(
+                    room,
+                    answer,
+                    evidence,
+                    source=source,
+                    predicted=1.0,
+                    null=0.118,
+                    model=name,
+                    note="1 means the same direction (64 of 400 inputs).",
+                )
             )
-            rows.append(finding(room, "smallest margin", Evidence(1.3e-13, 1e-12, "<="), source=source, model=name, note="in units of the margin"))
+            rows.append(
+                finding(room, "smallest margin", Evidence(1.3e-13, 1e-12, "<="), source=source, model=name, note="in units of the margin")
+            )
             for layer in range(12 if name == "raw" and room == "crate" else 1):
                 rows.append(finding(room, "loss of the minimal model", Evidence(0.25, 0.5, "<="), source=source, model=name, layer=layer))
-            rows.append(assumption(room, r"one optimal token per input, $a_i$ unique", name == "raw", value=0.62, source=source, model=name))
-            rows.append(assumption(room, "the selection is feasible", True, value=1.0, source=source, model=name, note="No contradiction was found."))
+            rows.append(
+                assumption(room, r"one optimal token per input, $a_i$ unique", name == "raw", value=0.62, source=source, model=name)
+            )
+            rows.append(
+                assumption(
+                    room, "the selection is feasible", True, value=1.0, source=source, model=name, note="No contradiction was found."
+                )
+            )
             prefix = "" if name == "raw" else f"{name}::"
             arrays[f"{prefix}{room}/curve"] = value * (1 - np.exp(-np.arange(50) / 10))
             arrays[f"{prefix}{room}/matrix"] = draws.random((6, 6))
@@ -168,14 +185,14 @@ def result(data="synthetic digits <script>alert(1)</script>"):
             verdict = each.verify(range(3))
             rows += verdict.rows()
             rows.append(
-                dict(
-                    theory=made.name,
-                    quantity=f"claim verdict: {each.id}",
-                    value=verdict.share,
-                    verdict=verdict.verdict,
-                    source=str(each.source),
-                    note=str(verdict),
-                )
+                {
+                    "theory": made.name,
+                    "quantity": f"claim verdict: {each.id}",
+                    "value": verdict.share,
+                    "verdict": verdict.verdict,
+                    "source": str(each.source),
+                    "note": str(verdict),
+                }
             )
     images = np.zeros((6, 1, 8, 8))
     angle = np.linspace(0, 2 * np.pi, 60)
@@ -190,7 +207,16 @@ def result(data="synthetic digits <script>alert(1)</script>"):
         arrays[f"network/{model}/steps"] = np.array(STEPS)
         centres = 4 * draws.standard_normal((10, 2))
         arrays[f"network/{model}/features"] = centres[labels] + draws.standard_normal((300, 2))
-    params = {"data": data, "n": 1797, "seq": 16, "dim": 4, "theories": [t.name for t in THEORIES], "networks": list(MODELS), "steps": 600, "seed": 0}
+    params = {
+        "data": data,
+        "n": 1797,
+        "seq": 16,
+        "dim": 4,
+        "theories": [t.name for t in THEORIES],
+        "networks": list(MODELS),
+        "steps": 600,
+        "seed": 0,
+    }
     provenance = {
         "versions": {"python": "3.11", "torch": "2.13.0"},
         "seed": 0,

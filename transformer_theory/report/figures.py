@@ -34,7 +34,9 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
                 line(ax, s.steps, s.scaled, label=label, **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
                 if s.crossing is not None and s.scaled is not None:
                     at = int(np.searchsorted(s.steps, s.crossing))
-                    ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+                    ax.plot(
+                        s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5
+                    )
             ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
             ax.set_title(model)
             ax.set_ylabel("0 = null, 1 = farthest")
@@ -57,7 +59,9 @@ def learning(result: Result) -> "Figure | None":
             names = list(dict.fromkeys(s.quantity for s in kind))
             for s in kind:
                 dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
-                line(ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes)  # pyright: ignore
+                line(
+                    ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes
+                )  # pyright: ignore
             ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
             ax.set_xlabel("training step")
             label_ends(ax)
@@ -77,7 +81,9 @@ def attention(result: Result, model: str) -> "Figure | None":
     mean = maps.mean(axis=2)  # over heads: [steps, layers, images, q, k]
     keys = mean.shape[-1]
     side = image_grid(keys) or image_grid(keys - 1)
-    on_images = images is not None and side is not None and len(images) >= count and not images.shape[-1] % side and not images.shape[-2] % side
+    on_images = (
+        images is not None and side is not None and len(images) >= count and not images.shape[-1] % side and not images.shape[-2] % side
+    )
     with style():
         columns = (1 if on_images else 0) + len(layers) * len(times)
         figure, panels = axes(count, columns, 7.6, 0.55 + 7.6 / max(columns, 6) * count)

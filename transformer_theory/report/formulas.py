@@ -47,14 +47,14 @@ def _formula(latex: str, block: bool) -> Markup:
 
 
 _LETTERS = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')  # a word in upright letters: one identifier
-_ELEMENTS = set(
+_ELEMENTS = frozenset(
     "math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts "
-    "mtable mtr mtd mstyle mpadded mphantom menclose mfenced none".split()
+    "mtable mtr mtd mstyle mpadded mphantom menclose mfenced none".split()  # noqa: SIM905
 )
-_ATTRIBUTES = set(
+_ATTRIBUTES = frozenset(
     "display displaystyle scriptlevel stretchy mathvariant movablelimits fence form accent accentunder minsize maxsize symmetric largeop "
     "columnalign rowspacing columnspacing columnlines rowlines linethickness separator lspace rspace width height depth mathcolor "
-    "notation open close".split()
+    "notation open close".split()  # noqa: SIM905
 )
 
 

@@ -13,7 +13,6 @@ from markupsafe import Markup
 from .. import citations
 from ..experiment import Result
 from ..plotting import style, svg, text_figure
-from ..rows import Row
 from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences, series
 from . import figures, wording
@@ -41,7 +40,12 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        number=wording.number, mathml=mathml, paragraphs=paragraphs, slug=wording.slug, subject=wording.subject, prediction=wording.prediction
+        number=wording.number,
+        mathml=mathml,
+        paragraphs=paragraphs,
+        slug=wording.slug,
+        subject=wording.subject,
+        prediction=wording.prediction,
     )
     environment.globals.update(badge=_badge, source=_source, verdict=wording.verdict)
     models = networks(result)
@@ -169,8 +173,3 @@ def _flat(record: dict[str, Any]) -> list[tuple[str, str]]:
         else:
             lines.append((name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
     return lines
-
-
-def rows_where(row: Row) -> str:
-    """Where in a network a row was read: ``"layer 1, head 0"``."""
-    return ", ".join(f"{name} {row[name]}" for name in ("layer", "head", "seed") if row.get(name) is not None)

@@ -24,6 +24,7 @@ _SPECIAL = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     # what wording and the rooms write in Unicode
+    "\u00a0": "~",
     "—": "--",
     "–": "--",
     "−": r"\ensuremath{-}",
@@ -76,7 +77,9 @@ def latex(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
             quantity = reason if row["quantity"] == "all" else row["quantity"]
             source = cite(row.get("source"))
             texts = [escape(wording.subject(line.view)), prose(quantity)]
-            texts += [escape(text) for text in (wording.prediction(row), wording.number(row["value"]), wording.number(row.get("null")), name)]
+            texts += [
+                escape(text) for text in (wording.prediction(row), wording.number(row["value"]), wording.number(row.get("null")), name)
+            ]
             texts.append(f"\\cite{f'[{escape(source.locator)}]' if source.locator else ''}{{{source.key}}}" if source else "")
         groups.setdefault(line.theory.title, []).append(" & ".join(["", *texts]) + r" \\")
     body = []

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from ..experiment import Result
 from ..theory import Theory
 from . import wording
-from .views import RAW, cite, summary
+from .views import RAW, Line, cite, summary
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
 
@@ -21,36 +22,57 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=False, expand=False, title_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False, title_justify="left")
     made.title = Text(f"Theories of transformers on {result.params.get('data', 'the data')}", style="bold")
-    for name, ratio in (("theory · question", 5), ("prediction on this data", 6), ("measured", 3), ("verdict", 4), ("source", 4)):
-        made.add_column(name, ratio=ratio, overflow="fold", vertical="top")
-    before = None
-    for line in summary(result, theories):
-        first = line.theory is not before
-        if first and before is not None:
+    for name, least, most in (
+        ("theory · question", 20, 27),
+        ("prediction on this data", 26, 36),
+        ("measured", 9, 13),
+        ("verdict", 14, 21),
+        ("source", 14, 21),
+    ):
+        made.add_column(name, min_width=least, max_width=most, overflow="fold", vertical="top")
+    lines = summary(result, theories)
+    for theory in dict.fromkeys(line.theory.name for line in lines):
+        own = [line for line in lines if line.theory.name == theory]
+        if made.row_count:
             made.add_section()
-        before = line.theory
-        head = Text()
-        if first:
-            head.append(line.theory.title, style="bold")
-            head.append(f"\n{line.theory.question}" if line.theory.question else "")
-        row = line.row
-        if row is None:
-            made.add_row(head, Text("not measured", style="dim"), wording.NOTHING, "", "")
-            continue
-        verdict, reason = wording.verdict(row)
-        where = Text("" if line.view == RAW else f"{wording.subject(line.view)}: ", style="italic")
-        if row["quantity"] == "all":
-            said, measured = Text(reason), Text(wording.NOTHING)
-        else:
-            said = Text(f"{plain(row['quantity'])} {wording.prediction(row)}")
-            null = row.get("null")
-            measured = Text(wording.number(row["value"]) + (f"\n(null {wording.number(null)})" if null is not None else ""))
-        group, symbol = wording.kind(verdict)
-        source = cite(row.get("source"))
-        made.add_row(head, where + said, measured, Text(f"{symbol} {verdict}", style=_STYLES[group]), source.label if source else "")
+        heads = [Text(own[0].theory.title, style="bold"), Text(plain(own[0].theory.question), style="dim"), *[Text()] * len(own)]
+        if len(own) == 1:
+            heads[0] = Text("\n").join(heads[:2])
+        before = None
+        for line, head in zip(own, heads):
+            said = _said(line)
+            cells = _cells(line)
+            shown = said if line.view == RAW else f"{wording.subject(line.view)}: " + ("the same" if said == before else said)
+            before = said
+            made.add_row(head, Text(shown), *cells)
     return made
+
+
+def _said(line: Line) -> str:
+    """Quantity and prediction, or why there is none."""
+    if line.row is None:
+        return "not measured"
+    if line.row["quantity"] == "all":
+        return plain(wording.verdict(line.row)[1] or line.row.get("note") or "")
+    return f"{plain(line.row['quantity'])} {wording.prediction(line.row)}"
+
+
+def _cells(line: Line) -> "list[Text]":
+    """Measured, verdict and source of a line."""
+    from rich.text import Text
+
+    row = line.row
+    if row is None:
+        return [Text(wording.NOTHING), Text(), Text()]
+    name, _ = wording.verdict(row)
+    group, symbol = wording.kind(name)
+    null, source = row.get("null"), cite(row.get("source"))
+    measured = Text(wording.number(row["value"]), style="bold")
+    if null is not None:
+        measured.append(f"\nnull {wording.number(null)}", style="dim")
+    return [measured, Text(f"{symbol} {name}" if name else wording.NOTHING, style=_STYLES[group]), Text(source.label if source else "")]
 
 
 def plain(text: str) -> str:

@@ -1,15 +1,13 @@
 """What the report reads from a stored comparison: views of the data, summary lines, a theory's rows sorted by kind.
 
-A *view* is what the rooms read: ``"raw"`` (the tokens themselves) or the name of a network (its features). A finding without ``model`` is raw;
-arrays of another view are stored as ``"<view>::<name>"``.
+A *view* is what the rooms read: ``"raw"`` (the tokens themselves) or the name of a network (its features). A finding without ``model`` is
+raw; arrays of another view are stored as ``"<view>::<name>"``.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-
-import numpy as np
 
 from ..citations import Source, entries
 from ..claims import Claim, Evidence, Verdict
@@ -144,7 +142,9 @@ class Checked:
     @property
     def control_fails(self) -> bool | None:
         """Whether the control was violated on every seed, as it must be; None if the result does not say."""
-        return True if "control fails" in self.note else False if "CONTROL PASSES" in self.note or "control passes" in self.verdict else None
+        return (
+            True if "control fails" in self.note else False if "CONTROL PASSES" in self.note or "control passes" in self.verdict else None
+        )
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -178,7 +178,9 @@ def checked(result: Result, theory: Theory) -> list[Checked]:
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
     """The series that stand for the theories, then the network's own readings."""
     orders = [(theory.name, theory.order_parameter) for theory in theories if theory.order_parameter]
-    network = dict.fromkeys((row["theory"], row["quantity"]) for row in result.table if row.get("step") is not None and row["theory"] == "network")
+    network = dict.fromkeys(
+        (row["theory"], row["quantity"]) for row in result.table if row.get("step") is not None and row["theory"] == "network"
+    )
     return series(result, [*orders, *network])
 
 
@@ -191,7 +193,3 @@ def image_grid(count: int) -> int | None:
 def cite(text: str | None) -> Source | None:
     """The source that a row states; None if it states none that is in the bibliography."""
     return Source.parse(text) if text and text.partition(", ")[0] in entries() else None
-
-
-def finite(array: np.ndarray) -> bool:
-    return bool(np.isfinite(array).all())

@@ -12,7 +12,11 @@ VERDICTS = {
     "consistent": ("good", "✓", "the measurement lies on the predicted side of the line; a finite check never proves a theorem"),
     "violated": ("bad", "✗", "the assumptions hold, and the measurement lies on the other side of the line"),
     "inconclusive": ("unsure", "?", "not finite or not converged, so nothing can be said"),
-    "outside assumptions": ("outside", "○", "the theorem's assumptions do not hold here: the measurement is shown, the theorem is not judged"),
+    "outside assumptions": (
+        "outside",
+        "○",
+        "the theorem's assumptions do not hold here: the measurement is shown, the theorem is not judged",
+    ),
     "not applicable": ("none", "–", "the theory cannot speak about these data, or the quantity is not defined for them"),
     "holds": ("good", "✓", "the data meet the assumption"),
     "fails": ("unsure", "✗", "the data do not meet the assumption"),
@@ -38,14 +42,17 @@ def number(value: float | int | None, digits: int = 3) -> str:
 
 
 def prediction(row: Row) -> str:
-    """What the theory says and the line that decides: ``"→ 1 (line: ≥ 0.990)"``, ``"≥ 0"`` if the two are one number."""
+    """What the theory says and the line that decides: ``"→ 1 (line: ≥ 0.990)"``, ``"≥ 0"`` if the two are one number.
+
+    Spaces that must not break are no-break spaces.
+    """
     predicted, bound = row.get("predicted"), row.get("bound")
-    line = f"{'≤' if row.get('op') == '<=' else '≥'} {number(bound)}" if bound is not None and row.get("op") else ""
+    line = f"{'≤' if row.get('op') == '<=' else '≥'}\u00a0{number(bound)}" if bound is not None and row.get("op") else ""
     if predicted is None or not math.isfinite(predicted):
         return line if bound is not None and math.isfinite(bound) and line else NOTHING
     if not line or bound == predicted:
-        return line or f"→ {number(predicted)}"
-    return f"→ {number(predicted)} (line: {line})"
+        return line or f"→\u00a0{number(predicted)}"
+    return f"→\u00a0{number(predicted)} (line:\u00a0{line})"
 
 
 def verdict(row: Row) -> tuple[str, str]:

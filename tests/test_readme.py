@@ -1,0 +1,130 @@
+"""What the README and the tour print works: every command exists, takes those options, and the quick ones run; the Python runs."""
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import transformer_theory as tt
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are looked up
+
+
+def blocks(*languages: str) -> list[tuple[str, str]]:
+    """(page, text) of the code blocks in the given languages."""
+    found = []
+    for page in PAGES:
+        if "_build" not in page.parts and "auto_examples" not in page.parts:
+            for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+                if language in languages:
+                    found.append((str(page.relative_to(ROOT)), text))
+    return found
+
+
+def commands() -> list[str]:
+    """The command lines of the shell blocks, without prompts, comments and what follows a pipe."""
+    text = "\n".join(text for _, text in blocks("bash", "console", "sh")).replace("\\\n", " ")
+    lines = [line.removeprefix("$ ").split(" #")[0].strip() for line in text.splitlines()]
+    return sorted({line for line in lines if line and not line.startswith("#")})
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess:
+    """Runs the command line in a process of its own."""
+    command = [sys.executable, "-m", "transformer_theory", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"})
+
+
+def test_the_readme_begins_with_the_two_commands():
+    made = re.findall(r"^make \w+", "\n".join(text for page, text in blocks("bash") if page == "README.md"), re.MULTILINE)
+    assert made[:2] == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_command_exists(line: str):
+    program, *arguments = shlex.split(line)
+    while "=" in program:  # settings before the command
+        program, *arguments = arguments
+    if program == "make":
+        targets = [argument for argument in arguments if "=" not in argument]
+        assert all(re.search(rf"^{re.escape(t)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE) for t in targets)
+    elif program.endswith("transformer-theory") or arguments[:2] == ["-m", "transformer_theory"]:
+        arguments = arguments if program.endswith("transformer-theory") else arguments[2:]
+        if arguments[0] in QUICK:
+            done = cli(*arguments)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.strip()
+        else:
+            usage = cli(arguments[0], "--help")
+            assert usage.returncode == 0, usage.stderr
+            for option in (argument.split("=")[0] for argument in arguments if argument.startswith("--")):
+                assert option in usage.stdout
+    elif program.endswith("python"):
+        assert arguments[:2] == ["-m", "benchmarks"] or (ROOT / arguments[0]).is_file()
+    else:
+        assert program in ("git", "cd", "source", "pip", "."), f"unknown program {program!r}"
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python"), ids=lambda value: value if value.endswith(".md") else "")
+def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With a small ``mine.npz``, a small ``model`` and its ``batches`` at hand, and few training steps."""
+    from tests.contract.instances import sequences
+
+    data = sequences()
+    assert data.labels is not None
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", tokens=data.tokens.numpy(), labels=data.labels.numpy())
+    monkeypatch.setattr(tt, "compare", functools.partial(tt.compare, steps=2))
+    with torch.random.fork_rng():
+        model = tt.models.ViT.for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=1, heads=2)
+        batches = [(data.tokens.float(), data.labels)] * 2
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        exec(compile(code, page, "exec"), {"model": model, "batches": batches, "optimizer": optimizer})
+
+
+def test_the_table_of_the_readme_is_that_of_the_registry():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for theory in tt.theories():
+        assert theory.question in readme
+        assert f"docs/theories/{theory.name}.md" in readme
+        assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        if "_build" in page.parts or "auto_examples" in page.parts:
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if not re.match(r"\w+:", target):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_versions_agree():
+    def found(pattern: str, file: str) -> str:
+        match = re.search(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+        assert match, file
+        return match[1]
+
+    assert (
+        tt.__version__
+        == found(r'^version = "(.+)"', "pyproject.toml")
+        == found(r"^version: (.+)$", "CITATION.cff")
+        == found(r"^## (\S+)", "CHANGELOG.md")
+    )
+
+
+def test_constraints_pin_what_is_installed():
+    from importlib import metadata
+
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(pins)["torch"] == "2.13.0"
+    required = [re.match(r"[\w-]+", name)[0] for name in metadata.requires("transformer-theory") or []]  # pyright: ignore
+    assert {name.lower() for name in required} <= {name.lower() for name, _ in pins}

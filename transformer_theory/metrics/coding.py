@@ -135,8 +135,10 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         ``[*batch, d]``, norms 1 (or 0).
     Source: :cite:t:`yu2020learning`.
     """
-    norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
-    return features / torch.where(norms > 0, norms, torch.ones_like(norms))
+    largest = features.abs().amax(-1, keepdim=True)
+    scaled = features / torch.where(largest > 0, largest, 1)  # neither overflow nor underflow in the squares
+    norms = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    return scaled / torch.where(norms > 0, norms, 1)
 
 
 class SecondMoments:

@@ -1,0 +1,60 @@
+"""Rate reduction: representations that are compact within classes and spread out between them, measured in nats.
+
+:mod:`.problem` the MCR² problem and its optimum, :mod:`.redunet` the network that ascends it, :mod:`.claims` checkable statements,
+:mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
+"""
+
+from ...theory import Theory
+from .analysis import LAYERS_RAISE, MCR2, REDUNET, predict_and_measure
+from .claims import CLAIMS, LANDSCAPE
+from .experiments import Landscape, ReduNetGaussians
+from .figures import draw
+from .problem import Optimum, equal_moments, flat_reduction, gaussian_toy, maximise, optimum, orthogonal_classes
+from .redunet import Layer, ReduNet, construct, layer, nearest_subspace
+from .reducers import RateReduction, reducers
+
+THEORY = Theory(
+    name="rate_reduction",
+    title="Maximal coding rate reduction",
+    question="Do features put classes into orthogonal subspaces, each filled evenly?",
+    statement=r"A good representation needs many bits for all features together, $R = \frac12\log\det(I + \alpha X^\top X)$, and few for "
+    r"those of one class: it maximises the rate reduction $\Delta R = R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes lie in "
+    r"orthogonal subspaces and fill them evenly. ReduNet is the network whose layers are gradient steps on $\Delta R$, built from data "
+    r"without back-propagation.",
+    sources=(MCR2, REDUNET, LANDSCAPE),
+    assumptions=(
+        "features have norm 1, or each class has a fixed scale",
+        "the classes' ranks add up to at most d",
+        "the distortion is small: ε⁴ < (n_j/n) d²/r_j² for each class",
+    ),
+    claims=CLAIMS,
+    experiments=(ReduNetGaussians, Landscape),
+    needs=("labels",),
+    predict_and_measure=predict_and_measure,
+    reducers=reducers,
+    draw=draw,
+    order_parameter="rate reduction",
+    answer=LAYERS_RAISE,
+)
+
+__all__ = [
+    "THEORY",
+    "Landscape",
+    "Layer",
+    "Optimum",
+    "RateReduction",
+    "ReduNet",
+    "ReduNetGaussians",
+    "construct",
+    "draw",
+    "equal_moments",
+    "flat_reduction",
+    "gaussian_toy",
+    "layer",
+    "maximise",
+    "nearest_subspace",
+    "optimum",
+    "orthogonal_classes",
+    "predict_and_measure",
+    "reducers",
+]

@@ -1,0 +1,89 @@
+"""Pictures of rate reduction, drawn from the stored arrays alone."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...experiment import Result
+from ...plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "rate_reduction"
+
+
+def draw(result: Result) -> "Figure":
+    """What ReduNet does to the data: ΔR per layer, cosines of unseen samples before and after, spectra of the classes."""
+    if f"{NAME}/rates" not in result.arrays:
+        reasons = [str(row.get("note", "")) for row in result.select(theory=NAME) if row["value"] is None]
+        return text_figure("Rate reduction: " + (reasons[0] if reasons else "no data were measured"))
+    cosines = [name for name in ("before", "after") if f"{NAME}/cosines_{name}" in result.arrays]
+    figure, panels = axes(1, 2 + len(cosines), height=2.4)
+    curve(panels[0], result)
+    for ax, name in zip(panels[1:], cosines):
+        similarity(ax, result.arrays[f"{NAME}/cosines_{name}"], result.arrays[f"{NAME}/labels"], f"|cosine| {name}")
+    spectra(panels[-1], result)
+    return figure
+
+
+def curve(ax: "Axes", result: Result) -> None:
+    """ΔR over the layers, with true and with shuffled labels, and the optimum."""
+    rates = result.arrays[f"{NAME}/rates"]
+    line(ax, range(len(rates)), rates[:, 0] - rates[:, 1], name=NAME, label="ΔR")
+    if f"{NAME}/null_reductions" in result.arrays:
+        null = result.arrays[f"{NAME}/null_reductions"]
+        line(ax, range(len(null)), null, name="null", linewidth=1.1)
+        ax.annotate("shuffled\nlabels", (len(null) / 2, null[len(null) // 2]), xytext=(2, -18), textcoords="offset points",
+                    color=COLOURS["null"], fontsize=7)  # fmt: skip
+    best = float(result.arrays[f"{NAME}/optimum"])
+    if np.isfinite(best):
+        ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))
+        ax.annotate("optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=COLOURS[NAME], fontsize=7)
+        ax.set_ylim(0, 1.12 * max(best, float((rates[:, 0] - rates[:, 1]).max())))
+    ax.set_title("Rate reduction, nats")
+    ax.set_xlabel("layer of ReduNet")
+
+
+def similarity(ax: "Axes", cosines: np.ndarray, labels: np.ndarray, title: str) -> None:
+    """Absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the diagonal."""
+    heatmap(ax, np.abs(cosines), title, vmin=0, vmax=1, bar=False)
+    edges = np.flatnonzero(np.diff(labels)) + 0.5
+    middles = np.convolve(np.concatenate([[-0.5], edges, [len(labels) - 0.5]]), [0.5, 0.5], "valid")
+    shown = len(middles) <= 12
+    ax.set_xticks([])
+    ax.set_yticks(middles if shown else [], [str(label) for label in dict.fromkeys(labels.tolist())] if shown else [])
+    ax.set_xlabel("unseen samples by class")
+
+
+def spectra(ax: "Axes", result: Result) -> None:
+    """Singular values of each class before and after: the optimum's are flat and then zero."""
+    before, after = result.arrays[f"{NAME}/spectra_before"], result.arrays[f"{NAME}/spectra_after"]
+    shown = min(before.shape[1], 30)
+    for values, name, label in ((before, "null", "before"), (after, NAME, "after")):
+        for k, row in enumerate(values[:20, :shown]):
+            line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
+    ax.set_title("Singular values")
+    ax.set_xlabel("direction, by class")
+    ax.legend(loc="upper right")
+
+
+def draw_toy(result: Result) -> "Figure":
+    """The Gaussian toy: ΔR per layer for each dimension, with its optimum, and the plane before and after."""
+    dims = sorted(int(name.rsplit("_", 1)[1]) for name in result.arrays if name.startswith(f"{NAME}/reductions_"))
+    figure, panels = axes(1, 2, height=2.8)
+    for name, dim in zip(("rate_reduction", "attention_svm", "scan_snap", "joma"), dims):
+        values = result.arrays[f"{NAME}/reductions_{dim}"]
+        best = next(row["value"] for row in result.select(quantity=f"optimum of the rate reduction, d = {dim}"))
+        line(panels[0], range(len(values)), values, name=name, label=f"d = {dim}", null=best)
+    panels[0].set_title("Rate reduction, nats (dashed: optimum)")
+    panels[0].set_xlabel("layer of ReduNet")
+    for key, name in (("before", "null"), ("after", NAME)):
+        points = result.arrays[f"{NAME}/plane_{key}"]
+        panels[1].plot(points[:, 0], points[:, 1], ".", color=COLOURS[name], label=key, alpha=0.6)
+    panels[1].set_aspect("equal")
+    panels[1].set_title("Two classes in the plane")
+    panels[1].legend(loc="lower left")
+    label_ends(panels[0])
+    return figure

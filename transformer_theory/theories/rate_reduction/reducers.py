@@ -1,0 +1,87 @@
+"""The order parameter of rate reduction in a trained network: how far each block's features separate the classes, in nats.
+
+The feature of a sequence is the mean of its tokens after the block, scaled to norm 1; a network that pools or that reads a class token is
+treated alike. The null is the same with shuffled labels: with few samples a class it is far from zero.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ...citations import Source
+from ...metrics.coding import SecondMoments, unit_norm
+from ...probes import Observation
+from ...rows import Row
+from .problem import optimum
+
+EPS = 0.5**0.5  # ε² = 1/2 for features of norm 1, as in the MCR² experiments
+SHUFFLES = 4
+SOURCE = Source("yu2020learning")
+
+
+class RateReduction:
+    """Streams R, R^c, ΔR of the mean token after each block, by class, beside the mean of four shuffles of the labels.
+
+    Rows a layer: "rate reduction" (ΔR, nats), "rate reduction as a share of the optimum" (for this dimension and these class sizes),
+    "coding rate" (R) and "class coding rate" (R^c). Forward passes without labels are not counted.
+
+    Args:
+        eps: distortion for features of norm 1; squared inside.
+        seed: of the shuffles.
+    Source: :cite:t:`yu2020learning`.
+    """
+
+    def __init__(self, *, eps: float = EPS, seed: int = 0):
+        self.eps, self.seed = eps, seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was seen."""
+        self.states: dict[int, list[SecondMoments]] = {}
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
+        """Adds the features of one block (kind "features"); nothing without labels."""
+        if seen.kind != "features" or labels is None:
+            return
+        tokens = seen.output.detach().double()
+        features = unit_norm(tokens.mean(1) if tokens.ndim == 3 else tokens)
+        labels = labels.to(features.device)
+        states = self.states.setdefault(seen.layer, [SecondMoments() for _ in range(1 + SHUFFLES)])
+        states[0].update(features, labels)
+        for state in states[1:]:
+            state.update(features, labels[torch.randperm(len(labels), generator=self.generator).to(labels.device)])
+
+    def merge(self, other: Self) -> None:
+        """Adds another reducer's state."""
+        for layer, states in other.states.items():
+            for mine, theirs in zip(self.states.setdefault(layer, [SecondMoments() for _ in range(1 + SHUFFLES)]), states):
+                mine.merge(theirs)
+
+    def compute(self) -> Sequence[Row]:
+        """Four rows a layer; none if no labelled features were seen."""
+        rows: list[Row] = []
+        for layer, (state, *shuffled) in sorted(self.states.items()):
+            rate, within = float(state.coding_rate(eps=self.eps)), float(state.class_coding_rate(eps=self.eps))
+            within_null = sum(float(s.class_coding_rate(eps=self.eps)) for s in shuffled) / SHUFFLES
+            sizes, dim = state.counts.tolist(), state.moments.shape[-1]
+            best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
+
+            def row(quantity: str, value: float, layer: int = layer, **more) -> Row:
+                return Row(theory="rate_reduction", quantity=quantity, value=value, layer=layer, source=str(SOURCE), **more)
+
+            rows.append(row("rate reduction", rate - within, null=rate - within_null))
+            if best > 0:
+                null = (rate - within_null) / best
+                rows.append(row("rate reduction as a share of the optimum", (rate - within) / best, null=null))
+            rows.append(row("coding rate", rate))
+            rows.append(row("class coding rate", within, null=within_null))
+        return rows
+
+
+def reducers() -> tuple[RateReduction, ...]:
+    """The order parameters of this room."""
+    return (RateReduction(),)

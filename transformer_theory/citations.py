@@ -4,12 +4,15 @@ References are kept in ``references.bib`` beside this file; a :class:`Source` is
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from .errors import nearest
 
+ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
+LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
 
@@ -58,9 +61,16 @@ def entries() -> dict[str, str]:
 
 
 def field(key: str, name: str) -> str:
-    """One field of an entry, without its braces; empty if absent."""
+    """One field of an entry as a reader sees it: without braces, LaTeX accents as letters; empty if absent."""
     match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
-    return re.sub(r"[{}]", "", match[1]) if match else ""
+    return re.sub(r"[{}]", "", _letters(match[1])) if match else ""
+
+
+def _letters(text: str) -> str:
+    r"""``Bj{\"o}rck`` becomes ``Björck``."""
+    text = re.sub(r"\\(AA|aa|ss|ae|AE|[OoLl&])(?![A-Za-z])", lambda m: LETTERS[m[1]], text)
+    accented = re.sub(r"\\([\"'`^~]|[cvH](?=\{))\{?([A-Za-z])\}?", lambda m: m[2] + ACCENTS[m[1]], text)
+    return unicodedata.normalize("NFC", accented)
 
 
 def short(key: str) -> str:

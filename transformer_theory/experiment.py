@@ -6,12 +6,14 @@ A :class:`Result` is ``result.json`` (name, parameters, sources, provenance), ``
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import metadata
@@ -98,54 +100,82 @@ class Result:
                 raise ValueError(f"{folder} must hold result.json, table.jsonl and arrays.npz, {name} is missing; run it again")
         try:
             head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            if head.get("format") != FORMAT:
-                raise ValueError(f"expected format {FORMAT}, got {head.get('format')}; run it again with this version")
+            if head["format"] != FORMAT:
+                raise ValueError(f"expected format {FORMAT}, got {head['format']}")
             rows = [check_row(json.loads(line)) for line in (folder / "table.jsonl").read_text(encoding="utf-8").splitlines()]
             with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-        except (json.JSONDecodeError, zipfile.BadZipFile) as error:
+            sources = tuple(Source.parse(text) for text in head["sources"])
+            return cls(head["name"], head["params"], rows, arrays, sources, head["provenance"])
+        except KeyError as error:
+            raise ValueError(f"{folder} does not hold a readable result (result.json lacks {error}); run it again") from error
+        except (ValueError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
-        return cls(head["name"], head["params"], rows, arrays, tuple(Source.parse(s) for s in head["sources"]), head["provenance"])
 
 
 class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_directory(out) as folder``
     """A directory that appears whole or not at all: work in the folder it hands out; leaving with an exception removes it.
 
+    Parents that are missing are made at entry, and removed again if the work fails.
+
     Raises (at entry, before any work):
-        FileExistsError: the target exists and ``overwrite`` is False.
+        FileExistsError: the target exists and ``overwrite`` is False, or it is something else than a stored result.
         PermissionError: the parent cannot be written.
     """
 
     def __init__(self, directory: str | Path, *, overwrite: bool = False):
-        self.target, self.overwrite = Path(directory), overwrite
+        self.target, self.overwrite = Path(os.path.abspath(directory)), overwrite  # "." needs a name; links stay links
+        self.shown = directory
+        self.made: list[Path] = []
 
     def __enter__(self) -> Path:
-        if self.target.exists() and not self.overwrite:
-            raise FileExistsError(f"{self.target} exists already; choose another --out, or pass --overwrite to replace it")
-        if self.target.exists() and not self._is_result_or_empty():
-            raise FileExistsError(f"{self.target} is not a stored result, so it is not overwritten; choose another --out")
         try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
+            exists = os.path.lexists(self.target)
+            if exists and not self.overwrite:
+                raise FileExistsError(f"{self.shown} exists already; choose another --out, or pass --overwrite to replace it")
+            if exists and not self._is_result_or_empty():
+                raise FileExistsError(f"{self.shown} is not a stored result, so it is not overwritten; choose another --out")
+            self._make_parents()
             self.folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
             self.folder.chmod(0o755)
         except OSError as error:
-            raise PermissionError(f"cannot write to {self.target.parent} ({error.strerror}); choose another --out") from error
+            self._remove_parents()
+            if isinstance(error, FileExistsError) and error.errno is None:
+                raise
+            raise PermissionError(f"cannot write to {self.shown} ({error.strerror}); choose another --out") from error
         return self.folder
 
     def _is_result_or_empty(self) -> bool:
         return self.target.is_dir() and ((self.target / "result.json").is_file() or not any(self.target.iterdir()))
 
+    def _make_parents(self) -> None:
+        for parent in reversed(self.target.parents):
+            if not parent.exists():
+                parent.mkdir()
+                self.made.append(parent)
+
+    def _remove_parents(self) -> None:
+        for parent in reversed(self.made):
+            try:
+                parent.rmdir()
+            except OSError:  # someone else has put something there
+                return
+
     def __exit__(self, kind, *_) -> None:
         if kind is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove_parents()
             return
-        if self.target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
-            self.target.rename(old / "replaced")
-            self.folder.rename(self.target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            self.folder.rename(self.target)
+        try:
+            if self.overwrite and os.path.lexists(self.target):
+                old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
+                self.target.rename(old / "replaced")
+                self.folder.rename(self.target)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                self.folder.rename(self.target)
+        except OSError as error:
+            raise FileExistsError(f"{self.shown} changed during the work ({error.strerror}); the result lies in {self.folder}") from error
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu", started: float | None = None) -> dict[str, Any]:
@@ -163,7 +193,7 @@ def provenance(*, seed: int | None = None, device: str = "cpu", started: float |
         "device": device,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         **_commit(),
     }
     if started is not None:

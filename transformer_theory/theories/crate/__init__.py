@@ -1,5 +1,81 @@
-"""CRATE."""
+r"""CRATE: transformer layers derived as steps that compress tokens into subspaces and make them sparse.
 
-from .block import ExactAttention, Ista, PaperAttention, ReleasedAttention
+    from transformer_theory import crate
+    crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step
+    crate.fista(tokens, dictionary, lam=0.1)                # the non-negative LASSO
 
-__all__ = ["ExactAttention", "Ista", "PaperAttention", "ReleasedAttention"]
+Definitions: :mod:`.problem`; compression: :mod:`.mssa`; sparsification: :mod:`.ista`; modules: :mod:`.block`.
+"""
+
+from ...citations import Source
+from ...theory import Theory
+from .block import ExactAttention, Ista, Layer, PaperAttention, ReleasedAttention
+from .claims import CLAIMS
+from .experiments import Unrolled
+from .figures import draw
+from .ista import fista, ista, ista_step, lasso
+from .mssa import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
+from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
+from .readings import COMPRESSION, Compression, Sparsity, reducers
+from .unrolled import ANSWER, compress, forms, guaranteed, predict_and_measure, sparse_code
+
+THEORY = Theory(
+    name="crate",
+    title="White-box transformers: sparse rate reduction",
+    question="Does each layer compress the tokens into subspaces and make them sparse?",
+    statement=(
+        r"Tokens lie near a mixture of $K$ subspaces with bases $U_k$. A layer lowers the objective "
+        r"$R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)$ in two steps: attention with one matrix $U_k$ for query, key and value is an "
+        r"approximate gradient step on $R^c(Z; U_{[K]}) = \frac{1}{2} \sum_k \log\det(I + \beta (Z U_k)^\top Z U_k)$, the compression; "
+        r"$\mathrm{relu}(Z + \eta (Z - Z D^\top) D - \eta\lambda)$ is an ISTA step towards a sparse code, the sparsification. "
+        r"So from layer to layer $R^c$ and the share of non-zeros should fall."
+    ),
+    sources=(Source("yu2023white"), Source("hu2024indepth"), Source("beck2009fast")),
+    assumptions=(
+        "tokens lie in a mixture of low-dimensional subspaces",
+        "the subspaces are orthonormal, mutually incoherent, and their projections add up to the identity",
+        "the Neumann series behind the attention step converges: beta times the largest eigenvalue of each head's Gram matrix is below 1",
+    ),
+    claims=CLAIMS,
+    experiments=(Unrolled,),
+    needs=(),
+    predict_and_measure=predict_and_measure,
+    reducers=reducers,
+    draw=draw,
+    order_parameter=COMPRESSION,
+    answer=ANSWER,
+)
+
+__all__ = [
+    "THEORY",
+    "Compression",
+    "ExactAttention",
+    "Ista",
+    "Layer",
+    "PaperAttention",
+    "ReleasedAttention",
+    "Sparsity",
+    "Unrolled",
+    "compress",
+    "exact_step",
+    "fista",
+    "fit_subspaces",
+    "forms",
+    "guaranteed",
+    "incoherence",
+    "incompleteness",
+    "ista",
+    "ista_step",
+    "lasso",
+    "lipschitz",
+    "mssa",
+    "nonzeros",
+    "paper_step",
+    "predict_and_measure",
+    "random_subspaces",
+    "rate_gradient",
+    "reducers",
+    "released_step",
+    "sparse_code",
+    "sparse_rate_objective",
+]

@@ -1,0 +1,92 @@
+"""Runs of the room: the three forms of compression on tokens that satisfy the theory's model, or break it by noise."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import torch
+
+from ...claims import Evidence
+from ...data.synthetic import subspace_mixture
+from ...experiment import Experiment, Result
+from ...plotting import axes, line
+from ...rows import Arrays, Row, finding
+from .figures import rate_panel
+from .mssa import coordinates, expansion
+from .unrolled import PAPER, SIGN, compress, forms, guaranteed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Unrolled(Experiment):
+    """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
+
+    Attributes:
+        sequences, tokens: how many, and how long each is.
+        classes, rank: subspaces, and their dimension; the tokens live in classes * rank dimensions, so the bases are complete.
+        noise: standard deviation of what lies outside the subspaces, relative to the tokens.
+        eps: distortion (squared inside); the paper's step needs beta = rank / (tokens eps^2) small.
+        layers: steps.
+    """
+
+    sequences: int = 128
+    tokens: int = 32
+    classes: int = 4
+    rank: int = 6
+    noise: float = 0.1
+    eps: float = 2.0
+    layers: int = 12
+
+    name = "crate.unrolled"
+    sources = (PAPER, SIGN)
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        mixture = subspace_mixture(
+            self.sequences,
+            seq=self.tokens,
+            dim=self.classes * self.rank,
+            classes=self.classes,
+            rank=self.rank,
+            noise=self.noise,
+            generator=self.generator(),
+        )
+        tokens, bases = mixture.data.tokens, mixture.bases
+        radius = expansion(bases, n=self.tokens, eps=self.eps) * float(torch.linalg.matrix_norm(coordinates(tokens, bases), 2).max()) ** 2
+        runs = {
+            name: compress(tokens, bases, step, eps=self.eps, layers=self.layers)
+            for name, step in forms(bases, n=self.tokens, eps=self.eps).items()
+        }
+        small = radius < 1
+        for name, source in (("exact", PAPER), ("paper", PAPER), ("tied residual", SIGN)):
+            changes = runs[name].changes
+            falls = Evidence(float(changes.max()), 0.0, "<=", in_assumptions=small or name == "exact")
+            rises = Evidence(float(changes.min()), 0.0, ">=", in_assumptions=small)
+            yield finding(
+                "crate",
+                f"{'smallest' if source is SIGN else 'largest'} change of R^c in a step, {name}",
+                rises if source is SIGN else falls,
+                source=source,
+                note=f"over the first R^c, {self.layers} steps; the Neumann series expands in {radius:.2g}",
+            )
+            for step, rate in enumerate(runs[name].rates.tolist()):
+                yield Row(theory="crate", quantity=f"R^c, {name}", value=rate, layer=step)
+        arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
+        yield Arrays({**arrays, "crate/rate/guaranteed": guaranteed(runs["exact"], bases, eps=self.eps).numpy()})
+
+    def draw(self, result: Result) -> "Figure":
+        figure, (shares, rates) = axes(1, 2)
+        rate_panel(shares, result.arrays)
+        for name, colour in (("exact", "crate"), ("paper", "rate_reduction"), ("tied residual", "scan_snap")):
+            curve = result.arrays[f"crate/rate/{name}"]
+            line(rates, range(1, len(curve)), np.diff(curve) / curve[0], name=colour, label=name)
+        rates.axhline(0, color="black", linewidth=0.8)
+        rates.set_title("Change of $R^c$ in a step, over its start")
+        rates.set_xlabel("layer")
+        return figure
+
+    @classmethod
+    def quick(cls) -> Self:
+        return cls(sequences=16, layers=6)

@@ -1,0 +1,62 @@
+"""Pictures of the room, pure functions of stored arrays: coding rates and non-zeros through unrolled layers, tokens before and after."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...experiment import Result
+from ...plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DASHED = (0, (4, 3))
+
+
+def draw(result: Result) -> "Figure":
+    """Four panels of ``predict_and_measure``: R^c and non-zeros through the layers, cosines of tokens before and after compression.
+
+    A figure of words if the result holds no arrays of this room.
+    """
+    if "crate/rate/exact" not in result.arrays:
+        return text_figure("CRATE: there was nothing to compress in these data.")
+    figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)
+    rate_panel(rates, result.arrays)
+    _nonzero_panel(sparse, result.arrays)
+    for ax, when in ((before, "before"), (after, "after")):
+        heatmap(ax, result.arrays[f"crate/cosine/{when}"], f"tokens {when}", vmin=0, vmax=1, bar=False)
+        ax.set_xlabel("|cosine|, sorted by subspace")
+        ax.set_xticks([])
+        ax.set_yticks([])
+    return figure
+
+
+def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """R^c(Z; U) through unrolled steps, as a share of its start: exact, paper's and tied residual form, guarantee and null."""
+    for name, colour, style in (
+        ("exact", COLOURS["crate"], "-"),
+        ("guaranteed", COLOURS["crate"], DASHED),
+        ("paper", COLOURS["rate_reduction"], "-"),
+        ("tied residual", COLOURS["scan_snap"], "-"),
+        ("random", COLOURS["null"], DASHED),
+    ):
+        if (curve := arrays.get(f"crate/rate/{name}")) is not None:
+            label = {"guaranteed": "at most (exact)", "random": "random U"}.get(name, name)
+            line(ax, range(len(curve)), curve / curve[0], label=label, color=colour, linestyle=style)
+    ax.set_ylim(-0.05, 2.0)
+    ax.set_title("$R^c(Z; U)$ over its start")
+    ax.set_xlabel("layer")
+    label_ends(ax)
+
+
+def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    shares = arrays["crate/nonzeros"]
+    line(ax, range(len(shares)), shares, name="crate", label="measured")
+    line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)
+    line(ax, (0, len(shares) - 1), [float(arrays["crate/nonzeros/predicted"])] * 2, name="raw", label="predicted", linestyle=(0, (1, 2)))
+    ax.set_ylim(bottom=0)
+    ax.set_title("Share of non-zeros")
+    ax.set_xlabel("layer")
+    label_ends(ax)

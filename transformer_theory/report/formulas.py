@@ -36,26 +36,26 @@ def _formula(latex: str, block: bool) -> Markup:
     from latex2mathml.converter import convert
 
     latex = " ".join(latex.split())
+    readable = _OPERATOR.sub(r"\\mathrm{\1}", latex)  # the converter takes the star of \operatorname* for a letter
     try:
-        converted = convert(latex, display="block" if block else "inline")
+        converted = convert(readable, display="block" if block else "inline")
     except Exception:  # the converter raises many kinds of errors; whatever it cannot read is shown as it is written
         return Markup("<code>{}</code>").format(latex)
     if not _plain(converted):
         return Markup("<code>{}</code>").format(latex)
     converted = converted.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+    converted = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', converted)  # \lVert x \rVert_F: bars do not grow
     return Markup(_LETTERS.sub(lambda run: f"<mi>{''.join(re.findall(r'>(.)<', run[0]))}</mi>", converted))
 
 
+_OPERATOR = re.compile(r"\\operatorname\*?\{([^{}]*)\}")
+_BARS = re.compile(r"<mo>(&#x02016;|&#x02225;|&#x0007C;)</mo>")
 _LETTERS = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')  # a word in upright letters: one identifier
-_ELEMENTS = frozenset(
-    "math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts "
-    "mtable mtr mtd mstyle mpadded mphantom menclose mfenced none".split()  # noqa: SIM905
-)
-_ATTRIBUTES = frozenset(
-    "display displaystyle scriptlevel stretchy mathvariant movablelimits fence form accent accentunder minsize maxsize symmetric largeop "
-    "columnalign rowspacing columnspacing columnlines rowlines linethickness separator lspace rspace width height depth mathcolor "
-    "notation open close".split()  # noqa: SIM905
-)
+_ELEMENTS = """math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts
+mtable mtr mtd mstyle mpadded mphantom menclose mfenced none"""
+_ATTRIBUTES = """display displaystyle scriptlevel stretchy mathvariant movablelimits fence form accent accentunder minsize maxsize symmetric
+largeop columnalign rowspacing columnspacing columnlines rowlines linethickness separator lspace rspace width height depth mathcolor
+notation open close"""
 
 
 def _plain(converted: str) -> bool:
@@ -66,7 +66,7 @@ def _plain(converted: str) -> bool:
     except ElementTree.ParseError:
         return False
     for element in tree.iter():
-        if element.tag.rpartition("}")[2] not in _ELEMENTS or set(element.attrib) - _ATTRIBUTES:
+        if element.tag.rpartition("}")[2] not in _ELEMENTS.split() or set(element.attrib) - set(_ATTRIBUTES.split()):
             return False
         if re.search(r"\\[A-Za-z]", element.text or ""):
             return False

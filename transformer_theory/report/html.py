@@ -15,7 +15,7 @@ from ..experiment import Result
 from ..plotting import style, svg, text_figure
 from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences, series
-from . import figures, wording
+from . import figures, mathfont, wording
 from .formulas import mathml, paragraphs
 from .views import ASSUMPTION, RAW, checked, cite, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
@@ -70,7 +70,8 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         "provenance": _flat(result.provenance),
         "params": _flat(result.params),
     }
-    return environment.get_template("report.html.j2").render(context)
+    page = environment.get_template("report.html.j2").render(context)
+    return page.replace("/* math font */", mathfont.face(page), 1)
 
 
 def _figure(figure, name: str) -> Markup | None:
@@ -148,7 +149,7 @@ def _cell(found: Correlations, i: int, j: int) -> dict[str, Any]:
         "interval": "" if low is None or high is None else f"{short(low)} … {short(high)}",
         "sign": "up" if (value or 0) > 0 else "down",
         "strength": 0 if value is None else round(abs(value) * (45 if clear else 16)),
-        "clear": clear,
+        "sure": clear,
     }
 
 

@@ -1,0 +1,186 @@
+r"""How concentrated attention is: numbers read off attention weights, row by row.
+
+A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \ge 0`, :math:`\sum_t a_t = 1`.
+
+.. math::
+    H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective support} = e^{H(a)}.
+
+Entropies are in nats. Shapes: weights [*batch, queries, keys]. With a mask, ``allowed`` [*batch, queries, keys] (broadcast) says which keys
+a query may see; T is then the number of allowed keys of the row. Weights that are not a distribution (linear attention) have no entropy:
+they raise. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks).
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Weights = Float[Tensor, "*batch queries keys"]
+Rows = Float[Tensor, "*batch queries"]
+Mask = Bool[Tensor, "..."]
+
+
+def entropy(weights: Weights) -> Rows:
+    r"""Shannon entropy of each row, :math:`-\sum_t a_t \log a_t` with :math:`0 \log 0 = 0`.
+
+    Args:
+        weights: rows are distributions, ``[*batch, queries, keys]``.
+    Returns:
+        ``[*batch, queries]``, nats, in [0, log keys].
+    Raises:
+        ValueError: a row is not a distribution (negative, not finite, or its sum is not one).
+    Source: :cite:t:`zhai2023stabilizing`.
+    """
+    _check_distributions(weights)
+    return torch.special.entr(weights.clamp(min=0)).sum(-1)
+
+
+def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
+    r""":math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
+
+    A row with a single allowed key expresses no preference: its sharpness is 0.
+
+    Args:
+        weights: rows are distributions, ``[*batch, queries, keys]``.
+        allowed: which keys a query may see, broadcastable to the weights; all if not given.
+    Returns:
+        ``[*batch, queries]``, in [0, 1], no unit.
+    Raises:
+        ValueError: a row is not a distribution, or has weight on a key that is not allowed.
+    Source: :cite:t:`tian2023scan` reads the entropy, normalised here.
+    """
+    H = entropy(weights)
+    keys = _allowed_keys(weights, allowed)
+    return torch.where(keys > 1, 1 - H / keys.clamp(min=2).log(), 0.0).clamp(0, 1)
+
+
+def top1_mass(weights: Weights) -> Rows:
+    r"""Weight of the heaviest key, :math:`\max_t a_t`.
+
+    Args:
+        weights: rows are distributions, ``[*batch, queries, keys]``.
+    Returns:
+        ``[*batch, queries]``, in [1 / keys, 1], no unit.
+    Raises:
+        ValueError: a row is not a distribution.
+    Source: textbook.
+    """
+    _check_distributions(weights)
+    return weights.amax(-1)
+
+
+def effective_support(weights: Weights) -> Rows:
+    r"""Number of keys that a uniform distribution of the same entropy would have, :math:`e^{H(a)}`.
+
+    Args:
+        weights: rows are distributions, ``[*batch, queries, keys]``.
+    Returns:
+        ``[*batch, queries]``, keys, in [1, keys].
+    Raises:
+        ValueError: a row is not a distribution.
+    Source: textbook (perplexity).
+    """
+    return entropy(weights).exp()
+
+
+def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
+    r"""How far a row of scores is from a tie: the largest score minus the second largest, :math:`g = s_{(1)} - s_{(2)} \ge 0`.
+
+    It says how well softmax stands in for hard-max: the weight outside the winner is at most :math:`(T - 1) e^{-g}`. Softmax weights have
+    the gaps of their scores: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
+
+    Args:
+        scores: before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.
+        allowed: which keys a query may see, broadcastable to the scores; all if not given.
+    Returns:
+        ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie.
+    Raises:
+        ValueError: a score is NaN or +inf, or a row has no key that is allowed.
+    Source: textbook.
+    """
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)  # a single key loses to nobody
+    first, second = scores.topk(2, dim=-1).values.unbind(-1)
+    if not bool(torch.isfinite(first).all()):  # topk sorts NaN first
+        raise ValueError("scores must be below infinity, with an allowed key in each row; got a row with NaN, +inf or no allowed key")
+    return first - second
+
+
+def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
+    r"""Mean weight on one key: ``position``, or the key that gets most, :math:`\max_t \frac1Q \sum_q a_{qt}`.
+
+    The largest key of each map on its own is at least 1 / keys by definition; average maps over sequences first if one common sink is meant.
+
+    Args:
+        weights: rows are distributions, ``[*batch, queries, keys]``.
+        position: of the sink, e.g. 0 for the first token, negative from the end; the heaviest key if not given.
+    Returns:
+        ``[*batch]``, in [0, 1], no unit; uniform attention reads 1 / keys.
+    Raises:
+        ValueError: a row is not a distribution, or the position is outside the keys.
+    Source: :cite:t:`xiao2024efficient`.
+    """
+    _check_distributions(weights)
+    mean = weights.mean(-2)
+    if position is None:
+        return mean.amax(-1)
+    keys = weights.shape[-1]
+    if not -keys <= position < keys:
+        raise ValueError(f"position must lie in [-{keys}, {keys}), got {position}; choose a key that exists")
+    return mean[..., position]
+
+
+def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[Tensor, "*batch"]:
+    r"""Smallest entropy that scores of a given spread allow: no row of softmax attention can be sharper.
+
+    For T scores whose centred vector has Euclidean norm at most s,
+
+    .. math:: H \ge \log(1 + (T-1) b) + \frac{s \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-s \sqrt{T / (T-1)}},
+
+    with equality if one score stands above all others, which are equal. Entropy can collapse only as fast as scores grow.
+
+    Args:
+        spread: s, norm of ``scores - scores.mean(-1)``, >= 0, ``[*batch]``.
+        keys: T >= 1.
+    Returns:
+        ``[*batch]``, nats, in [0, log keys].
+    Raises:
+        ValueError: keys < 1, or a spread is negative or NaN.
+    Source: :cite:t:`zhai2023stabilizing`.
+    """
+    if keys < 1:
+        raise ValueError(f"keys must be at least 1, got {keys}")
+    if not bool((spread >= 0).all()):
+        raise ValueError("spread must be >= 0 (a Euclidean norm), got a negative or NaN one")
+    if keys == 1:
+        return torch.zeros_like(spread)
+    gap = spread * math.sqrt(keys / (keys - 1))
+    rest = (keys - 1) * torch.exp(-gap)
+    return torch.log1p(rest) + torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)
+
+
+def _check_distributions(weights: Tensor) -> None:
+    """Rows that are no distribution raise; the tolerance allows for weights that were computed in a shorter type."""
+    if weights.ndim < 2 or not weights.shape[-1]:
+        raise ValueError(f"weights must have shape [*batch, queries, keys] with at least one key, got {list(weights.shape)}")
+    tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
+    off = (weights.sum(-1) - 1).abs()
+    if bool((off <= tolerance).all()) and bool((weights >= -tolerance).all()):
+        return
+    worst, smallest = float(off.max()), float(weights.min())
+    raise ValueError(
+        f"weights must be distributions over the keys (>= 0, rows summing to 1), got a row sum off by {worst:.2g} and a smallest weight of "
+        f"{smallest:.2g}; linear or masked-out attention has no entropy"
+    )
+
+
+def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
+    """Number of allowed keys of each row, in the type of the weights."""
+    if allowed is None:
+        return weights.new_full(weights.shape[:-1], weights.shape[-1])
+    allowed = allowed.expand(weights.shape)
+    if bool((weights.masked_fill(allowed, 0.0) > 0).any()):
+        raise ValueError("weights must be zero on keys that are not allowed, got weight on one; pass the mask of that attention")
+    return allowed.sum(-1).to(weights.dtype)

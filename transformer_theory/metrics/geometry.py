@@ -1,0 +1,145 @@
+r"""The geometry of features and weights: alignment, neural collapse, rank collapse; ranks and angles come from :mod:`..linalg`.
+
+Rows are samples or tokens: features [n, d], tokens [*batch, n, d].
+Source: :cite:t:`papyan2020prevalence` (neural collapse), :cite:t:`dong2021attention` (rank collapse).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
+
+__all__ = [
+    "NeuralCollapse",
+    "alignment",
+    "effective_rank",
+    "neural_collapse",
+    "numerical_rank",
+    "principal_angles",
+    "rank_collapse_residual",
+    "stable_rank",
+]
+
+
+def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
+    r"""Cosine of the angle between two matrices, :math:`\langle A, B\rangle_F / (\|A\|_F \|B\|_F)`.
+
+    Its null is not zero where B was made from A (the max-margin direction of the tokens that A selects): report it beside what a matrix
+    with the singular values of A and random singular vectors reads.
+
+    Args:
+        A, B: ``[*batch, m, n]``.
+    Returns:
+        ``[*batch]``, in [-1, 1].
+    Raises:
+        ValueError: shapes differ, or a matrix is zero or not finite.
+    Source: textbook.
+    """
+    return cosine(A, B, dim=(-2, -1))
+
+
+@dataclass(frozen=True)
+class NeuralCollapse:
+    r"""How far features are from neural collapse; every number is 0 at collapse and has no unit.
+
+    Attributes:
+        nc1: variability within classes against that between them, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
+        nc2_norms: spread of the norms of the centred class means, standard deviation over mean.
+        nc2_angles: mean over pairs of classes of :math:`|\cos(m_c, m_{c'}) + \frac{1}{C-1}|`.
+        nc3: squared distance of classifier and class means, :math:`\|W / \|W\|_F - M / \|M\|_F\|_F^2`; None without a classifier.
+    """
+
+    nc1: float
+    nc2_norms: float
+    nc2_angles: float
+    nc3: float | None
+
+    @property
+    def nc2(self) -> float:
+        """The larger of the two departures from a simplex of equal norms and equal angles."""
+        return max(self.nc2_norms, self.nc2_angles)
+
+
+def neural_collapse(
+    features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, classifier: Float[Tensor, "classes d"] | None = None
+) -> NeuralCollapse:
+    r"""Neural collapse of features: classes shrink to points (NC1), the points form a simplex (NC2), the classifier turns into them (NC3).
+
+    With class means :math:`\mu_c`, their mean :math:`\mu`, :math:`m_c = \mu_c - \mu`, M their matrix,
+    :math:`\Sigma_W = \frac1C\sum_c \frac1{n_c}\sum_{i \in c} (x_i - \mu_c)(x_i - \mu_c)^\top` and
+    :math:`\Sigma_B = \frac1C\sum_c m_c m_c^\top`. For classes of equal size these are the definitions of the source.
+
+    Args:
+        features: rows are samples, ``[n, d]`` (of the last layer).
+        labels: class of each, integers >= 0, ``[n]``; classes that do not occur are left out.
+        classifier: weights of the last linear layer, row c for label c, ``[classes, d]``.
+    Returns:
+        :class:`NeuralCollapse`, numbers without unit.
+    Raises:
+        ValueError: labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
+            fit or is zero.
+    Source: :cite:t:`papyan2020prevalence`.
+    """
+    if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
+        raise ValueError(f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and {list(labels.shape)}")
+    if not bool(torch.isfinite(features).all()):
+        raise ValueError("features must be finite, got NaN or infinite values; drop those samples")
+    present, member = labels.unique(return_inverse=True)
+    C = len(present)
+    if C < 2:
+        raise ValueError(f"neural collapse needs at least two classes, got {C}")
+    if int(present[0]) < 0:
+        raise ValueError(f"labels must be 0, 1, ..., got {int(present[0])}; relabel from zero")
+    X = features.detach().double()
+    counts = torch.bincount(member, minlength=C).to(X)
+    means = X.new_zeros(C, X.shape[1]).index_add(0, member, X) / counts[:, None]
+    centred = means - means.mean(0)
+    norms = torch.linalg.vector_norm(centred, dim=1)
+    if not bool((norms > 1e-12 * X.abs().amax()).all()):
+        raise ValueError("neural collapse is undefined where a class mean equals the mean of all, got such a class; features must differ")
+    deviations = (X - means[member]) / (C * counts[member, None]).sqrt()
+    between = centred.T @ centred / C
+    nc1 = float((deviations @ torch.linalg.pinv(between, rtol=1e-10, hermitian=True) * deviations).sum() / C)
+    cosines = (centred / norms[:, None]) @ (centred / norms[:, None]).T
+    pairs = ~torch.eye(C, dtype=torch.bool, device=X.device)
+    angles = float((cosines + 1 / (C - 1))[pairs].abs().mean())
+    return NeuralCollapse(nc1, float(norms.std(correction=0) / norms.mean()), angles, _duality(centred, present, classifier))
+
+
+def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> float | None:
+    if classifier is None:
+        return None
+    if classifier.ndim != 2 or len(classifier) <= int(present[-1]) or classifier.shape[1] != centred.shape[1]:
+        raise ValueError(
+            f"classifier must have shape [classes, d], classes > {int(present[-1])}, d = {centred.shape[1]}; got {list(classifier.shape)}"
+        )
+    W = classifier.detach()[present].to(centred)
+    size = torch.linalg.matrix_norm(W)
+    if not (bool(torch.isfinite(size)) and float(size) > 0):
+        raise ValueError("classifier must be finite and not zero, got one that is not; NC3 is undefined")
+    return float((W / size - centred / torch.linalg.matrix_norm(centred)).square().sum())
+
+
+def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+    r"""How different the tokens of a sequence are, :math:`\|X - 1\bar x^\top\|_F / \|X\|_F`; 0 if all tokens are equal.
+
+    :math:`\bar x` is the mean token, which minimises the distance to matrices with equal rows. (The source bounds a composite norm of the
+    same residual; the Frobenius norm is invariant under rotations.)
+
+    Args:
+        tokens: rows are tokens, ``[*batch, n, d]``.
+    Returns:
+        ``[*batch]``, in [0, 1], no unit.
+    Raises:
+        ValueError: there is no token, or a sequence is zero or not finite.
+    Source: :cite:t:`dong2021attention`.
+    """
+    if tokens.ndim < 2 or 0 in tokens.shape[-2:]:
+        raise ValueError(f"tokens must have shape [*batch, n, d] with n, d >= 1, got {list(tokens.shape)}")
+    size = torch.linalg.matrix_norm(tokens)
+    if not bool((torch.isfinite(size) & (size > 0)).all()):
+        raise ValueError("the residual needs finite sequences other than zero, got one that is zero, NaN or infinite; leave it out")
+    return (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).clamp(max=1)

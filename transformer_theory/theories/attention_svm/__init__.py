@@ -1,0 +1,98 @@
+r"""Attention as a support vector machine: where gradient descent sends the attention weights.
+
+    c = constraints(tokens, query, select)        # the tokens to select: (x_a - x_t)^T W z >= 1
+    frobenius_max_margin(c).W                     # where descent on W goes, in direction
+    nuclear_max_margin(c).W                       # where descent on W = K Q^T goes
+
+:mod:`.problem` definitions and samplers · :mod:`.solvers` the max-margin problems · :mod:`.dynamics` descent · :mod:`.selection` local
+optimality ·
+:mod:`.alignment` any trained head · :mod:`.measure` real data · :mod:`.claims` · :mod:`.experiments` · :mod:`.pictures`
+"""
+
+from ...citations import Source
+from ...theory import Theory
+from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
+from .claims import CLAIMS
+from .dynamics import State, cosine, descent_direction, normalised_descent, plain_descent, random_start, start, trajectory
+from .experiments import LocalConvergence
+from .measure import ANSWER, predict_and_measure
+from .pictures import draw
+from .problem import (
+    Constraints,
+    Instance,
+    constraints,
+    cross_attention,
+    distinct_constraints,
+    equal_distractors,
+    published_instance,
+    random_selection,
+    token_logits,
+    token_scores,
+)
+from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
+from .solvers import Farkas, MaxMargin, frobenius_max_margin, nuclear_max_margin
+
+THEORY = Theory(
+    name="attention_svm",
+    title="Attention as a support vector machine",
+    question="Where does gradient descent send the attention weights?",
+    statement=(
+        r"One attention head scores token $x$ for query $z$ by $x^\top W z$. Trained for long enough, $W$ grows without bound, attention "
+        r"concentrates on one token $a_i$ of each input, and the direction of $W$ becomes that of the hard-margin problem "
+        r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ for all $i$ and $t \ne a_i$. "
+        r"The selected tokens are locally optimal: each helps the prediction more than those that come closest to it. "
+        r"Training the factors of $W = K Q^\top$ replaces the Frobenius norm by the nuclear norm."
+    ),
+    sources=(Source("tarzanagh2023transformers"), Source("tarzanagh2023maxmargin"), Source("vasudeva2025implicit")),
+    assumptions=(
+        "One attention head with a fixed linear head on its output, trained alone by gradient descent with a decreasing smooth loss.",
+        "The selected tokens can be separated from the others of their inputs by some $W$ (feasible).",
+        "Each input has one best token; for convergence from any start, all its other tokens score the same.",
+        "The statements are limits: nothing is said about how long descent takes.",
+    ),
+    claims=CLAIMS,
+    experiments=(LocalConvergence,),
+    needs=("labels",),
+    predict_and_measure=predict_and_measure,
+    reducers=lambda: (AlignmentReducer(),),
+    draw=draw,
+    order_parameter=QUANTITY,
+    answer=ANSWER,
+)
+
+__all__ = [
+    "CLAIMS",
+    "THEORY",
+    "Alignment",
+    "AlignmentReducer",
+    "Constraints",
+    "Farkas",
+    "Instance",
+    "LocalConvergence",
+    "MaxMargin",
+    "State",
+    "alignment",
+    "constraints",
+    "cosine",
+    "cross_attention",
+    "descent_direction",
+    "distinct_constraints",
+    "draw",
+    "equal_distractors",
+    "first_step_condition",
+    "frobenius_max_margin",
+    "locally_optimal",
+    "neighbour_gap",
+    "neighbours",
+    "normalised_descent",
+    "nuclear_max_margin",
+    "plain_descent",
+    "predict_and_measure",
+    "published_instance",
+    "random_selection",
+    "random_start",
+    "start",
+    "token_logits",
+    "token_scores",
+    "trajectory",
+]

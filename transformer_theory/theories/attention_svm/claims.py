@@ -1,0 +1,190 @@
+r"""What the theory says, as checks that could refute it, each with a control that must be refuted.
+
+Notation: :mod:`~.problem`. The theorems speak of limits; a check runs for a finite time and says "inconclusive" where descent has not
+settled.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ...citations import Source
+from ...claims import Claim, Evidence
+from ...errors import Infeasible
+from .dynamics import State, cosine, descent_direction, normalised_descent, random_start
+from .problem import Instance, constraints, cross_attention, equal_distractors, random_selection
+from .selection import neighbour_gap
+from .solvers import MaxMargin, frobenius_max_margin, nuclear_max_margin
+
+PAPER = "tarzanagh2023transformers"
+SATURATED = 1e-3  # attention has selected when all but this much is on one token
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Descent on one problem with equal distractors, its cosine-distance measured half-way and at the end."""
+
+    instance: Instance
+    half: State
+    end: State
+
+    def evidence(self, target: MaxMargin, bound: float) -> Evidence:
+        """1 - cosine to the target; undecided while it is above the bound and still falling."""
+        before, after = (1 - float(cosine(state.W, target.W)) for state in (self.half, self.end))
+        selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATED
+        settled = after <= bound or after > 0.8 * before
+        detail = {"steps": self.end.step, "distance half-way": before, "norm": float(self.end.W.norm())}
+        return Evidence(after, bound, "<=", converged=selected and settled, detail=detail)
+
+
+def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
+    instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
+    half = normalised_descent(instance, random_start(instance, generator=generator), steps=700)
+    run = _Run(instance, half, normalised_descent(instance, half, steps=700))
+    return run, frobenius_max_margin(_optimal(instance))
+
+
+def _optimal(instance: Instance):
+    return constraints(instance.tokens, instance.query, instance.optimal())
+
+
+def _global_direction(generator: torch.Generator) -> Evidence:
+    run, target = _descend(generator)
+    return run.evidence(target, bound=0.02)
+
+
+def _other_norm(generator: torch.Generator) -> Evidence:
+    run, _ = _descend(generator)
+    return run.evidence(nuclear_max_margin(_optimal(run.instance)), bound=0.02)
+
+
+def _not_locally_optimal(instance: Instance, select: torch.Tensor, trials: list[int]) -> list[float]:
+    """The largest score of a neighbour minus that of its selected token, a number a feasible trial."""
+    gaps = []
+    for trial in trials:
+        one, picked = instance[trial], select[trial]
+        pairs = constraints(one.tokens, one.query, picked)
+        try:
+            solution = frobenius_max_margin(pairs)
+        except Infeasible:
+            continue
+        gaps.append(float(neighbour_gap(one.scores, picked, pairs, solution).max()))
+    return gaps
+
+
+def _local_selection(generator: torch.Generator) -> Evidence:
+    instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
+    half = normalised_descent(instance, random_start(instance, generator=generator), steps=800, rate=0.2)
+    end = normalised_descent(instance, half, steps=800, rate=0.2)
+    select = instance.selected(end.W)
+    settled = []
+    for trial in range(len(select)):
+        if bool((instance.attention(end.W)[trial].amax(-1) > 1 - SATURATED).all()):
+            target = frobenius_max_margin(constraints(instance.tokens[trial], instance.query[trial], select[trial])).W
+            before, after = (float(cosine(state.W[trial], target)) for state in (half, end))
+            if after > 0.99 and after > before:
+                settled.append(trial)
+    gaps = _not_locally_optimal(instance, select, settled)
+    share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
+    return Evidence(share, 0.0, "<=", converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)})
+
+
+def _random_tokens(generator: torch.Generator) -> Evidence:
+    instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
+    gaps = _not_locally_optimal(instance, random_selection(instance, generator=generator), list(range(10)))
+    share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
+    return Evidence(share, 0.0, "<=", converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)})
+
+
+def _steepest_away(instance: Instance, generator: torch.Generator) -> Evidence:
+    """The largest cosine between the gradient and W_mm over many W, from flat to sharp attention."""
+    target = frobenius_max_margin(_optimal(instance)).W
+    W = torch.randn(600, *target.shape, generator=generator, dtype=torch.float64)
+    W = W * torch.logspace(-1, 2, 600, dtype=torch.float64)[:, None, None]
+    M, _ = descent_direction(
+        Instance(*(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores))), W
+    )
+    return Evidence(float(-cosine(M, target.expand_as(W)).min()), 0.0, "<=", detail={"matrices": 600})
+
+
+def _no_stationary_point(generator: torch.Generator) -> Evidence:
+    return _steepest_away(equal_distractors(inputs=4, tokens=6, dim=8, generator=generator), generator)
+
+
+def _unequal_distractors(generator: torch.Generator) -> Evidence:
+    return _steepest_away(cross_attention(inputs=4, tokens=6, dim=8, generator=generator), generator)
+
+
+def _infeasible_share(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
+    instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=10)
+    select, infeasible = random_selection(instance, generator=generator), 0
+    for trial in range(10):
+        try:
+            frobenius_max_margin(constraints(instance.tokens[trial], instance.query[trial], select[trial]))
+        except Infeasible:
+            infeasible += 1
+    return Evidence(infeasible / 10, 0.0, "<=", detail={"inputs": inputs, "tokens": tokens, "dim": dim})
+
+
+def _wide_enough(generator: torch.Generator) -> Evidence:
+    return _infeasible_share(inputs=6, tokens=6, dim=6, generator=generator)
+
+
+def _too_narrow(generator: torch.Generator) -> Evidence:
+    return _infeasible_share(inputs=12, tokens=6, dim=3, generator=generator)
+
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/global-direction",
+        statement=r"Gradient descent on $W$ diverges in norm and converges in direction to the max-margin solution of the "
+        r"optimal tokens in the Frobenius norm: $1 - \langle W(k), W_{mm}\rangle / (\|W(k)\|_F\|W_{mm}\|_F) \to 0$.",
+        source=Source(PAPER),
+        assumptions=(
+            "all tokens of an input but the optimal one have the same score",
+            "the max-margin problem of the optimal tokens is feasible",
+            "decreasing smooth loss (logistic); normalised steps stand for small steps, whose norm grows only like the logarithm of time",
+        ),
+        check=_global_direction,
+        control=_other_norm,
+        control_says="The target is replaced by the max-margin solution of the same tokens in the nuclear norm.",
+    ),
+    Claim(
+        id="attention_svm/local-selection",
+        statement=r"The tokens that gradient descent selects are locally optimal: each scores higher than its neighbours, "
+        r"$\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a z_i = 1$. "
+        "Value: share of the settled runs in which one does not.",
+        source=Source(PAPER),
+        assumptions=(
+            "general scores",
+            "descent has settled: attention is saturated and W still turns towards the max-margin solution W_a",
+        ),
+        check=_local_selection,
+        control=_random_tokens,
+        control_says="The selected tokens are replaced by random ones.",
+    ),
+    Claim(
+        id="attention_svm/no-stationary-point",
+        statement=r"There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every $W$. "
+        "Value: the largest cosine between the two over 600 random W.",
+        source=Source(PAPER),
+        assumptions=(
+            "all tokens of an input but the optimal one have the same score",
+            "the max-margin problem of the optimal tokens is feasible",
+        ),
+        check=_no_stationary_point,
+        control=_unequal_distractors,
+        control_says="The other tokens have different scores.",
+    ),
+    Claim(
+        id="attention_svm/feasibility",
+        statement=r"If $d \ge \max(T - 1, n)$, every selection is feasible for almost all data. "
+        "Value: share of infeasible random selections.",
+        source=Source(PAPER),
+        assumptions=("tokens and queries in general position", "at least as many dimensions as inputs, and as other tokens"),
+        check=_wide_enough,
+        control=_too_narrow,
+        control_says="Twelve inputs of six tokens in three dimensions.",
+    ),
+)

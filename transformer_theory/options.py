@@ -1,0 +1,52 @@
+"""Command-line options from the fields of an experiment: what a field is called, what it may hold, what it holds by default."""
+
+import argparse
+import types
+from dataclasses import MISSING, fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from .experiment import Experiment
+
+
+def add_fields(parser: Any, kind: type[Experiment]) -> None:
+    """Adds ``--field-name`` for each field; options that are not given stay absent, so that ``quick()`` can fill them.
+
+    Understood: int, float, str, bool (``--x``, ``--no-x``), Literal, ``tuple[int, ...]`` (several words), and each of them ``| None``.
+
+    Raises:
+        TypeError: a field of another type (a defect of the experiment, not of the user's input).
+    """
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        default = (
+            field.default if field.default is not MISSING else field.default_factory() if callable(field.default_factory) else "required"
+        )
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            **_reads(hints[field.name], field.name, default),
+        )
+
+
+def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    told = {"help": f"(default: {shown})"}
+    if get_origin(hint) in (Union, types.UnionType):
+        inner = [part for part in get_args(hint) if part is not type(None)]
+        if len(inner) == 1:
+            return _reads(inner[0], name, default)
+    if hint is bool:
+        return told | {"action": argparse.BooleanOptionalAction}
+    if hint in (int, float, str):
+        return told | {"type": hint, "metavar": hint.__name__.upper()}
+    if get_origin(hint) is Literal:
+        return told | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
+    if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
+        return _reads(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
+    raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")
+
+
+class _Tuple(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, tuple(values or ()))

@@ -55,7 +55,7 @@ def train(
     generator: torch.Generator,
     batch_size: int = 64,
     weight_decay: float = 0.05,
-    warm_up: int = 30,
+    warm_up: int = 100,
     at: Iterable[int] = (),
     watch: Watch | None = None,
     device: str = "cpu",

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
 import torch
 
 from ...claims import Evidence
 from ...data.synthetic import subspace_mixture
 from ...experiment import Experiment, Result
-from ...plotting import axes, line
+from ...plotting import axes
 from ...rows import Arrays, Row, finding
 from .figures import rate_panel
 from .mssa import coordinates, expansion
@@ -77,14 +76,8 @@ class Unrolled(Experiment):
         yield Arrays({**arrays, "crate/rate/guaranteed": guaranteed(runs["exact"], bases, eps=self.eps).numpy()})
 
     def draw(self, result: Result) -> "Figure":
-        figure, (shares, rates) = axes(1, 2)
-        rate_panel(shares, result.arrays)
-        for name, colour in (("exact", "crate"), ("paper", "rate_reduction"), ("tied residual", "scan_snap")):
-            curve = result.arrays[f"crate/rate/{name}"]
-            line(rates, range(1, len(curve)), np.diff(curve) / curve[0], name=colour, label=name)
-        rates.axhline(0, color="black", linewidth=0.8)
-        rates.set_title("Change of $R^c$ in a step, over its start")
-        rates.set_xlabel("layer")
+        figure, (ax,) = axes(width=5.0)
+        rate_panel(ax, result.arrays)
         return figure
 
     @classmethod

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DASHED = (0, (4, 3))
+FLOOR = 1e-3  # shares of the start below this are drawn here
 
 
 def draw(result: Result) -> "Figure":
@@ -27,7 +28,7 @@ def draw(result: Result) -> "Figure":
     _nonzero_panel(sparse, result.arrays)
     for ax, when in ((before, "before"), (after, "after")):
         heatmap(ax, result.arrays[f"crate/cosine/{when}"], f"tokens {when}", vmin=0, vmax=1, bar=False)
-        ax.set_xlabel("|cosine|, sorted by subspace")
+        ax.set_xlabel("|cosine|")
         ax.set_xticks([])
         ax.set_yticks([])
     return figure
@@ -43,12 +44,17 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
         ("random", COLOURS["null"], DASHED),
     ):
         if (curve := arrays.get(f"crate/rate/{name}")) is not None:
-            label = {"guaranteed": "at most (exact)", "random": "random U"}.get(name, name)
-            line(ax, range(len(curve)), curve / curve[0], label=label, color=colour, linestyle=style)
-    ax.set_ylim(-0.05, 2.0)
-    ax.set_title("$R^c(Z; U)$ over its start")
-    ax.set_xlabel("layer")
+            label = {"guaranteed": "exact, bound", "random": "random U"}.get(name, name)
+            line(ax, range(len(curve)), np.maximum(curve / curve[0], FLOOR), label=label, color=colour, linestyle=style)
+    ax.set_yscale("log")
+    ax.set_title("$R^c(Z; U)$, start = 1")
+    _layers(ax)
     label_ends(ax)
+
+
+def _layers(ax: "Axes") -> None:
+    ax.set_xlabel("layer")
+    ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
@@ -58,5 +64,5 @@ def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     line(ax, (0, len(shares) - 1), [float(arrays["crate/nonzeros/predicted"])] * 2, name="raw", label="predicted", linestyle=(0, (1, 2)))
     ax.set_ylim(bottom=0)
     ax.set_title("Share of non-zeros")
-    ax.set_xlabel("layer")
+    _layers(ax)
     label_ends(ax)

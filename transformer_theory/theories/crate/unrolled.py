@@ -1,10 +1,10 @@
 r"""CRATE without training: its steps unrolled on given tokens, with subspaces estimated from the tokens themselves.
 
 Compression: K subspaces of dimension d / K are fitted to the tokens (K-subspaces), then the tokens of every sequence take steps, and
-R^c(Z; U_[K]) is read after each. The exact gradient step with kappa = 1/L has a guarantee, R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The paper's
-step has one only in words (orthonormal incoherent subspaces, small beta); the residual form with tied output should raise R^c. Null: exact
-steps of the same size along random subspaces, R^c still read in the fitted ones. Every step also shortens the tokens, which alone lowers
-R^c; so R^c is read a second time with all tokens scaled to norm one, where only their directions count.
+R^c(Z; U_[K]) is read after each. The exact gradient step with kappa = 1/L has a guarantee, R^c(l+1) <= R^c(l) - ||grad||^2 / (2L).
+The paper's step has one only in words (orthonormal incoherent subspaces, small beta); the residual form with tied output should raise R^c.
+Null: exact steps of the same size along random subspaces, R^c still read in the fitted ones. Every step also shortens the tokens, which
+alone lowers R^c; so R^c is read a second time with all tokens scaled to norm one, where only their directions count.
 
 Sparsification: the code of the tokens (norm one) in the dictionary D = [U_1 ... U_K, -U_1 ... -U_K] by ISTA. A token of subspace k needs at
 most p of the 2 K p atoms: a share of 1 / (2 K). Null: the same with random subspaces.

@@ -225,8 +225,8 @@ class Experiment:
 
     seed: int = 0
 
-    name = "experiment"
-    sources: tuple[Source, ...] = ()
+    name: ClassVar[str] = "experiment"
+    sources: ClassVar[tuple[Source, ...]] = ()
 
     def measure(self) -> Iterator[Row | Arrays]:
         """Yields rows and arrays. Draw random numbers from ``self.generator()`` only."""

@@ -1,0 +1,69 @@
+"""The bibliography is complete and unambiguous, and every source points into it."""
+
+import re
+
+import pytest
+
+from transformer_theory.citations import BIBLIOGRAPHY, Source, bibtex, entries, field, short
+
+TEXT = BIBLIOGRAPHY.read_text(encoding="utf-8")
+
+
+def test_every_entry_is_found_once():
+    keys = re.findall(r"^@\w+\{([^,\s]+),", TEXT, re.MULTILINE)
+    assert keys == list(entries())  # in order, none twice, none swallowed by its neighbour
+    assert len(keys) == TEXT.count("@") - TEXT.count("\\@")
+
+
+@pytest.mark.parametrize("key", entries())
+def test_entries_are_well_formed(key):
+    entry = entries()[key]
+    assert entry.count("{") == entry.count("}")
+    assert re.fullmatch(r"[a-z]+\d{4}[a-z]+", key), "keys are author, year, first word"
+    for name in ("author", "title", "year"):
+        assert field(key, name), name
+    assert field(key, "year") in key
+    assert re.fullmatch(r"(https://\S+)?", Source(key).url)
+    assert not re.search(r"[\\{}]", field(key, "author")), "an accent that is not understood"
+    if arxiv := field(key, "eprint"):
+        assert Source(key).url == f"https://arxiv.org/abs/{arxiv}"
+
+
+def test_no_paper_is_there_twice():
+    titles = [re.sub(r"\W", "", field(key, "title")).lower() for key in entries()]
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize(
+    "source", [Source("tian2023scan", "Thm. 3"), Source("yu2020learning"), Source("wang2024global", "Thm. 3.1, eq. (5), p. 4")]
+)
+def test_a_source_survives_its_text(source):
+    assert Source.parse(str(source)) == source
+
+
+def test_labels_are_what_a_reader_sees():
+    assert Source("tarzanagh2023transformers", "Thm. 3").label == "Tarzanagh et al. (2023), Thm. 3"
+    assert Source("alpaydin1998optical").label == "Alpaydin and Kaynak (1998)"
+    assert short("pataki1998rank") == "Pataki (1998)"
+    assert short("bjorck1973numerical") == "Björck and Golub (1973)"
+    assert field("bjorck1973numerical", "author") == "Björck, Åke and Golub, Gene H."
+    assert field("tian2024joma", "title").startswith("JoMA: ")
+
+
+def test_absent_fields_are_empty():
+    assert field("tian2023scan", "doi") == ""
+    assert Source("roy2007effective").url == ""
+
+
+def test_unknown_keys_get_the_nearest():
+    with pytest.raises(ValueError, match=r"source key must be in references\.bib, got 'tian2023scam'; did you mean 'tian2023scan'"):
+        Source("tian2023scam")
+    with pytest.raises(ValueError, match="did you mean 'yu2020learning'"):
+        bibtex(["tian2023scan", "yu2020learn"])
+
+
+def test_bibtex_keeps_the_order_and_repeats_nothing():
+    text = bibtex(["yu2020learning", "tian2023scan", "yu2020learning"])
+    assert re.findall(r"^@\w+\{([^,]+),", text, re.MULTILINE) == ["yu2020learning", "tian2023scan"]
+    assert text.startswith("@inproceedings{yu2020learning,")
+    assert text.endswith("}\n")

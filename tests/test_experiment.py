@@ -1,0 +1,297 @@
+"""Results come back as they were stored, appear whole or not at all, and say where their numbers come from."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_theory.citations import Source
+from transformer_theory.experiment import Experiment, Result, atomic_directory, provenance, sweep
+from transformer_theory.rows import Arrays, Row, collect, finding
+
+
+@dataclass(frozen=True)
+class Walk(Experiment):
+    """A random walk."""
+
+    steps: int = 10
+    scales: tuple[float, ...] = (1.0, 2.0)
+
+    name = "test.walk"
+    sources = (Source("tian2023scan", "Sec. 2"),)
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        path = torch.randn(self.steps, generator=self.generator(), dtype=torch.float64).cumsum(0)
+        for step, value in enumerate(path):
+            yield Row(theory="test", quantity="position", value=float(value), step=step)
+        yield Row(theory="test", quantity="global noise", value=float(torch.rand(())))
+        yield Arrays({"test/path": path.numpy()})
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_result_comes_back_as_it_was_stored(tmp_path):
+    result = Walk(seed=3).run()
+    assert result.save(tmp_path / "deep" / "run") == tmp_path / "deep" / "run"
+    assert names(tmp_path / "deep") == ["run"]
+    assert names(tmp_path / "deep" / "run") == ["arrays.npz", "result.json", "table.jsonl"]
+    read = Result.load(tmp_path / "deep" / "run")
+    assert read.name == "test.walk"
+    assert read.params == {"seed": 3, "steps": 10, "scales": [1.0, 2.0]} == result.params
+    assert read.table == result.table
+    assert read.sources == (Source("tian2023scan", "Sec. 2"),)
+    assert read.provenance == result.provenance
+    assert read.arrays.keys() == {"test/path"}
+    assert np.array_equal(read.arrays["test/path"], result.arrays["test/path"])
+
+
+VALUES = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.text(max_size=20), VALUES, st.integers(0, 10**9), st.text(max_size=40)), max_size=5),
+    arrays=st.dictionaries(st.from_regex(r"[a-z_]{1,8}(::[a-z]{1,4})?/[a-zA-Z0-9 _]{1,10}", fullmatch=True), st.integers(0, 4), max_size=3),
+)
+def test_any_row_and_array_name_survives(tmp_path_factory, rows, arrays):
+    table = [Row(theory="t", quantity=text, value=value, step=step, note=note) for text, value, step, note in rows]
+    result = Result("any", table=table, arrays={name: np.arange(size) for name, size in arrays.items()})
+    folder = tmp_path_factory.mktemp("any") / "run"
+    result.save(folder)
+    read = Result.load(folder)
+    assert read.table == table
+    assert {name: array.tolist() for name, array in read.arrays.items()} == {name: list(range(size)) for name, size in arrays.items()}
+
+
+def test_numbers_of_torch_and_numpy_become_json_and_nan_becomes_none(tmp_path):
+    row = {
+        "theory": "t",
+        "quantity": "q",
+        "value": np.float64(2.5),
+        "predicted": float("nan"),
+        "null": np.float32(0.5),
+        "step": np.int64(3),
+    }
+    Result("numbers", table=[row | {"in_assumptions": np.bool_(True), "bound": torch.tensor(1.5)}]).save(tmp_path / "run")
+    assert Result.load(tmp_path / "run").table == [
+        {"theory": "t", "quantity": "q", "value": 2.5, "predicted": None, "null": 0.5, "step": 3, "in_assumptions": True, "bound": 1.5}
+    ]
+    assert "NaN" not in (tmp_path / "run" / "table.jsonl").read_text()
+
+
+def test_object_arrays_are_neither_written_nor_read(tmp_path):
+    harmful = np.array([{"a": 1}], dtype=object)
+    with pytest.raises(ValueError, match="Object arrays"):
+        Result("x", arrays={"a": harmful}).save(tmp_path / "run")
+    assert names(tmp_path) == []
+    Result("x").save(tmp_path / "run")
+    np.savez(tmp_path / "run" / "arrays.npz", a=harmful)
+    with pytest.raises(ValueError, match=r"run does not hold a readable result .*allow_pickle=False.* run it again"):
+        Result.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("missing", ["result.json", "table.jsonl", "arrays.npz"])
+def test_load_names_the_missing_file(tmp_path, missing):
+    Result("x").save(tmp_path / "run")
+    (tmp_path / "run" / missing).unlink()
+    with pytest.raises(ValueError, match=f"must hold result.json, table.jsonl and arrays.npz, {missing} is missing; run it again"):
+        Result.load(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"result\.json is missing"):
+        Result.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", "{"),
+        ("result.json", "[1]"),
+        ("result.json", "3"),
+        ("result.json", "{}"),
+        ("result.json", '{"format": 99}'),
+        ("result.json", '{"format": 1, "name": "x"}'),
+        ("result.json", '{"format": 1, "name": "x", "params": {}, "sources": ["nobody1900nothing"], "provenance": {}}'),
+        ("result.json", '{"format": 1, "name": "x", "params": {}, "sources": [7], "provenance": {}}'),
+        ("table.jsonl", '{"theory": "a"}\n'),
+        ("table.jsonl", '{"theory": "a", "quantity": "q", "value": 1, "colour": "red"}\n'),
+        ("table.jsonl", "[]\n"),
+        ("table.jsonl", "3\n"),
+        ("table.jsonl", "\xff\n"),
+        ("arrays.npz", ""),
+        ("arrays.npz", "PK\x03\x04"),
+        ("arrays.npz", "text"),
+    ],
+)
+def test_load_refuses_a_damaged_result_in_one_line(unchecked, tmp_path, name, content):
+    Result("x", table=[Row(theory="t", quantity="q", value=1.0)]).save(tmp_path / "run")
+    (tmp_path / "run" / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"run does not hold a readable result \(.*\); run it again"):
+        Result.load(tmp_path / "run")
+
+
+def _fails_halfway(place, error, meanwhile=None):
+    with atomic_directory(place) as folder:
+        (folder / "half").write_text("written")
+        if meanwhile is not None:
+            meanwhile.write_text("someone else's")
+        raise error
+
+
+def test_an_exception_in_the_middle_leaves_nothing(tmp_path):
+    for error in (RuntimeError, KeyboardInterrupt, SystemExit):
+        with pytest.raises(error):
+            _fails_halfway(tmp_path / "a" / "b" / "run", error)
+        assert names(tmp_path) == []
+
+
+def test_parents_that_were_there_stay(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(RuntimeError), atomic_directory(tmp_path / "a" / "b" / "run"):
+        raise RuntimeError
+    assert names(tmp_path) == ["a"]
+    with pytest.raises(RuntimeError):
+        _fails_halfway(tmp_path / "c" / "run", RuntimeError, meanwhile=tmp_path / "c" / "note")
+    assert names(tmp_path / "c") == ["note"]
+
+
+def test_the_target_is_invisible_until_the_end(tmp_path):
+    with atomic_directory(tmp_path / "run") as folder:
+        (folder / "x").write_text("1")
+        assert not (tmp_path / "run").exists()
+    assert names(tmp_path / "run") == ["x"]
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o755
+
+
+def test_what_exists_is_refused_before_any_work(tmp_path):
+    Result("old").save(tmp_path / "run")
+    with pytest.raises(FileExistsError, match="run exists already; choose another --out, or pass --overwrite"):
+        Result("new").save(tmp_path / "run")
+    assert Result.load(tmp_path / "run").name == "old"
+    Result("new").save(tmp_path / "run", overwrite=True)
+    assert Result.load(tmp_path / "run").name == "new"
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_failed_replacement_keeps_the_old_result(tmp_path):
+    Result("old").save(tmp_path / "run")
+    with pytest.raises(RuntimeError), atomic_directory(tmp_path / "run", overwrite=True):
+        raise RuntimeError
+    assert Result.load(tmp_path / "run").name == "old"
+    assert names(tmp_path) == ["run"]
+
+
+def test_overwrite_takes_results_and_empty_folders_only(tmp_path):
+    (tmp_path / "empty").mkdir()
+    Result("new").save(tmp_path / "empty", overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("mine", "file", "dangling"):
+        with pytest.raises(FileExistsError, match="is not a stored result, so it is not overwritten"):
+            Result("new").save(tmp_path / name, overwrite=True)
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+def test_the_present_folder_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileExistsError, match=r"\. exists already"):
+        Result("x").save(".")
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file" / "run", tmp_path / "file" / "deep" / "run", tmp_path / ("n" * 300)):
+        with pytest.raises(PermissionError, match=r"cannot write to .* choose another --out"):
+            Result("x").save(place)
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_target_that_appears_during_the_work_costs_nothing(tmp_path):
+    writing = atomic_directory(tmp_path / "run")
+    folder = writing.__enter__()
+    (folder / "x").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "y").write_text("theirs")
+    with pytest.raises(FileExistsError, match=r"run changed during the work .* the result lies in (.*)"):
+        writing.__exit__(None, None, None)
+    assert (folder / "x").read_text() == "precious"
+    assert names(tmp_path / "run") == ["y"]
+
+
+def test_run_forks_the_global_generator():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second = Walk(seed=1).run(), Walk(seed=1).run()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.table == second.table  # the global noise too
+    assert Walk(seed=2).run().table != first.table
+
+
+def test_provenance_says_where_a_number_comes_from(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/bin/transformer-theory", "compare", "--out", "my runs"])
+    record = provenance(seed=4, device="cpu")
+    assert record["seed"] == 4
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"] == torch.__version__
+    assert record["threads"] == torch.get_num_threads()
+    assert record["command"] == "transformer-theory compare --out 'my runs'"
+    assert "seconds" not in record
+    json.dumps(record)
+    ran = Walk().run().provenance
+    assert 0 <= ran["seconds"] < 5
+
+
+def test_select_by_columns_and_choices():
+    result = Walk().run()
+    assert len(result.select(quantity="position")) == 10
+    assert [row["step"] for row in result.select(quantity="position", step=(2, 5))] == [2, 5]
+    assert result.select(quantity="nothing") == []
+
+
+def test_an_experiment_says_what_its_author_owes():
+    with pytest.raises(NotImplementedError, match=r"must define measure\(\)"):
+        Experiment().run()
+    with pytest.raises(NotImplementedError, match=r"must define draw\(\)"):
+        Walk().draw(Result("x"))
+
+
+def test_rows_are_held_to_the_schema(unchecked):
+    good = Row(theory="t", quantity="q", value=None)
+    assert collect([good, Arrays({"t/a": np.zeros(2)})])[0] == [good]
+    for stream, message in (
+        ([{"theory": "t", "quantity": "q", "value": 1, "colour": 2}], "row columns must be among .* got \\['colour'\\]"),
+        ([{"theory": "t", "value": 1}], "a row needs theory, quantity and value, got none for \\['quantity'\\]"),
+        ([Arrays({"a": np.zeros(1)}), Arrays({"a": np.zeros(1)})], "array names must be unique within a result, got \\['a'\\] twice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            collect(stream)
+
+
+def test_a_finding_predicts_its_bound_unless_told():
+    from transformer_theory.claims import Evidence
+
+    row = finding("t", "q", Evidence(0.9, 1.0, "<="), source=Source("tian2023scan", "Thm. 3"), layer=2)
+    assert row["predicted"] == 1.0
+    assert row["verdict"] == "consistent"
+    assert row["layer"] == 2
+    assert finding("t", "q", Evidence(0.9, 1.0, "<="), source=Source("tian2023scan"), predicted=0.7)["predicted"] == 0.7
+
+
+def _square(x: int) -> int:
+    return x * x
+
+
+def test_sweep_keeps_the_order():
+    assert sweep(_square, [{"x": i} for i in range(5)]) == [0, 1, 4, 9, 16]
+
+
+def test_no_stray_files(tmp_path):
+    Walk().run().save(tmp_path / "run")
+    assert all(not name.startswith(".") for name in os.listdir(tmp_path))

@@ -14,8 +14,6 @@ The rates grow with the norm of the features: normalise first if rates of differ
 Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning` (R, R^c, ΔR), :cite:t:`yu2023white` (subspaces). Notation: docs/notation.md.
 """
 
-from typing import Self
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -183,7 +181,7 @@ class SecondMoments:
             moments[j] = own.mT @ own
         self._add(counts, moments)
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "SecondMoments") -> None:
         """Adds another state: the result is the state of the union of the samples.
 
         Raises:

@@ -10,8 +10,8 @@ from .claims import CLAIMS, LANDSCAPE
 from .experiments import Landscape, ReduNetGaussians
 from .figures import draw
 from .problem import Optimum, equal_moments, flat_reduction, gaussian_toy, maximise, optimum, orthogonal_classes
-from .redunet import Layer, ReduNet, construct, layer, nearest_subspace
 from .reducers import RateReduction, reducers
+from .redunet import Layer, ReduNet, construct, layer, nearest_subspace
 
 THEORY = Theory(
     name="rate_reduction",

@@ -66,7 +66,7 @@ def spectra(ax: "Axes", result: Result) -> None:
             line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
     ax.set_title("Singular values")
     ax.set_xlabel("direction, by class")
-    ax.legend(loc="upper right")
+    ax.legend(loc="upper right", fontsize=7, frameon=False)
 
 
 def draw_toy(result: Result) -> "Figure":
@@ -84,6 +84,6 @@ def draw_toy(result: Result) -> "Figure":
         panels[1].plot(points[:, 0], points[:, 1], ".", color=COLOURS[name], label=key, alpha=0.6)
     panels[1].set_aspect("equal")
     panels[1].set_title("Two classes in the plane")
-    panels[1].legend(loc="lower left")
+    panels[1].legend(loc="lower left", fontsize=7.5, frameon=False)
     label_ends(panels[0])
     return figure

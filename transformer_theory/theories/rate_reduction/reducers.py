@@ -5,7 +5,6 @@ treated alike. The null is the same with shuffled labels: with few samples a cla
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from jaxtyping import Int
@@ -55,7 +54,7 @@ class RateReduction:
         for state in states[1:]:
             state.update(features, labels[torch.randperm(len(labels), generator=self.generator).to(labels.device)])
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "RateReduction") -> None:
         """Adds another reducer's state."""
         for layer, states in other.states.items():
             for mine, theirs in zip(self.states.setdefault(layer, [SecondMoments() for _ in range(1 + SHUFFLES)]), states):

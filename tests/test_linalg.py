@@ -1,0 +1,158 @@
+"""Linear algebra of the ground: closed forms, accuracy where textbook formulas lose it, and bad input."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from transformer_theory import linalg
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_logdet_of_a_known_matrix():
+    rotation = linalg.orthonormalise(normal(5, 5))
+    values = torch.tensor([1e-3, 0.1, 1.0, 10.0, 1e3], dtype=torch.float64)
+    A = (rotation * values) @ rotation.mT
+    A = (A + A.mT) / 2
+    assert_close(linalg.logdet(A), values.log().sum(), rtol=1e-9, atol=1e-9)
+
+
+def test_logdet_is_batched_and_differentiable():
+    X = normal(3, 6, 4)
+    A = torch.eye(4, dtype=torch.float64) + X.mT @ X
+    assert_close(linalg.logdet(A), torch.stack([torch.linalg.slogdet(a).logabsdet for a in A]))
+    A.requires_grad_()
+    (grad,) = torch.autograd.grad(linalg.logdet(A).sum(), A)
+    assert_close(grad, torch.linalg.inv(A.detach()))
+
+
+@given(n=st.integers(1, 9), d=st.integers(1, 9), scale=st.floats(0, 1e3), seed=st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_sylvester_both_sides_agree_and_match_lu(n, d, scale, seed):
+    X = normal(n, d, seed=seed)
+    value = linalg.logdet_identity_plus(X, scale)
+    assert_close(value, linalg.logdet_identity_plus(X.mT, scale), rtol=1e-9, atol=1e-9)
+    assert_close(value, torch.linalg.slogdet(torch.eye(d, dtype=torch.float64) + scale * X.mT @ X).logabsdet, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 5, 3)])
+def test_gradients_of_first_and_second_order(shape):
+    X, scale = normal(*shape).requires_grad_(), torch.tensor([0.3, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(linalg.logdet_identity_plus, (X, scale))
+    assert torch.autograd.gradgradcheck(linalg.logdet_identity_plus, (X, scale))
+
+
+def test_rows_of_zeros_change_nothing():
+    X = normal(4, 6)
+    assert_close(linalg.logdet_identity_plus(torch.cat([X, torch.zeros(20, 6, dtype=X.dtype)]), 2.0), linalg.logdet_identity_plus(X, 2.0))
+
+
+def test_float32_keeps_its_digits_where_the_textbook_formula_loses_them():
+    X = normal(8, 256)
+    X = (X / X.norm(dim=1, keepdim=True)).float()
+    exact = float(linalg.logdet_identity_plus(X.double(), 1e8))
+    textbook = float(torch.logdet(torch.eye(256) + 1e8 * X.mT @ X))
+    assert not abs(textbook / exact - 1) < 0.1  # the trap is real on this instance (NaN counts)
+    assert abs(float(linalg.logdet_identity_plus(X, 1e8)) / exact - 1) < 1e-6
+    nearly = torch.cat([normal(200, 32), normal(200, 32)], 1)
+    nearly[:, 32:] = nearly[:, :32] + 1e-4 * nearly[:, 32:]  # ill-conditioned on the smaller side as well
+    ours = linalg.logdet_identity_plus(nearly.float(), 1e7)
+    assert ours.dtype == torch.float32
+    assert_close(ours.double(), linalg.logdet_identity_plus(nearly.float().double(), 1e7), rtol=1e-6, atol=0)
+
+
+def test_autocast_and_half_precision_do_not_spoil_it():
+    X = (normal(16, 8) / 3).float()
+    expected = linalg.logdet_identity_plus(X, 1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_close(linalg.logdet_identity_plus(X, 1.0), expected)
+    half = linalg.logdet_identity_plus(X.bfloat16(), 1.0)
+    assert half.dtype == torch.bfloat16
+    assert_close(half.float(), expected, rtol=2e-2, atol=0)
+
+
+def test_gram_holds_inner_products():
+    X = normal(2, 3, 4)
+    assert_close(linalg.gram(X)[1, 0, 2], X[1, 0] @ X[1, 2])
+
+
+def test_cosine_and_angle_of_nearly_parallel_vectors():
+    a, tilt = torch.tensor([1.0, 0.0], dtype=torch.float64), 1e-9
+    b = torch.tensor([math.cos(tilt), math.sin(tilt)], dtype=torch.float64)
+    assert float(linalg.cosine(a, 7 * a)) == 1.0
+    assert float(linalg.cosine(a, -a)) == -1.0
+    assert_close(float(linalg.angle(a, b)), tilt, rtol=1e-12, atol=0)
+    A, B = normal(5, 3, 4), normal(5, 3, 4, seed=1)
+    expected = torch.nn.functional.cosine_similarity(A.flatten(1), B.flatten(1))
+    assert_close(linalg.cosine(A, B, dim=(1, 2)), expected)
+    assert_close(linalg.cosine(1e-200 * A[0], 1e200 * B[0]), expected[0])
+    assert_close(linalg.angle(A, B, dim=(1, 2)).cos(), expected)
+
+
+def test_orthonormalise_keeps_the_span_and_is_unique():
+    A = normal(2, 6, 3)
+    U = linalg.orthonormalise(A)
+    assert_close(U.mT @ U, torch.eye(3, dtype=A.dtype).expand(2, 3, 3))
+    assert_close(U @ (U.mT @ A), A)
+    assert_close(linalg.orthonormalise(A * torch.tensor([2.0, 3.0, 0.5], dtype=A.dtype)), U)
+
+
+def test_ranks_of_a_matrix_with_known_singular_values():
+    left, right = linalg.orthonormalise(normal(7, 3)), linalg.orthonormalise(normal(5, 3, seed=1))
+    A = (left * torch.tensor([4.0, 2.0, 2e-5], dtype=left.dtype)) @ right.mT
+    assert_close(float(linalg.stable_rank(A)), (16 + 4) / 16, rtol=1e-9, atol=0)
+    p = torch.tensor([4.0, 2.0, 2e-5], dtype=left.dtype)
+    p /= p.sum()
+    assert_close(linalg.effective_rank(A), (-(p * p.log()).sum()).exp())
+    assert [int(linalg.numerical_rank(A, tolerance=t)) for t in (0.6, 1e-3, 1e-7)] == [1, 2, 3]
+    assert_close(linalg.effective_rank(torch.eye(4).double()), torch.tensor(4.0).double())
+    assert int(linalg.numerical_rank(torch.zeros(3, 3), tolerance=0.1)) == 0
+
+
+def test_principal_angles_small_and_large():
+    U = linalg.orthonormalise(normal(8, 4))
+    angles = torch.tensor([1e-10, 1e-3, 0.7, math.pi / 2], dtype=torch.float64)[:2]
+    B = U[:, :2] * angles.cos() + U[:, 2:] * angles.sin()
+    mixed = B @ normal(2, 2, seed=3)
+    assert_close(linalg.principal_angles(U[:, :2], mixed), angles, rtol=1e-5, atol=1e-15)
+    assert_close(linalg.principal_angles(U[:, :2], U[:, 2:]), torch.full((2,), math.pi / 2, dtype=torch.float64))
+    assert_close(linalg.principal_angles(normal(8, 3), normal(8, 2, seed=1)), linalg.principal_angles(normal(8, 2, seed=1), normal(8, 3)))
+
+
+def test_principal_angles_agree_with_scipy():
+    from scipy.linalg import subspace_angles
+
+    A, B = normal(9, 4), normal(9, 3, seed=5)
+    assert_close(linalg.principal_angles(A, B).flip(0), torch.from_numpy(subspace_angles(A.numpy(), B.numpy()).copy()))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: linalg.logdet(torch.diag(torch.tensor([1.0, -1.0]))), "positive definite"),
+        (lambda: linalg.logdet(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
+        (lambda: linalg.logdet(torch.full((2, 2), math.nan)), "symmetric"),
+        (lambda: linalg.logdet(torch.ones(2, 3)), "square"),
+        (lambda: linalg.logdet_identity_plus(torch.tensor([[1.0, math.nan]]), 1.0), "1 NaN or infinite values of 2"),
+        (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), -1.0), "scale"),
+        (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), math.nan), "scale"),
+        (lambda: linalg.logdet_identity_plus(torch.full((2, 2), 1e300, dtype=torch.float64), 1.0), "normalise"),
+        (lambda: linalg.logdet_identity_plus(torch.ones(2), 1.0), r"\[\*batch, n, d\]"),
+        (lambda: linalg.cosine(torch.zeros(3), torch.ones(3)), "first argument"),
+        (lambda: linalg.cosine(torch.ones(3), torch.ones(4)), "one shape"),
+        (lambda: linalg.orthonormalise(torch.ones(4, 2)), "independent"),
+        (lambda: linalg.orthonormalise(torch.ones(2, 4)), "p <= d"),
+        (lambda: linalg.stable_rank(torch.zeros(2, 2)), "zero matrix"),
+        (lambda: linalg.effective_rank(torch.full((2, 2), math.inf)), "finite"),
+        (lambda: linalg.numerical_rank(torch.eye(2), tolerance=0.0), "tolerance"),
+    ],
+)
+def test_bad_input_is_named(unchecked, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -173,7 +173,7 @@ class SecondMoments:
         """
         if not bool(torch.isfinite(features).all()):
             raise ValueError(f"features must be finite, got {int((~torch.isfinite(features)).sum())} NaN or infinite values; drop them")
-        counts = _check_labels(features, labels)
+        counts = _check_labels(features, labels).to(features.device)
         rows = features.detach().double()
         moments = rows.new_zeros(len(counts), rows.shape[1], rows.shape[1])
         for j in counts.nonzero()[:, 0].tolist():

@@ -79,10 +79,10 @@ def _sizes(labels: Tensor, eps: float) -> list[int]:
 def _layer(rows: Tensor, sizes: list[int], eps: float) -> tuple[Layer, Tensor]:
     """Layer, and (R, R^c) of the features it was built from, which come for free; rows are sorted by class."""
     n, d = rows.shape
-    counts = torch.tensor([n, *sizes], dtype=rows.dtype)
+    counts = torch.tensor([n, *sizes], dtype=rows.dtype, device=rows.device)
     moments = torch.stack([own.mT @ own for own in (rows, *rows.split(sizes))])
     scales = (d / (counts * eps**2))[:, None, None]
-    factors = torch.linalg.cholesky(torch.eye(d, dtype=rows.dtype) + scales * moments)
+    factors = torch.linalg.cholesky(torch.eye(d, dtype=rows.dtype, device=rows.device) + scales * moments)
     rates = factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     operators = scales * torch.cholesky_inverse(factors)
     shares = counts[1:] / n

@@ -13,7 +13,6 @@ Source: :cite:t:`yu2023white`.
 import re
 from collections.abc import Callable, Mapping
 from math import isqrt
-from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -78,7 +77,7 @@ class CRATE(nn.Module):
         self.mlp_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, num_classes))
 
     @classmethod
-    def for_images(cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, channels: int = 3, **sizes) -> Self:
+    def for_images(cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, channels: int = 3, **sizes) -> "CRATE":
         """Reads images [batch, channels, image_size, image_size], gives logits [batch, num_classes]; patches are normalised, as released.
 
         Args:
@@ -91,9 +90,7 @@ class CRATE(nn.Module):
         return cls(embedding, seq=cut.seq, num_classes=num_classes, dim=dim, **sizes)
 
     @classmethod
-    def for_tokens(
-        cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes
-    ) -> Self:
+    def for_tokens(cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes) -> "CRATE":
         """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
 
         The tokens themselves are not normalised: a norm over a handful of pixels erases how bright a patch is.
@@ -109,7 +106,7 @@ class CRATE(nn.Module):
     @classmethod
     def from_released(
         cls, state_dict: Mapping[str, Tensor], image_size: int = 32, patch_size: int = 4, *, heads: int | None = None
-    ) -> Self:
+    ) -> "CRATE":
         """A network with the weights of a released CRATE; sizes are read off the weights. In evaluation mode.
 
         Args:

@@ -8,8 +8,6 @@ Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, dim / heads]
 Source: :cite:t:`dosovitskiy2021image`.
 """
 
-from typing import Self
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -85,7 +83,7 @@ class ViT(nn.Module):
     @classmethod
     def for_images(
         cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, depth: int, heads: int, channels: int = 3, mlp_ratio: int = 4
-    ) -> Self:
+    ) -> "ViT":
         """Reads images [batch, channels, image_size, image_size], gives logits [batch, num_classes].
 
         Raises:
@@ -97,7 +95,7 @@ class ViT(nn.Module):
     @classmethod
     def for_tokens(
         cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, mlp_ratio: int = 4
-    ) -> Self:
+    ) -> "ViT":
         """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
 
         Raises:

@@ -4,19 +4,19 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step
     crate.fista(tokens, dictionary, lam=0.1)                # the non-negative LASSO
 
-Definitions: :mod:`.problem`; compression: :mod:`.mssa`; sparsification: :mod:`.ista`; modules: :mod:`.block`.
+Definitions: :mod:`.problem`; compression: :mod:`.attention`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`.
 """
 
 from ...citations import Source
 from ...theory import Theory
+from .attention import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
 from .block import ExactAttention, Ista, Layer, PaperAttention, ReleasedAttention
 from .claims import CLAIMS
 from .experiments import Unrolled
 from .figures import draw
-from .ista import fista, ista, ista_step, lasso
-from .mssa import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .readings import COMPRESSION, Compression, Sparsity, reducers
+from .sparse_coding import fista, ista, ista_step, lasso
 from .unrolled import ANSWER, compress, forms, guaranteed, predict_and_measure, sparse_code
 
 THEORY = Theory(

@@ -2,7 +2,7 @@ r"""The blocks of a CRATE layer as modules: three forms of compression and the s
 
 A compression block reads tokens [batch, n, d] and returns their *change*, so that every variant stands in the same place of a layer,
 ``Z + block(norm(Z))``; a variant is a block one passes, never a flag. With ``norm`` the identity these are the steps of
-:mod:`~transformer_theory.theories.crate.mssa`. All blocks offer
+:mod:`~transformer_theory.theories.crate.attention`. All blocks offer
 
 * ``subspaces()``: U_k, [K, d, p];
 * ``bilinear()`` (those with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import mssa
+from .attention import expansion, rate_gradient, subspace_attention
 
 Batch = Float[Tensor, "batch n d"]
 
@@ -37,7 +37,7 @@ class _Subspaces(nn.Module):
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
         """[SSA_1 ... SSA_K], the heads side by side."""
         coords = self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        return mssa.subspace_attention(coords, scale=scale).transpose(1, 2).flatten(-2)
+        return subspace_attention(coords, scale=scale).transpose(1, 2).flatten(-2)
 
 
 class ReleasedAttention(_Subspaces):
@@ -77,7 +77,7 @@ class PaperAttention(_Subspaces):
         self.kappa, self.eps = kappa, eps
 
     def forward(self, tokens: Batch) -> Batch:
-        beta = mssa.expansion(self.subspaces(), n=tokens.shape[-2], eps=self.eps)
+        beta = expansion(self.subspaces(), n=tokens.shape[-2], eps=self.eps)
         return self.kappa * beta * (beta * self.attend(tokens, scale=1.0) @ self.qkv.weight - tokens)
 
     def bilinear(self) -> Float[Tensor, "K d d"]:
@@ -101,7 +101,7 @@ class ExactAttention(_Subspaces):
         self.kappa, self.eps = kappa, eps
 
     def forward(self, tokens: Batch) -> Batch:
-        return -self.kappa * mssa.rate_gradient(tokens, self.subspaces(), eps=self.eps)
+        return -self.kappa * rate_gradient(tokens, self.subspaces(), eps=self.eps)
 
 
 class Ista(nn.Module):

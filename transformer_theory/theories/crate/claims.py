@@ -6,9 +6,9 @@ from torch import Tensor
 from ...citations import Source
 from ...claims import Claim, Evidence
 from ...metrics.coding import subspace_coding_rate, unit_norm
-from .ista import curvature, ista_step, lasso
-from .mssa import exact_step, lipschitz, paper_step, rate_gradient, released_step
+from .attention import exact_step, lipschitz, paper_step, rate_gradient, released_step
 from .problem import random_subspaces
+from .sparse_coding import curvature, ista_step, lasso
 
 N, D, K, P = 20, 24, 4, 6  # tokens, dimension, subspaces, their dimension; K P = D: complete
 ROUNDING = 1e-9
@@ -86,7 +86,7 @@ CLAIMS = (
         statement=r"A gradient step $Z - \kappa \nabla R^c(Z; U_{[K]})$ lowers $R^c$ by at least "
         r"$\kappa (1 - \kappa L / 2) \|\nabla R^c\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.",
         source=Source("yu2023white"),
-        assumptions=("the subspaces may be any matrices U_k; the bound on L is derived in mssa.lipschitz",),
+        assumptions=("the subspaces may be any matrices U_k; the bound on L is derived in attention.lipschitz",),
         check=lambda generator: _exact_step(generator, sign=1.0),
         control=lambda generator: _exact_step(generator, sign=-1.0),
         control_says="the step goes up the gradient",

@@ -11,8 +11,8 @@ from ...data.synthetic import subspace_mixture
 from ...experiment import Experiment, Result
 from ...plotting import axes
 from ...rows import Arrays, Row, finding
+from .attention import coordinates, expansion
 from .figures import rate_panel
-from .mssa import coordinates, expansion
 from .unrolled import PAPER, SIGN, compress, forms, guaranteed
 
 if TYPE_CHECKING:

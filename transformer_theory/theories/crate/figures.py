@@ -54,7 +54,7 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
 
 def _layers(ax: "Axes") -> None:
     ax.set_xlabel("layer")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
 
 
 def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...metrics.coding import coding_rate, subspace_coding_rate
+from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 
 Bases = Float[Tensor, "K d p"]
 
@@ -58,12 +58,12 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
 
 
 def fit_subspaces(
-    tokens: Float[Tensor, "n d"], *, K: int, p: int, generator: torch.Generator, rounds: int = 30, starts: int = 3
+    tokens: Float[Tensor, "n d"], *, K: int, p: int, generator: torch.Generator, rounds: int = 30, starts: int = 5
 ) -> tuple[Bases, Int[Tensor, " n"]]:
     r"""K-subspaces: bases that keep most of the tokens' energy when each token is projected on the best of them.
 
-    Lloyd's alternation from ``starts`` random choices, the best kept: assign each token to argmax_k ||U_k^T z||, then take the p leading
-    directions of each group. An empty group keeps its basis.
+    Lloyd's alternation: assign each token to argmax_k ||U_k^T z||, then take the p leading directions of each group (an empty group keeps
+    its basis). Each start takes K random tokens, each with those most aligned with it; the best end is kept. A local optimum: no guarantee.
 
     Args:
         tokens: z as rows, [n, d].
@@ -77,9 +77,9 @@ def fit_subspaces(
     """
     best, best_energy, labels = random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None
     for _ in range(starts):
-        bases, before = random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), None
+        bases, before = _start(tokens, best, generator), None
         for _ in range(rounds):
-            energy, owner = _energies(tokens, bases).max(-1)
+            owner = _energies(tokens, bases).argmax(-1)
             if before is not None and torch.equal(owner, before):
                 break
             bases, before = _refit(tokens, owner, bases), owner
@@ -111,11 +111,25 @@ def incompleteness(bases: Bases) -> float:
     return float(torch.linalg.matrix_norm(whole - torch.eye(len(whole), dtype=whole.dtype, device=whole.device), 2))
 
 
+def _start(tokens: Tensor, bases: Tensor, generator: torch.Generator) -> Tensor:
+    """Subspaces of the tokens most aligned with K random ones; those of ``bases`` where there are too few tokens."""
+    K, _, p = bases.shape
+    unit = unit_norm(tokens)
+    seeds = torch.randperm(len(tokens), generator=generator)[:K]
+    near = (unit @ unit[seeds].T).abs().topk(min(p, len(tokens)), dim=0).indices
+    fitted = torch.stack([_leading(tokens[group], p) for group in near.T])
+    return torch.cat([fitted, bases[len(fitted) :]])
+
+
 def _energies(tokens: Tensor, bases: Tensor) -> Float[Tensor, "n K"]:
     return (tokens @ bases).square().sum(-1).T
 
 
 def _refit(tokens: Tensor, owner: Tensor, bases: Tensor) -> Tensor:
-    p = bases.shape[-1]
     groups = [tokens[owner == k] for k in range(len(bases))]
-    return torch.stack([torch.linalg.eigh(group.mT @ group)[1][:, -p:] if len(group) else old for group, old in zip(groups, bases)])
+    return torch.stack([_leading(group, bases.shape[-1]) if len(group) else old for group, old in zip(groups, bases)])
+
+
+def _leading(tokens: Tensor, p: int) -> Float[Tensor, "d p"]:
+    """The p directions that carry most of the tokens' energy."""
+    return torch.linalg.eigh(tokens.mT @ tokens)[1][:, -p:]

@@ -13,7 +13,6 @@ Source: :cite:t:`yu2023white` (both curves, layer by layer). The rate uses eps^2
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -84,7 +83,7 @@ class Compression:
                 rows.append(Row(theory="crate", quantity=quantity, value=value, null=nothing, layer=layer, note=note))
         return rows
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "Compression") -> None:
         """Adds what another reducer saw."""
         for layer, sums in other.sums.items():
             self.sums[layer] = self.sums.get(layer, torch.zeros(9, dtype=torch.float64)) + sums
@@ -122,7 +121,7 @@ class Sparsity:
             for layer, (count, total) in sorted(self.sums.items())
         ]
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "Sparsity") -> None:
         """Adds what another reducer saw."""
         for layer, (count, total) in other.sums.items():
             self._add(layer, count, total)

@@ -24,9 +24,9 @@ from ...claims import Evidence
 from ...data.tokens import TokenData
 from ...metrics.coding import subspace_coding_rate, unit_norm
 from ...rows import Arrays, Row, assumption, finding
-from .ista import curvature, ista_step, lasso
-from .mssa import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
+from .attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
+from .sparse_coding import curvature, ista_step, lasso
 
 SEQUENCES, CODED, PICTURED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the picture
 LAYERS, SUBSPACES, EPS, LAM, ISTA_STEPS = 6, 4, 0.5, 0.1, 40
@@ -103,7 +103,7 @@ def guaranteed(compression: Compression, bases: Bases, *, eps: float) -> Float[T
     r"""What the gradient guarantees of exact steps, kappa = 1/L: :math:`R^c_0 - \sum_{j<l} \|\nabla R^c_j\|^2 / (2L)`, nats, [layers + 1].
 
     Raises:
-        ValueError: shapes do not fit. Source: :cite:t:`yu2023white` (objective), descent inequality in :func:`mssa.lipschitz`.
+        ValueError: shapes do not fit. Source: :cite:t:`yu2023white` (objective), descent inequality in :func:`attention.lipschitz`.
     """
     L = lipschitz(bases, n=compression.states.shape[-2], eps=eps)
     slopes = torch.stack([rate_gradient(state, bases, eps=eps).square().sum((-2, -1)).mean() for state in compression.states[:-1]])
@@ -144,7 +144,7 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
     m, n, d = tokens.shape
     K = min(SUBSPACES, d)
     p = d // K
-    bases, owner = fit_subspaces(tokens.flatten(0, 1), K=K, p=p, generator=generator, rounds=15, starts=2)
+    bases, owner = fit_subspaces(tokens.flatten(0, 1), K=K, p=p, generator=generator, rounds=15)
     other = random_subspaces(K, d, p, generator=generator)
     steps = forms(bases, n=n, eps=EPS)
     runs = {name: compress(tokens, bases, step, eps=EPS) for name, step in steps.items()}

@@ -28,12 +28,6 @@ def sequences(*, n: int = N, seq: int = SEQ, dim: int = DIM, classes: int = CLAS
     )
 
 
-def _float32() -> TokenData:
-    data = sequences()
-    assert data.query is not None
-    return replace(data, tokens=data.tokens.float(), query=data.query.float())
-
-
 def _with_query() -> TokenData:
     return replace(sequences(), query=torch.randn(N, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
 
@@ -71,7 +65,6 @@ DATA: dict[str, Callable[[], TokenData]] = {
     "labels only": lambda: TokenData(tokens=sequences().tokens, labels=sequences().labels),
     "ids without labels": lambda: replace(sequences(), labels=None),
     "own query": _with_query,
-    "float32": _float32,
     "one token a sequence": lambda: sequences(seq=1),
     "two tokens a sequence": lambda: sequences(seq=2),
     "one sequence": lambda: sequences()[:1],

@@ -111,7 +111,7 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
 def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
     r"""Mean weight on one key: ``position``, or the key that gets most, :math:`\max_t \frac1Q \sum_q a_{qt}`.
 
-    The largest key of each map on its own is at least 1 / keys by definition; average maps over sequences first if one common sink is meant.
+    The largest key of each map on its own is at least 1 / keys by definition; average maps over sequences first to get one common sink.
 
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.

@@ -1,20 +1,22 @@
-"""Probes: what every theory sees inside any torch model while it runs, streamed, without storing attention maps."""
+"""The two protocols of probes: what is seen of a module in one forward pass, and what turns that into rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
-from jaxtyping import Float, Int
+import numpy as np
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .rows import Row
+from ..rows import Row
 
 
 @dataclass(frozen=True)
 class Observation:
     """What one module did in one forward pass (detached, on the model's device).
 
-    ``kind`` is ``"attention"`` for a module in which attention was computed, ``"features"`` for a block of the network.
+    ``kind`` is ``"attention"`` for a module in which attention was computed, ``"features"`` for a block of the network. In a forward
+    pass the attention of a block is seen before the block itself.
 
     Attributes:
         module: qualified name of the module, e.g. ``"blocks.1.attention"``.
@@ -23,10 +25,14 @@ class Observation:
         tokens: what the module read, ``[batch, seq, dim]``.
         output: what it returned, ``[batch, seq, dim]``.
         query, key, value: ``[batch, heads, seq, head_dim]`` (attention only).
-        weights: attention weights, ``[batch, heads, queries, keys]``, rows sum to one (attention only).
+        weights: attention weights, ``[batch, heads, queries, keys]``, rows sum to one (attention only; before dropout).
         bilinear: per head the matrix W with score(key token x, query token z) = x^T W z (scale included), ``[heads, dim, dim]``,
-            if the module offers ``bilinear()`` or is a ``torch.nn.MultiheadAttention``.
+            if the module offers ``bilinear()`` or is a ``torch.nn.MultiheadAttention`` (biases of W_Q and W_K are left out).
         parent: the module itself, for its parameters.
+        allowed: which keys each query may see, broadcastable to the weights; None if all (attention only).
+        first_head: heads of the same block seen before in this pass: 0 unless a block attends more than once (attention only).
+        attended: the residual stream of a block after its attention step, before its MLP, ``[batch, seq, dim]`` (features only): the
+            input of the first submodule after the attention that is not just the last submodule's output; if there is none, the output.
     """
 
     module: str
@@ -40,6 +46,9 @@ class Observation:
     weights: Float[Tensor, "batch heads q k"] | None = None
     bilinear: Float[Tensor, "heads dim dim"] | None = None
     parent: object = None
+    allowed: Bool[Tensor, "#batch #heads q k"] | None = None
+    first_head: int = 0
+    attended: Float[Tensor, "batch seq dim"] | None = None
 
 
 class Reducer(Protocol):
@@ -47,10 +56,18 @@ class Reducer(Protocol):
 
     ``update`` sees every observation of a probed forward pass and keeps what it needs (sums, counts), ``compute`` returns the
     rows of what was seen since the last ``reset`` (with theory, quantity, value, layer, head, null; the probe adds model and
-    step), ``merge`` adds another reducer's state, so that batches and processes can be combined.
+    step), ``merge`` adds another reducer's state, so that batches and processes can be combined. The probe calls ``reset`` once before
+    each reading and never after one, so the state of the last reading can be merged. A reducer may also be :class:`Pictured`.
     """
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None: ...
     def compute(self) -> Sequence[Row]: ...
     def reset(self) -> None: ...
     def merge(self, other: Self) -> None: ...
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """A reducer that also has named arrays of the reading, from which pictures are drawn."""
+
+    def arrays(self) -> dict[str, np.ndarray]: ...

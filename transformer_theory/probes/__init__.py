@@ -1,0 +1,184 @@
+"""Probes: what every theory sees inside any torch model while it runs, streamed, without storing attention maps.
+
+    with probe(model, reducers, every=10) as p:
+        for step, (x, y) in enumerate(batches):
+            p.labels = y
+            loss = loss_of(model(x), y)
+            ...
+    p.result().table
+
+A probe watches calls of ``torch.nn.functional.scaled_dot_product_attention`` and ``torch.nn.MultiheadAttention`` in a model that knows
+nothing of it, recomputes the weights on the side and hands them to reducers at once; it takes no random numbers. Outputs, gradients and
+random state are bit for bit those without a probe, with two exceptions, where torch has a second kernel for the same mathematics:
+an observed forward pass of a *compiled* model runs eagerly, and ``torch.nn.TransformerEncoder`` in evaluation mode runs without its
+fused path; both agree to rounding. Passes that are not observed run as they are.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from ..experiment import Result, provenance
+from ..rows import Row, check_row
+from .forward_pass import ForwardPass, first_tensor, original_of
+from .observation import Observation, Pictured, Reducer
+from .reducers import AttentionMaps, AttentionStatistics, Geometry
+
+__all__ = ["AttentionMaps", "AttentionStatistics", "Geometry", "Observation", "Probe", "Reducer", "probe"]
+
+
+def probe(model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", every: int = 1, name: str | None = None) -> "Probe":
+    """Reads a model with reducers while it runs; a context manager.
+
+    Layers are the blocks of the network: members of an ``nn.ModuleList`` or ``nn.Sequential`` that contain attention, in the order of
+    execution. A network without such lists has one layer for each module that attends.
+
+    Args:
+        model: any module, compiled or not; it must be called (not a copy of it) inside the block.
+        reducers: see :class:`Reducer`; they are reset before each reading.
+        layers: glob over the names of modules: only attention and blocks whose name, or whose block's name, fits are handed on.
+        every: the first and then each ``every``-th forward pass is observed; the others cost next to nothing.
+        name: the rows' column ``model``; the type's name if not given.
+    Returns:
+        :class:`Probe`; tensors that reducers see have the shapes of :class:`Observation`, e.g. weights ``[batch, heads, queries, keys]``.
+    Raises:
+        ValueError: ``every`` is less than 1; at the first observed pass, if no attention was seen or no name fits ``layers``.
+    Source: none, this is machinery.
+    """
+    return Probe(model, reducers, layers=layers, every=every, name=name)
+
+
+class Probe:
+    """An open probe, see :func:`probe`.
+
+    Attributes:
+        labels: class of each sequence of the *next* forward pass, ``[batch]``; None if unknown. Set it before each pass.
+        step: the column ``step`` of the next reading; the number of the forward pass (from 0) if not set.
+
+    Raises:
+        ValueError: ``every`` is less than 1.
+    """
+
+    def __init__(self, model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", every: int = 1, name: str | None = None):
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self.model, self.reducers, self.layers, self.every = model, tuple(reducers), layers, every
+        self.name = type(original_of(model)).__name__ if name is None else name
+        self.labels: Int[Tensor, " batch"] | None = None
+        self.step: int | None = None
+        self._passes = 0
+        self._readings = 0
+        self._together = self._running = False
+        self._rows: list[Row] = []
+        self._arrays: dict[int, dict[str, np.ndarray]] = {}
+        self._restore: Callable[[], None] | None = None
+
+    def __enter__(self) -> "Probe":
+        # the call is redirected on the instance: hooks would not fire on a model that was compiled before
+        slot = "forward" if self.model._compiled_call_impl is None else "_compiled_call_impl"
+        before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
+        self.model.__dict__[slot] = lambda *args, **kwargs: self._call(original, args, kwargs)
+
+        def restore() -> None:
+            if before is None:
+                del self.model.__dict__[slot]
+            else:
+                self.model.__dict__[slot] = before
+
+        self._restore = restore
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+
+    @contextlib.contextmanager
+    def together(self, step: int | None = None) -> Iterator[None]:
+        """Merges all forward passes inside into one reading at ``step``, whatever ``every`` says: how a large set is read in batches.
+
+        Raises:
+            ValueError: nothing was observed inside, or it is nested in itself.
+        """
+        if self._together:
+            raise ValueError("together() cannot be nested; leave the first one before")
+        first = self._passes
+        self._begin()
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+        if self._passes == first:
+            raise ValueError("together() must see at least one forward pass of the probed model, got none; call the model inside")
+        self._finish(first if step is None else step)
+
+    def result(self) -> Result:
+        """All readings: rows with ``model`` and ``step``; arrays, named ``<array>@<step>`` if there are several readings.
+
+        Raises:
+            ValueError: no forward pass was observed.
+        """
+        if not self._readings:
+            raise ValueError(
+                f"no forward pass of {self.name} was observed; call the probed model itself inside the with block"
+                " (if it is compiled, probe what torch.compile returned)"
+            )
+        several = len(self._arrays) > 1
+        arrays = {f"{key}@{step}" if several else key: array for step, found in self._arrays.items() for key, array in found.items()}
+        params = {
+            "model": self.name,
+            "layers": self.layers,
+            "every": self.every,
+            "forward_passes": self._passes,
+            "readings": self._readings,
+        }
+        return Result("probe", params, list(self._rows), arrays, (), provenance())
+
+    def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
+        """A forward pass of the model: observed if it is its turn."""
+        if self._running:
+            return original(*args, **kwargs)
+        index, labels, step = self._passes, self.labels, self.step
+        self._passes += 1
+        self.labels = self.step = None
+        if not self._together and index % self.every:
+            return original(*args, **kwargs)
+        inputs = first_tensor(args, kwargs)
+        if labels is not None and inputs is not None and len(labels) != len(inputs):
+            raise ValueError(f"labels must have one entry a sequence, {len(inputs)}, got {len(labels)}; set p.labels before each pass")
+        if not self._together:
+            self._begin()
+        forward = ForwardPass(self.model, lambda seen: self._update(seen, labels), self.layers)
+        self._running = True
+        try:
+            output = forward.run(original, args, kwargs)
+        finally:
+            self._running = False
+        forward.check(self.name)
+        if not self._together:
+            self._finish(index if step is None else step)
+        return output
+
+    def _update(self, seen: Observation, labels: Tensor | None) -> None:
+        if labels is not None:
+            labels = labels.to(seen.tokens.device) if len(labels) == len(seen.tokens) else None  # windows: no sequence, no label
+        for reducer in self.reducers:
+            reducer.update(seen, labels)
+
+    def _begin(self) -> None:
+        for reducer in self.reducers:
+            reducer.reset()
+
+    def _finish(self, step: int) -> None:
+        with torch.no_grad():
+            for reducer in self.reducers:
+                self._rows.extend(check_row(Row(**{"model": self.name, "step": int(step), **row})) for row in reducer.compute())
+                if isinstance(reducer, Pictured) and (found := reducer.arrays()):
+                    self._arrays.setdefault(int(step), {}).update(found)
+        self._readings += 1

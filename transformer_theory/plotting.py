@@ -34,9 +34,9 @@ COLOURS = {
     "network": "#5B6470",
     # networks, and the views of the data that they give
     "ViT": "#4477AA",
-    "CRATE (paper)": "#AA3377",
-    "CRATE (released)": "#CCBB44",
     "CRATE": "#AA3377",
+    "CRATE (paper form)": "#AA3377",
+    "CRATE (released form)": "#C78A1B",
     "raw": "#3F4751",
     # what a quantity reads where the theory says nothing
     "null": "#8A939E",

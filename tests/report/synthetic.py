@@ -12,8 +12,8 @@ from transformer_theory.theory import Theory
 
 SVM, SCAN = Source("tarzanagh2023transformers", "Thm. 3"), Source("tian2023scan")
 RATE, WHITE = Source("yu2020learning", "Thm. A.6"), Source("yu2023white")
-STEPS = tuple(range(0, 601, 40))
-MODELS = ("ViT", "CRATE")
+STEPS = tuple(round(600 * (i / 13) ** 2) for i in range(14))
+MODELS = ("ViT", "CRATE (paper form)")
 
 
 def claim(name, statement, source, control):
@@ -92,7 +92,7 @@ for every input $i$ and token $t \ne a_i$.""",
         "scan_snap",
         "Scan and snap",
         "Which tokens does attention learn to look at, and when does it freeze?",
-        r"Distinct tokens gain by $\dot z_l \propto \mathbb{P}(l \mid n)$; common ones lose; $c_{l \mid n} = \exp(z_l) / \sum_j \exp(z_j)$.",
+        r"Distinct ones gain by $\dot z_l \propto \mathbb{P}(l \mid n)$; common ones lose: $c_{l \mid n} = \exp(z_l) / \sum_j \exp(z_j)$.",
         SCAN,
         "attention sharpness",
         "relative gain of distinct over common tokens",
@@ -135,7 +135,7 @@ def result(data="synthetic digits <script>alert(1)</script>"):
     }
     for model in MODELS:
         for (room, quantity), (low, high, middle) in readings.items():
-            late = middle * (1.3 if model == "CRATE" else 1.0)
+            late = middle * (1.3 if model != "ViT" else 1.0)
             for step in STEPS:
                 for layer in range(2):
                     value = low + (high - low) / (1 + np.exp(-(step - late) / 45)) + 0.02 * (high - low) * draws.standard_normal()
@@ -148,7 +148,7 @@ def result(data="synthetic digits <script>alert(1)</script>"):
     ):
         for name in ("raw", *MODELS):
             outside = name != "raw" or room == "crate"
-            value = {"raw": 0.9987, "ViT": 0.8312, "CRATE": 0.41}[name]
+            value = {"raw": 0.9987, "ViT": 0.8312, MODELS[1]: 0.41}[name]
             evidence = Evidence(value, 0.99, ">=", in_assumptions=not outside)
             rows.append(
                 finding(

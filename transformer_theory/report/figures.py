@@ -10,8 +10,10 @@ from ..experiment import Result
 from ..plotting import COLOURS, axes, colour, label_ends, line, style
 from ..timeline import Series, series
 from .views import image_grid
+from .wording import drawn
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _GREYS = ("#5B6470", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
@@ -23,13 +25,14 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     models = list(dict.fromkeys(s.model for s in moving))
     if not models:
         return None
+    rooted = False
     with style():
         figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.55 * len(models))
         for ax, model in zip(panels, models):
             for rank, s in enumerate(s for s in moving if s.model == model):
                 own = s.theory == "network"
                 tint = _GREYS[rank % len(_GREYS)] if own else colour(s.theory)
-                label = "\n".join(textwrap.wrap(s.quantity, 30))
+                label = drawn("\n".join(textwrap.wrap(s.quantity, 30)))
                 kwargs = {"linestyle": (0, (1.5, 1.2)), "linewidth": 1.2} if own else {"linewidth": 1.9}
                 line(ax, s.steps, s.scaled, label=label, **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
                 if s.crossing is not None and s.scaled is not None:
@@ -41,9 +44,24 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
             ax.set_title(model)
             ax.set_ylabel("0 = null, 1 = farthest")
             ax.margins(x=0.02)
+            rooted = _steps([s for s in moving if s.model == model], ax)
             label_ends(ax, fontsize=7.2)
-        panels[-1].set_xlabel("training step   (dot: half of the total change is done)")
+        panels[-1].set_xlabel(f"training step{', square-root scale' if rooted else ''}")
     return figure
+
+
+def _steps(group: Sequence[Series], ax: "Axes") -> bool:
+    """Puts the steps on a square-root scale if the readings crowd at the start; returns whether it did."""
+    steps = max((s.steps for s in group), key=len)
+    if len(steps) < 4 or steps[0] < 0 or np.diff(steps).max() < 4 * np.diff(steps).min():
+        return False
+    ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
+    last = float(steps[-1])
+    ticks = [round(last * share) for share in (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)]
+    ax.set_xticks(ticks)
+    ax.set_xlim(0, last * 1.015)
+    ax.minorticks_off()
+    return True
 
 
 def learning(result: Result) -> "Figure | None":
@@ -63,7 +81,7 @@ def learning(result: Result) -> "Figure | None":
                     ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes
                 )  # pyright: ignore
             ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
-            ax.set_xlabel("training step")
+            ax.set_xlabel(f"training step{', square-root scale' if _steps(kind, ax) else ''}")
             label_ends(ax)
     return figure
 
@@ -86,7 +104,7 @@ def attention(result: Result, model: str) -> "Figure | None":
     )
     with style():
         columns = (1 if on_images else 0) + len(layers) * len(times)
-        figure, panels = axes(count, columns, 7.6, 0.55 + 7.6 / max(columns, 6) * count)
+        figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
         grid = panels.reshape(count, columns)
         for ax in panels:
             ax.set(xticks=[], yticks=[])
@@ -163,7 +181,7 @@ def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
 
     tint = matplotlib.colormaps["YlOrBr"](np.clip(heat, 0, 1) * 0.8)[..., :3]
     tall, wide = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]
-    return np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.8 * ink[..., None])
+    return np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.6 * ink[..., None])
 
 
 def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from .. import citations
 from ..experiment import Result
-from ..plotting import style, svg, text_figure
+from ..plotting import style, svg
 from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences, series
 from . import figures, mathfont, wording
@@ -47,7 +47,8 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         subject=wording.subject,
         prediction=wording.prediction,
     )
-    environment.globals.update(badge=_badge, source=_source, verdict=wording.verdict)
+    environment.filters["quantity"] = _quantity
+    environment.globals.update(badge=_badge, source=_source, verdict=wording.verdict, absent=wording.absent)
     models = networks(result)
     lines = summary(result, known)
     context: dict[str, Any] = {
@@ -57,7 +58,7 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         "models": models,
         "summary": [(theory, [line for line in lines if line.theory is theory], checked(result, theory)) for theory in known],
         "verdicts": [(name, meaning) for name, (_, _, meaning) in wording.VERDICTS.items() if name not in ("holds", "fails")],
-        "timeline": _figure(figures.timeline(group), "timeline"),
+        "timeline": _figure(figures.timeline([s for s in group if s.theory != "network" or "accuracy" in s.quantity]), "timeline"),
         "sentences": sentences([s for s in group if s.theory != "network"]),
         "correlations": [(model, _matrix([s for s in group if s.model == model])) for model in models],
         "sections": [_section(result, theory, models) for theory in known],
@@ -83,6 +84,11 @@ def _badge(name: str) -> Markup:
     return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(group, symbol, name)
 
 
+def _quantity(text: str) -> Markup:
+    """A quantity's name, with the R^c that rows write as plain text set as a formula."""
+    return mathml(wording.drawn(text))
+
+
 def _source(text) -> Markup:
     """A link for a :class:`Source` or the text that a row stores; text that is not in the bibliography stays text."""
     found = cite(text) if isinstance(text, str | None) else text
@@ -95,10 +101,10 @@ def _drawn(theory: Theory, part: Result, name: str) -> Markup:
     """The theory's figure. One that cannot be drawn must not cost the reader the whole page: the reason stands in its place."""
     with style():
         try:
-            figure = theory.draw(part)
+            return Markup(svg(theory.draw(part), prefix=wording.slug(name)))
         except Exception as error:
-            figure = text_figure(f"This figure could not be drawn ({type(error).__name__}: {error}).")
-        return Markup(svg(figure, prefix=wording.slug(name)))
+            reason = f"{type(error).__name__}: {error}"
+            return Markup('<p class="undrawn">This figure could not be drawn ({}).</p>').format(reason)
 
 
 def _section(result: Result, theory: Theory, models: Sequence[str]) -> dict[str, Any]:
@@ -106,17 +112,16 @@ def _section(result: Result, theory: Theory, models: Sequence[str]) -> dict[str,
     for name in views(result) or [RAW]:
         rows = [row for row in findings(result) if row["theory"] == theory.name and view_of(row) == name]
         measured = [row for row in rows if not row["quantity"].startswith(ASSUMPTION)]
-        reasons = [row for row in measured if row["quantity"] == "all"]
+        reasons = [row for row in measured if wording.absent(row)]
         if not rows:
             continue
-        absent = len(reasons) == len(measured) and bool(reasons)
         parts.append(
             {
                 "view": name,
-                "rows": [row for row in measured if row["quantity"] != "all"],
+                "rows": [row for row in measured if not wording.absent(row)],
                 "reasons": reasons,
                 "assumptions": [(row["quantity"].removeprefix(ASSUMPTION), row) for row in rows if row["quantity"].startswith(ASSUMPTION)],
-                "figure": None if absent else _drawn(theory, view(result, name), f"{theory.name}-{name}"),
+                "figure": None if len(reasons) == len(measured) else _drawn(theory, view(result, name), f"{theory.name}-{name}"),
             }
         )
     return {"theory": theory, "parts": parts, "claims": checked(result, theory), "training": _training(result, theory.name, models)}

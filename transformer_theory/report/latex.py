@@ -74,7 +74,7 @@ def latex(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
             texts = [escape(cell) for cell in cells]
         else:
             name, reason = wording.verdict(row)
-            quantity = reason if row["quantity"] == "all" else row["quantity"]
+            quantity = (reason or row.get("note") or "") if wording.absent(row) else row["quantity"]
             source = cite(row.get("source"))
             texts = [escape(wording.subject(line.view)), prose(quantity)]
             texts += [

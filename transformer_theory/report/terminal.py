@@ -22,16 +22,16 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False, title_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, title_justify="left")
     made.title = Text(f"Theories of transformers on {result.params.get('data', 'the data')}", style="bold")
-    for name, least, most in (
-        ("theory · question", 20, 27),
-        ("prediction on this data", 26, 36),
-        ("measured", 9, 13),
-        ("verdict", 14, 21),
-        ("source", 14, 21),
+    for name, least, share in (
+        ("theory · question", 23, 5),
+        ("prediction on this data", 27, 7),
+        ("measured", 10, 2),
+        ("verdict", 14, 4),
+        ("source", 16, 4),
     ):
-        made.add_column(name, min_width=least, max_width=most, overflow="fold", vertical="top")
+        made.add_column(name, width=least, ratio=share, vertical="top")
     lines = summary(result, theories)
     for theory in dict.fromkeys(line.theory.name for line in lines):
         own = [line for line in lines if line.theory.name == theory]
@@ -54,7 +54,7 @@ def _said(line: Line) -> str:
     """Quantity and prediction, or why there is none."""
     if line.row is None:
         return "not measured"
-    if line.row["quantity"] == "all":
+    if wording.absent(line.row):
         return plain(wording.verdict(line.row)[1] or line.row.get("note") or "")
     return f"{plain(line.row['quantity'])} {wording.prediction(line.row)}"
 

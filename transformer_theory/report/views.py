@@ -176,12 +176,11 @@ def checked(result: Result, theory: Theory) -> list[Checked]:
 
 
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
-    """The series that stand for the theories, then the network's own readings."""
+    """The series that stand for the theories, then the few of the network's own readings that everybody knows."""
     orders = [(theory.name, theory.order_parameter) for theory in theories if theory.order_parameter]
-    network = dict.fromkeys(
-        (row["theory"], row["quantity"]) for row in result.table if row.get("step") is not None and row["theory"] == "network"
-    )
-    return series(result, [*orders, *network])
+    read = dict.fromkeys(row["quantity"] for row in result.table if row.get("step") is not None and row["theory"] == "network")
+    known = [("network", name) for word in ("accuracy", "loss", "stable rank", "rank-collapse") for name in read if word in name.lower()]
+    return series(result, [*orders, *dict.fromkeys(known)])
 
 
 def image_grid(count: int) -> int | None:

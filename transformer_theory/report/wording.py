@@ -61,10 +61,20 @@ def verdict(row: Row) -> tuple[str, str]:
     return name, reason
 
 
+def absent(row: Row) -> bool:
+    """Whether a row only says why there is nothing to measure."""
+    return row["quantity"] == "all" or (row["value"] is None and verdict(row)[0] == "not applicable")
+
+
 def kind(name: str) -> tuple[str, str]:
     """Class and symbol of a verdict for the page; what is unknown is shown as a warning."""
     found = VERDICTS.get(name)
     return found[:2] if found else ("bad" if "no power" in name or name.startswith("control") else "none", "!")
+
+
+def drawn(quantity: str) -> str:
+    """A quantity for a label in a figure: R^c as a formula."""
+    return quantity if "$" in quantity else re.sub(r"\bR\^c", "$R^c$", quantity)
 
 
 def subject(view: str) -> str:

@@ -1,0 +1,244 @@
+"""The page: escaped, self-contained, reproducible, and complete where data, arrays or theories are missing."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from tests.report.synthetic import THEORIES, small
+from transformer_theory.citations import Source
+from transformer_theory.claims import Evidence
+from transformer_theory.experiment import Result
+from transformer_theory.report import html, view, write
+from transformer_theory.report.views import checked, summary, views
+from transformer_theory.rows import finding, not_applicable
+
+VOID = {"meta", "br", "link", "img", "hr", "input", "path", "use", "rect", "circle", "image"}
+
+
+class Reader(HTMLParser):
+    """Collects text, tags with attributes and ids, and notices tags that do not match."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.text, self.crossed = [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag in VOID:
+            return
+        if not self.open or self.open[-1] != tag:
+            self.crossed.append((tag, self.open[-3:], self.getpos()))
+        else:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.text.append(data)
+
+
+def words(page: str) -> str:
+    return " ".join(" ".join(Reader(page).text).split())
+
+
+def test_markup_is_well_formed_and_ids_are_unique(page):
+    reader = Reader(page)
+    assert reader.crossed == []
+    assert reader.open == []
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {attributes["href"][1:] for _, attributes in reader.tags if attributes.get("href", "").startswith("#")}
+    targets |= {attributes["xlink:href"][1:] for _, attributes in reader.tags if attributes.get("xlink:href", "").startswith("#")}
+    targets |= set(re.findall(r"url\(#([^)]+)\)", page))
+    assert targets <= set(ids)
+
+
+def test_nothing_is_executed_or_loaded(page):
+    tags = Reader(page).tags
+    assert not [tag for tag, _ in tags if tag in ("script", "iframe", "link", "object", "embed", "b")]
+    for tag, attributes in tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "xlink:href", "srcset", "data"):
+            address = attributes.get(name, "")
+            assert address.startswith(("#", "data:image/png")) or not address or (tag == "a" and address.startswith("https://"))
+    style = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
+    assert "@import" not in style
+    assert all(address.startswith("data:font/woff;base64,") for address in re.findall(r"url\(([^)]*)\)", style))
+
+
+def test_data_and_notes_are_escaped(page):
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "needs next_id &amp; &lt;b&gt;ids&lt;/b&gt;" in page
+    assert "compare --data &lt;x&gt;" in page
+
+
+def test_figures_with_markup_in_a_name_stay_escaped():
+    rows = [
+        {"theory": "network", "quantity": "accuracy <script>", "value": s / 9, "step": s, "model": "<script>alert(2)</script>"}
+        for s in range(5)
+    ]
+    made = html(small(rows), theories=THEORIES)
+    assert "<script" not in made
+
+
+def test_a_stored_result_gives_the_same_bytes(page, compared, theories, tmp_path):
+    compared.save(tmp_path / "stored")
+    assert html(Result.load(tmp_path / "stored"), theories=theories) == page
+
+
+def test_summary_comes_first_and_holds_the_numbers(page):
+    text = words(page)
+    assert page.index('id="summary"') < page.index('id="timeline"') < page.index('id="attention-svm"') < page.index('id="provenance"')
+    for piece in (
+        "→\u00a01 (line:\u00a0≥\u00a00.990)",
+        "0.999",
+        "0.118",
+        "✓ consistent",
+        "○ outside assumptions",
+        "Tarzanagh et al. (2023), Thm. 3",
+    ):
+        assert piece.replace("\u00a0", " ") in text.replace("\u00a0", " ")
+    assert 'href="https://arxiv.org/abs/2308.16898"' in page
+
+
+def test_formulas_become_mathml(page):
+    assert page.count("<math") > 20
+    assert 'display="block"' in page
+    assert "$" not in words(page)
+    assert "\\" not in words(page)
+    assert "font/woff" in page
+
+
+def test_the_pictures_are_there(page):
+    for name in ("timeline", "learning", "attention-vit", "attention-crate-paper-form", "features", "attention-svm-raw", "crate-vit"):
+        assert f'id="{name}-figure_1"' in page
+    assert "could not be drawn" not in page
+
+
+def test_claims_show_check_control_and_interval(page, compared, theories):
+    text = words(page)
+    assert "3 of 3 consistent" in text
+    assert "95 % interval of the share: 0.292 … 1" in text  # Clopper-Pearson: (0.025)^(1/3)
+    assert "fails, as it must" in text
+    (first, second) = checked(compared, theories[0])
+    assert (first.id, first.value, first.control, first.control_fails) == ("attention_svm/global-direction", 1.0, 0.4, True)
+    assert first.interval == pytest.approx((0.025 ** (1 / 3), 1.0))
+    assert second.verdict == "consistent"
+
+
+def test_a_control_that_passes_is_shouted(theories):
+    first = theories[0].claims[0]
+    row = {"theory": "attention_svm", "quantity": f"claim: {first.id}", "value": 1.0, "bound": 0.9, "op": ">=", "null": 1.0}
+    total = {"theory": "attention_svm", "quantity": f"claim verdict: {first.id}", "value": 1.0, "verdict": "control passes: no power"}
+    total["note"] = "consistent (1/1 seeds); CONTROL PASSES: the check has no power"
+    text = words(html(small([{**row, "verdict": "consistent"}, total]), theories=theories))
+    assert "passes: the check has no power" in text
+    assert "fails, as it must" not in text
+
+
+def test_a_view_restores_what_the_room_yielded(compared):
+    own = view(compared, "ViT")
+    assert {row["model"] for row in own.table} == {"ViT"}
+    assert not [row for row in own.table if "step" in row or row["quantity"].startswith("claim")]
+    assert "crate/curve" in own.arrays
+    np.testing.assert_array_equal(own.arrays["crate/curve"], compared.arrays["ViT::crate/curve"])
+    raw = view(compared, "raw")
+    np.testing.assert_array_equal(raw.arrays["crate/curve"], compared.arrays["crate/curve"])
+    assert not [name for name in raw.arrays if "::" in name]
+    assert views(compared) == ["raw", "ViT", "CRATE (paper form)"]
+
+
+def test_a_finding_without_model_is_raw():
+    row = finding("crate", "fall of R^c through the layers", Evidence(1.0, 0.0, ">="), source=Source("yu2023white"))
+    lines = {line.theory.name: line.row for line in summary(small([row]), THEORIES)}
+    assert lines["crate"] is row
+    assert lines["scan_snap"] is None
+
+
+def test_nothing_measured_still_makes_a_page():
+    text = words(html(small(), theories=THEORIES))
+    assert text.count("not measured") == len(THEORIES)
+    assert "One timeline" not in text
+
+
+def test_not_applicable_everywhere_is_explained():
+    rows = [not_applicable(theory.name, "needs labels") for theory in THEORIES]
+    text = words(html(small(rows), theories=THEORIES))
+    assert text.count("needs labels") >= 2 * len(THEORIES)
+    assert "– not applicable" in text
+
+
+def test_an_answer_that_could_not_be_measured_gives_its_reason():
+    row = {
+        "theory": "crate",
+        "quantity": "fall of R^c through the layers",
+        "value": None,
+        "verdict": "not applicable: one token only",
+        "note": "n",
+    }
+    assert "one token only" in words(html(small([row]), theories=THEORIES))
+
+
+def test_missing_arrays_draw_words_instead(compared, theories):
+    bare = replace(compared, arrays={})
+    made = html(bare, theories=theories)
+    assert 'id="attention-svm-raw-figure_1"' in made
+    assert 'id="attention-vit-figure_1"' not in made
+    assert "could not be drawn" not in made
+
+
+def test_a_figure_that_fails_says_why_and_spares_the_page(theories):
+    def broken(part):
+        raise KeyError("no <array>")
+
+    rows = [finding(t.name, t.answer, Evidence(1.0, 0.0, ">="), source=t.sources[0]) for t in theories]
+    made = html(small(rows), theories=(replace(theories[0], draw=broken), *theories[1:]))
+    assert "This figure could not be drawn (KeyError: &#39;no &lt;array&gt;&#39;)" in made
+    assert 'id="attention-svm-raw-figure_1"' not in made
+    assert 'id="crate-raw-figure_1"' in made
+
+
+def test_constant_series_and_a_single_reading_are_survived():
+    rows = [{"theory": "crate", "quantity": "R^c before minus after attention", "value": 1.0, "step": s, "model": "ViT"} for s in range(6)]
+    rows += [{"theory": "network", "quantity": "validation accuracy", "value": 0.1 * s, "step": s, "model": "ViT"} for s in range(6)]
+    text = words(html(small(rows), theories=THEORIES))
+    assert "does not move" in text
+    assert "—" in text  # its correlations
+    once = words(html(small([row for row in rows if row["step"] == 0]), theories=THEORIES))
+    assert "there is no timeline to draw" in once
+
+
+def test_a_theory_that_this_version_does_not_know_is_named():
+    row = {"theory": "phlogiston", "quantity": "heat", "value": 2.0}
+    text = words(html(Result("compare", {"data": "tiny", "theories": ["phlogiston"]}, [row], {}), theories=THEORIES))
+    assert "phlogiston" in text
+    assert "heat" in text
+
+
+def test_attention_without_images_or_square_grid_shows_the_maps():
+    rows = [{"theory": "network", "quantity": "validation accuracy", "value": 0.1 * s, "step": s, "model": "ViT"} for s in range(3)]
+    maps = np.random.default_rng(0).random((3, 1, 2, 2, 7, 7))
+    made = html(small(rows, {"network/ViT/attention": maps, "network/ViT/steps": np.arange(3)}), theories=THEORIES)
+    assert 'id="attention-vit-figure_1"' in made
+    wrong = html(small(rows, {"network/ViT/attention": maps[0]}), theories=THEORIES)
+    assert 'id="attention-vit-figure_1"' not in wrong
+
+
+def test_write_makes_three_files(compared, theories, tmp_path, page):
+    path = write(compared, tmp_path, theories=theories)
+    assert path == tmp_path / "report.html"
+    assert path.read_text(encoding="utf-8") == page
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["references.bib", "report.html", "table.tex"]
+    with pytest.raises(ValueError, match="existing folder"):
+        write(compared, tmp_path / "nowhere", theories=theories)

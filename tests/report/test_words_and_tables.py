@@ -1,0 +1,159 @@
+"""Numbers, formulas, LaTeX, BibTeX and the table in the terminal."""
+
+import io
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.report.synthetic import THEORIES, small
+from transformer_theory.citations import entries
+from transformer_theory.report import bibtex, latex, mathml, table
+from transformer_theory.report.latex import escape
+from transformer_theory.report.wording import kind, number, prediction, slug, verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "—"),
+        (float("nan"), "—"),
+        (float("inf"), "—"),
+        (0.0, "0"),
+        (1.0, "1"),
+        (-3, "−3"),
+        (1797, "1,797"),
+        (0.9137, "0.914"),
+        (0.9999, "1.00"),
+        (-0.02, "−0.0200"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (999.9, "1,000"),
+        (1234.5, "1,234"),
+        (1.2e-13, "1.20·10⁻¹³"),
+        (-2.5e7, "−2.50·10⁷"),
+    ],
+)
+def test_three_significant_digits(value, text):
+    assert number(value) == text
+
+
+def test_predictions_name_limit_and_line():
+    said = [
+        prediction(row).replace("\u00a0", " ")
+        for row in (
+            {"predicted": 1.0, "bound": 0.99, "op": ">="},
+            {"predicted": 0.0, "bound": 0.0, "op": ">="},
+            {"predicted": 0.5},
+            {"bound": 1e-12, "op": "<="},
+            {"predicted": float("nan"), "bound": float("nan"), "op": ">="},
+            {},
+        )
+    ]
+    assert said == ["→ 1 (line: ≥ 0.990)", "≥ 0", "→ 0.500", "≤ 1.00·10⁻¹²", "—", "—"]
+
+
+def test_verdicts_are_split_and_coloured():
+    assert verdict({"verdict": "not applicable: needs ids"}) == ("not applicable", "needs ids")
+    assert verdict({}) == ("", "")
+    assert kind("consistent") == ("good", "✓")
+    assert kind("control passes: no power")[0] == "bad"
+    assert slug("CRATE (paper form)") == "crate-paper-form"
+
+
+def test_formulas_are_converted_and_text_is_escaped():
+    made = mathml(r"for $x_t^\top W z \ge 1$ & <b>")
+    assert made.startswith("for <math")
+    assert "<msubsup>" in made
+    assert made.endswith("&amp; &lt;b&gt;")
+    assert 'display="block"' in mathml(r"$$\frac{a}{b}$$")
+    assert mathml(r"costs \$5") == "costs $5"
+    assert "<mi>softmax</mi>" in mathml(r"$\mathrm{softmax}(z)$")
+    assert "<mo>*</mo>" not in mathml(r"$\operatorname*{arg\,min}_W f$")
+
+
+@pytest.mark.parametrize(
+    "latex_code", [r"\frac{", r"\unknowncommand{x}", r"\text{<script>alert(1)</script>}", r"\text{<img src=x onerror=y>}"]
+)
+def test_what_cannot_be_converted_is_shown_as_code(latex_code):
+    made = mathml(f"see ${latex_code}$")
+    assert made.startswith("see <code>")
+    assert "<script" not in made
+    assert "<img" not in made
+
+
+def test_links_cannot_be_made_in_formulas():
+    assert "href" not in mathml(r"$\href{javascript:alert(1)}{x}$").split("<code>")[0]
+
+
+def test_latex_escapes_every_special_character():
+    assert escape(r"50% of a_b & {c} #1 $x ~ ^ \cmd") == (
+        r"50\% of a\_b \& \{c\} \#1 \$x \textasciitilde{} \textasciicircum{} \textbackslash{}cmd"
+    )
+    assert escape("1.20·10⁻¹³ → ≥ 0 — ΔR") == (
+        r"1.20\ensuremath{\cdot}10\ensuremath{^{-13}} \ensuremath{\to} \ensuremath{\ge} 0 -- \ensuremath{\Delta}R"
+    )
+
+
+def test_the_latex_table_is_whole_and_cites_known_keys(compared, theories):
+    made = latex(compared, theories=theories)
+    rows = [line for line in made.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in rows} == {7}
+    assert made.count(r"\begin{") == made.count(r"\end{") == 2
+    assert r"\toprule" in made
+    assert "<script>" not in made
+    assert made.isascii()
+    cited = set(re.findall(r"\\cite(?:\[[^]]*\])?\{([^}]*)\}", made))
+    assert cited == {"tarzanagh2023transformers", "yu2020learning", "yu2023white"}
+    in_bib = bibtex(compared, theories=theories)
+    assert all(f"{{{key}," in in_bib for key in cited)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
+def test_the_latex_table_compiles(compared, theories, tmp_path):
+    body = latex(compared, theories=theories)
+    text = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + body + "\\end{document}\n"
+    (tmp_path / "t.tex").write_text(text)
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-800:]
+
+
+def test_bibtex_holds_each_entry_once(compared, theories):
+    made = bibtex(compared, theories=theories)
+    keys = re.findall(r"^@\w+\{([^,]+),", made, re.MULTILINE)
+    assert len(keys) == len(set(keys)) == 5
+    assert set(keys) <= set(entries())
+    assert bibtex(small(), theories=()) == ""
+
+
+@pytest.mark.parametrize("width", [100, 120])
+def test_the_terminal_table_fits_and_tells_all(compared, theories, width):
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(table(compared, theories=theories))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(stream.getvalue().split())
+    for piece in (
+        "Attention as a support",
+        "prediction on this data",
+        "0.999",
+        "null 0.118",
+        "✓ consistent",
+        "– not applicable",
+        "(2023), Thm. 3",
+    ):
+        assert piece in text
+    assert "<script>" in text  # a name is only text here, and no markup of rich
+    assert not [line for line in lines if "…" in line]
+
+
+def test_the_terminal_table_of_nothing():
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(table(small(data="[red]x[/red]"), theories=THEORIES))
+    assert stream.getvalue().count("not measured") == len(THEORIES)
+    assert "[red]x[/red]" in stream.getvalue()

@@ -1,0 +1,83 @@
+"""Figures: reproducible, side by side on one page, without global state."""
+
+import itertools
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from transformer_theory.plotting import COLOURS, _apart, axes, colour, heatmap, label_ends, line, null_band, svg, text_figure
+
+
+def drawn(scale=1.0):
+    figure, (left, right) = axes(1, 2)
+    line(left, np.arange(5), scale * np.arange(5), name="crate", label="first", null=1)
+    line(left, [0, 1], [0.0, 0.1], name="ViT", label="second\nline")
+    null_band(left, 0.2, 0.4)
+    label_ends(left)
+    heatmap(right, np.eye(3), r"$|W|$")
+    return figure
+
+
+def test_the_same_figure_gives_the_same_bytes():
+    first = svg(drawn())
+    assert first == svg(drawn())
+    assert first != svg(drawn(2.0))
+    assert first.startswith("<svg")
+    assert "20" + "26-" not in first
+    assert "Matplotlib v" not in first
+
+
+def test_two_figures_on_one_page_share_no_id():
+    ids = [set(re.findall(r'\bid="([^"]+)"', svg(drawn(scale)))) for scale in (1.0, 2.0)]
+    assert not ids[0] & ids[1]
+    named = svg(drawn(), prefix="room")
+    assert all(name.startswith("room-") for name in re.findall(r'\bid="([^"]+)"', named))
+    used = set(re.findall(r'href="#([^"]+)"', named)) | set(re.findall(r"url\(#([^)]+)\)", named))
+    assert used <= set(re.findall(r'\bid="([^"]+)"', named))
+    assert "*{stroke" not in named.replace("room-figure_1 *{stroke", "")
+
+
+def test_axes_are_flat_and_leave_the_readers_settings_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    figure, panels = axes(2, 3, width=6, height=4)
+    assert panels.shape == (6,)
+    assert tuple(figure.get_size_inches()) == (6, 4)
+    assert dict(matplotlib.rcParams) == before
+    with pytest.raises(ValueError, match="at least 1"):
+        axes(0, 1)
+
+
+def test_pyplot_is_not_imported():
+    import subprocess
+
+    code = "import sys; from transformer_theory.plotting import axes; axes(); sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_names_have_stable_colours():
+    assert colour("crate") == COLOURS["crate"]
+    assert colour("my own theory") == colour("my own theory")
+    assert all(re.fullmatch(r"#[0-9A-F]{6}", value) for value in COLOURS.values())
+
+
+def test_labels_are_pushed_apart_and_no_farther():
+    placed = _apart([0.5, 0.5, 0.9], [0.1, 0.1, 0.1])
+    np.testing.assert_allclose(placed, [0.45, 0.55, 0.9])
+    heights = [0.1, 0.3, 0.1, 0.2]
+    placed = _apart([0.1, 0.1, 0.15, 0.2], heights)
+    gaps = np.diff(placed) - [(a + b) / 2 for a, b in itertools.pairwise(heights)]
+    np.testing.assert_allclose(gaps, 0, atol=1e-12)
+
+
+def test_heatmap_wants_a_matrix():
+    _, (ax,) = axes()
+    with pytest.raises(ValueError, match=r"\[rows, cols\]"):
+        heatmap(ax, np.zeros(3))
+
+
+def test_words_can_stand_in_for_a_figure():
+    assert "<svg" in svg(text_figure("nothing to draw <here>"))

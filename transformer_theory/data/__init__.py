@@ -30,4 +30,4 @@ def load(name_or_path: str | Path) -> TokenData:
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.is_file():
         return TokenData.from_npz(path)
-    raise ValueError(f"unknown data {name!r}{nearest(name, NAMED)}; or pass the path of an .npz")
+    raise ValueError(f"unknown data {name!r}, neither a name nor the path of an .npz{nearest(name, NAMED)}")

@@ -1,0 +1,276 @@
+"""The command line: what each command prints, writes and returns."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.stand_in import THEORY
+from transformer_theory import cli, report
+from transformer_theory.cli import main
+from transformer_theory.experiment import Result
+from transformer_theory.rows import Row
+
+REGISTRY = importlib.import_module("transformer_theory.theories")
+COMPARE = importlib.import_module("transformer_theory.compare")
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    """One made-up theory instead of the rooms."""
+    monkeypatch.setattr(REGISTRY, "THEORIES", (THEORY,))
+    monkeypatch.setattr(COMPARE, "THEORIES", (THEORY,))
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """compare and the report replaced by quick ones; the list holds what compare was called with."""
+    calls = []
+
+    def compare(data, theories, **options):
+        calls.append((data, theories, options))
+        options["progress"]("half way")
+        return Result("compare", {"data": data.name}, [Row(theory="stand_in", quantity="largest token", value=float("nan"))])
+
+    def write(result, folder, **_):
+        (folder / "report.html").write_text(f"{result.table[0]['value']}")
+        return folder / "report.html"
+
+    monkeypatch.setattr(COMPARE, "compare", compare)
+    monkeypatch.setattr(report, "write", write)
+    monkeypatch.setattr(report, "table", lambda result, **_: "THE TABLE")
+    return calls
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_help_and_version(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("list", "compare", "verify", "run", "report", "cite"))
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "transformer-theory 0.1.0\n"
+    assert main([]) == 2
+    assert "usage: transformer-theory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list", "compare", "verify", "run", "report", "cite"])
+def test_every_command_explains_itself(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"usage: transformer-theory {command}" in capsys.readouterr().out
+
+
+def test_list_shows_theories_claims_and_experiments(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    for word in ("stand_in", "Are tokens small?", "stand_in/good", "stand_in/violated", "stand_in.coin"):
+        assert word in out
+
+
+def test_cite(capsys):
+    for name in ("stand_in", "stand_in/good", "tian2023scan"):
+        assert main(["cite", name]) == 0
+        assert capsys.readouterr().out.startswith("@inproceedings{tian2023scan,")
+
+
+@pytest.mark.parametrize(
+    ("which", "code", "claims"),
+    [("stand_in/good", 0, 1), ("stand_in/violated", 1, 1), ("stand_in/powerless", 1, 1), ("stand_in", 1, 3), ("all", 1, 3)],
+)
+def test_verify_tells_by_its_exit_code(which, code, claims, capsys):
+    assert main(["verify", which, "--seeds", "4"]) == code
+    captured = capsys.readouterr()
+    assert captured.out.count("stand_in/") == claims
+    assert "4 seeds, each with its control" in captured.err
+    if which == "stand_in/good":
+        line = next(line for line in captured.out.splitlines() if which in line)
+        assert " ".join(line.split()) == "stand_in/good consistent 4/4 [0.40, 1.00] 0.5 <= 1 fails as it must Tian et al. (2023), Sec. 2"
+    if which == "stand_in/powerless":
+        assert "PASSES: no power" in captured.out
+
+
+def test_verify_counts_the_seeds(monkeypatch, capsys):
+    assert main(["verify", "stand_in/good", "--seeds", "1"]) == 0
+    assert "1/1" in capsys.readouterr().out
+
+
+def test_compare_writes_one_folder(written, tmp_path, capsys):
+    out = tmp_path / "runs" / "digits"
+    assert main(["compare", "--data", "digits", "--out", str(out), "--steps", "7", "--seed", "3", "--theories", "stand_in"]) == 0
+    assert names(tmp_path / "runs") == ["digits"]
+    assert names(out) == ["arrays.npz", "report.html", "result.json", "table.jsonl"]
+    (data, theories, options) = written[0]
+    assert data.name == "digits"
+    assert theories == (THEORY,)
+    assert (options["steps"], options["seed"], options["device"]) == (7, 3, "cpu")
+    captured = capsys.readouterr()
+    assert "THE TABLE" in captured.out
+    assert f"report: {out / 'report.html'}" in captured.out
+    assert "half way" in captured.err  # progress is no part of the output
+
+
+def test_the_report_is_made_from_what_is_stored(written, tmp_path):
+    assert main(["compare", "--data", "digits", "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "report.html").read_text() == "None"  # the NaN of the fresh result, as stored
+    assert "steps" not in written[0][2]  # compare's own default
+
+
+def test_compare_reads_the_users_file(written, tmp_path):
+    import numpy as np
+
+    np.savez(tmp_path / "mine.npz", tokens=np.zeros((4, 3, 2)))
+    assert main(["compare", "--data", str(tmp_path / "mine.npz"), "--out", str(tmp_path / "run")]) == 0
+    assert written[0][0].name == "mine"
+
+
+def test_compare_refuses_what_exists_before_any_work(written, tmp_path, capsys):
+    arguments = ["compare", "--data", "digits", "--out", str(tmp_path / "run")]
+    assert main(arguments) == 0
+    assert main(arguments) == 2
+    assert len(written) == 1
+    assert "exists already; choose another --out, or pass --overwrite" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite"]) == 0
+    assert len(written) == 2
+    assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ValueError("of a room"), 2)])
+def test_compare_leaves_nothing_when_it_stops(written, monkeypatch, tmp_path, capsys, error, code):
+    def stop(*args, **options):
+        raise error
+
+    monkeypatch.setattr(COMPARE, "compare", stop)
+    assert main(["compare", "--data", "digits", "--out", str(tmp_path / "a" / "run")]) == code
+    assert names(tmp_path) == []
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_run_stores_result_and_figure(tmp_path, capsys):
+    assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin"), "--seed", "5", "--widths", "3", "4", "5"]) == 0
+    assert names(tmp_path / "coin") == ["arrays.npz", "figure.svg", "result.json", "table.jsonl"]
+    result = Result.load(tmp_path / "coin")
+    assert result.params == {"seed": 5, "throws": 20, "bias": 0.5, "fair_only": False, "widths": [3, 4, 5]}
+    assert len(result.arrays["stand_in/heads"]) == 20
+    assert (tmp_path / "coin" / "figure.svg").read_text().lstrip().startswith(("<?xml", "<svg"))
+    assert "figure.svg" in capsys.readouterr().out
+
+
+def test_options_win_over_quick_and_defaults(tmp_path):
+    assert main(["run", "--out", str(tmp_path / "a"), "--quick", "--throws", "9", "stand_in.coin"]) == 0
+    assert Result.load(tmp_path / "a").params["throws"] == 9
+    assert main(["run", "stand_in.coin", "--out", str(tmp_path / "b"), "--fair-only", "--bias", "0.5"]) == 0
+    assert Result.load(tmp_path / "b").params["fair_only"] is True
+    assert Result.load(tmp_path / "b").params["throws"] == 1000
+
+
+def test_run_help_shows_the_parameters(capsys):
+    assert main(["run", "stand_in.coin", "--help"]) == 0
+    out = capsys.readouterr().out
+    for text in ("--throws INT", "(default: 1000)", "--fair-only, --no-fair-only", "--widths INT", "(default: 1 2)"):
+        assert text in out
+
+
+def test_report_again(tmp_path, capsys):
+    main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin")])
+    before = (tmp_path / "coin" / "figure.svg").read_bytes()
+    (tmp_path / "coin" / "figure.svg").unlink()
+    assert main(["report", str(tmp_path / "coin")]) == 0
+    assert (tmp_path / "coin" / "figure.svg").read_bytes() == before
+    assert main(["report", str(tmp_path / "coin"), "--out", str(tmp_path / "again.svg")]) == 0
+    assert (tmp_path / "again.svg").read_bytes() == before
+    assert main(["report", str(tmp_path / "coin"), "--out", str(tmp_path / "again.svg")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "coin"), "--out", str(tmp_path / "again.svg"), "--overwrite"]) == 0
+    assert names(tmp_path) == ["again.svg", "coin"]
+
+
+def test_report_of_a_comparison(monkeypatch, tmp_path):
+    Result("compare", table=[Row(theory="stand_in", quantity="largest token", value=1.0)]).save(tmp_path / "run")
+    monkeypatch.setattr(report, "html", lambda result, **_: f"<html>{len(result.table)}</html>")
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text() == "<html>1</html>"
+    monkeypatch.setattr(report, "write", lambda result, folder, **_: folder / "report.html")
+    assert main(["report", str(tmp_path / "run")]) == 0
+
+
+def test_a_computation_that_does_not_converge_is_not_the_users_mistake(monkeypatch, tmp_path, capsys):
+    from transformer_theory.errors import NotConverged
+
+    def stop(self):
+        raise NotConverged("the residual must fall below 1e-12, got 1e-3;\n raise steps")
+
+    monkeypatch.setattr(THEORY.experiments[0], "measure", stop)
+    assert main(["run", "stand_in.coin", "--out", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == ("transformer-theory: the residual must fall below 1e-12, got 1e-3; raise steps")
+    assert names(tmp_path) == []
+
+
+def test_traceback_on_request(capsys):
+    assert main(["cite", "nobody", "--traceback"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["cite", "nobody"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_piped_output_is_wide_enough(capsys):
+    assert cli._console().width >= 100
+    main(["verify", "stand_in/good"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) >= 100
+
+
+def process(*arguments, **options):
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "transformer_theory", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def test_the_process_returns_the_code_and_one_line():
+    running = process("cite", "nobody1900nothing")
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 2
+    assert out == ""
+    assert err.startswith("transformer-theory: unknown theory, claim or key 'nobody1900nothing'")
+    assert err.count("\n") == 1
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path):
+    running = process("compare", "--data", "digits", "--out", str(tmp_path / "runs" / "digits"), "--steps", "100000")
+    first = running.stderr.readline()  # the first line of progress: the work has begun
+    assert " s  " in first, first + running.stderr.read()
+    assert any(entry.name.startswith(".digits.") for entry in (tmp_path / "runs").iterdir())
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "transformer-theory: interrupted; nothing was written"
+    assert "Traceback" not in err
+    assert names(tmp_path) == []
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    running = process("cite", "yu2020learning")
+    running.stdout.close()
+    err = running.stderr.read()
+    running.wait(timeout=60)
+    assert "Traceback" not in err
+    assert "Error" not in err
+
+
+def test_provenance_of_a_run_is_json(tmp_path):
+    main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin")])
+    head = json.loads((tmp_path / "coin" / "result.json").read_text())
+    assert head["sources"] == ["tian2023scan, Sec. 2"]
+    assert head["provenance"]["seed"] == 0

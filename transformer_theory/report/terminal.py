@@ -26,10 +26,10 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
     made.title = Text(f"Theories of transformers on {result.params.get('data', 'the data')}", style="bold")
     for name, least, share in (
         ("theory · question", 23, 5),
-        ("prediction on this data", 27, 7),
-        ("measured", 10, 2),
+        ("prediction on this data", 26, 7),
+        ("measured", 12, 1),
         ("verdict", 14, 4),
-        ("source", 16, 4),
+        ("source", 16, 5),
     ):
         made.add_column(name, width=least, ratio=share, vertical="top")
     lines = summary(result, theories)
@@ -40,13 +40,15 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
         heads = [Text(own[0].theory.title, style="bold"), Text(plain(own[0].theory.question), style="dim"), *[Text()] * len(own)]
         if len(own) == 1:
             heads[0] = Text("\n").join(heads[:2])
-        before = None
+        before: Line | None = None
         for line, head in zip(own, heads):
-            said = _said(line)
-            cells = _cells(line)
-            shown = said if line.view == RAW else f"{wording.subject(line.view)}: " + ("the same" if said == before else said)
-            before = said
-            made.add_row(head, Text(shown), *cells)
+            said, (measured, verdict, source) = _said(line), _cells(line)
+            if before is not None and said == _said(before):
+                said = "the same"
+            if before is not None and source == _cells(before)[2]:
+                source = Text("″" if source.plain else "")
+            made.add_row(head, Text(said if line.view == RAW else f"{wording.subject(line.view)}: {said}"), measured, verdict, source)
+            before = line
     return made
 
 

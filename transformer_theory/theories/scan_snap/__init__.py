@@ -1,0 +1,76 @@
+"""Scan and snap: where attention goes while a one-layer model learns to predict the next token.
+
+:mod:`.problem` the data, :mod:`.dynamics` exact gradient descent in count form, :mod:`.flow` the exact population flow and Lemma 4's,
+:mod:`.closed_form` what the theorems give, :mod:`.claims` checkable statements, :mod:`.analysis` and :mod:`.reducers` what it says about
+data and about trained networks.
+"""
+
+from ...citations import Source
+from ...theory import Theory
+from . import closed_form
+from .analysis import ANSWER, predict_and_measure
+from .claims import CLAIMS
+from .dynamics import Batch, Trajectory, Weights, attend, forward, gradient_descent, minibatches, population, sampled
+from .experiments import Fates, SynSmall
+from .figures import draw
+from .flow import Flow, RelativeGains, exact_flow, lemma4_flow, lemma4_velocity, relative_gains
+from .problem import CountedSequences, SequenceClasses, WeakOverlap, count_sequences, single_common, synthetic
+from .reducers import SHARPNESS, ScanAndSnap, reducers
+
+THEORY = Theory(
+    name="scan_snap",
+    title="Scan and snap",
+    question="Which tokens does attention learn to look at, and when does it stop changing?",
+    statement=r"A one-layer model that learns the next token n attends to token l of class n in proportion to $P(l|n)\, e^{z_l}$. Training "
+    r"moves attention away from common tokens, which occur in many classes, towards distinct ones, which occur in one: the likeliest gain "
+    r"most, and their relative gain is $r(t) = r(0)\, e^{2 (z_l(t) - z_l(0))}$. Attention is scanned until $t_0' = K \ln M / \eta_Y$, then "
+    r"the decoder has learnt, $\gamma(t)$ falls, and the combination of tokens all but freezes: it snaps.",
+    sources=(Source("tian2023scan"),),
+    assumptions=(
+        "no positions, one layer, one-hot tokens, attended tokens of Euclidean norm one",
+        "long sequences, and a decoder that learns much faster than attention",
+        "tokens are distinct to one class or common; for the fate of a common token it must be the only one",
+        r"weakly overlapping classes: $|\lambda_1(E)| < 1/K$ and $|\lambda_i(E)| \ge \sqrt{6/M}$",
+        "the decoder follows the modified dynamics of Lemma 3 (closed forms)",
+    ),
+    claims=CLAIMS,
+    experiments=(Fates, SynSmall),
+    needs=("ids", "next_id"),
+    predict_and_measure=predict_and_measure,
+    reducers=reducers,
+    draw=draw,
+    order_parameter=SHARPNESS,
+    answer=ANSWER,
+)
+
+__all__ = [
+    "THEORY",
+    "Batch",
+    "CountedSequences",
+    "Fates",
+    "Flow",
+    "RelativeGains",
+    "ScanAndSnap",
+    "SequenceClasses",
+    "SynSmall",
+    "Trajectory",
+    "WeakOverlap",
+    "Weights",
+    "attend",
+    "closed_form",
+    "count_sequences",
+    "draw",
+    "exact_flow",
+    "forward",
+    "gradient_descent",
+    "lemma4_flow",
+    "lemma4_velocity",
+    "minibatches",
+    "population",
+    "predict_and_measure",
+    "reducers",
+    "relative_gains",
+    "sampled",
+    "single_common",
+    "synthetic",
+]

@@ -1,0 +1,128 @@
+r"""Closed forms of scan-and-snap: how far the decoder has come at time t, and what that does to the attention to one common token.
+
+With the modified decoder dynamics (Lemma 3), class n's logits stay a multiple of :math:`e_n - 1/M`, and the multiple solves one scalar
+equation; everything else follows. With K equally likely classes and a batch of one, each class is seen a share 1/K of the time:
+
+    exp(M h) + (M - 1) M h = M eta_Y t + 1                            h, the decoder's gain         (Lemma 6)
+    gamma(t) = (M - 1)^2 h(t/K) / (M - 1 + exp(M h(t/K)))             how strongly it pulls at attention (Thm. 1)
+    Gamma(t) = (eta_Z / eta_Y) K (M - 1)^2 h(t/K)^2 / 2               = eta_Z times the integral of gamma
+    B(t) = 1/4 ln(1 + 4 Gamma(t) / C0)                                logit of a single common token: z(t) = -B(t) (Thm. 4)
+
+:math:`1 / C_0 = (K - 1) E_{nn'}(0)^2`. The constant of integration in B makes B(0) = 0; the printed form,
+:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, leaves it out. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned (B grows as t squared), then it snaps (B grows as ln ln t).
+
+Source: :cite:t:`tian2023scan`. Time is measured in steps with a batch of one; a step along the mean over a batch counts as one.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
+    r"""The decoder's gain: the root of :math:`e^{Mh} + (M-1) M h = M \eta_Y t + 1`.
+
+    In closed form :math:`M h = \ln(M - 1) + \ln \omega(y)` with Wright's omega function, :math:`y = (M \eta_Y t + 1)/(M - 1) - \ln(M - 1)`.
+    Nothing overflows or cancels up to t = 1e300.
+
+    Args:
+        t: times, at least 0, no unit but steps, float64. (For K equally likely classes pass t / K.)
+        vocab_size: M, at least 2.
+        eta_y: learning rate of the decoder, positive.
+    Raises:
+        ValueError: a time is negative or NaN, M below 2, or the rate not positive.
+    """
+    from scipy.special import wrightomega
+
+    _check(vocab_size, eta_y=eta_y)
+    if not bool((t >= 0).all()):
+        raise ValueError("times must be at least 0, got a negative one or NaN; training starts at 0")
+    M = vocab_size
+    y = (M * eta_y * t.double() + 1) / (M - 1) - math.log(M - 1)
+    omega = torch.as_tensor(wrightomega(y.numpy()))
+    x = math.log(M - 1) + torch.log(omega)
+    # near t = 0 the two logarithms cancel: one Newton step on expm1(x) + (M-1) x = M eta_Y t restores the digits
+    small = x.clamp(min=0.0, max=1.0)
+    polished = small - (torch.expm1(small) + (M - 1) * small - M * eta_y * t) / (torch.exp(small) + M - 1)
+    return torch.where(x < 1, polished, x) / M
+
+
+def h_discrete(steps: int, *, vocab_size: int, eta_y: float) -> Float[Tensor, " steps"]:
+    r"""The gain after 0, 1, ..., ``steps - 1`` steps of gradient descent,
+    :math:`h_s = h_{s-1} + \eta_Y / (M - 1 + e^{M h_{s-1}})` (Lemma 5).
+
+    Raises:
+        ValueError: steps below 1, M below 2, or the rate not positive.
+    """
+    _check(vocab_size, eta_y=eta_y)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    values = [0.0]
+    for _ in range(steps - 1):
+        values.append(values[-1] + eta_y / (vocab_size - 1 + math.exp(vocab_size * values[-1])))
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
+    r""":math:`\gamma(t) = (M-1)^2 h(t/K) / (M - 1 + e^{M h(t/K)})`: rises as :math:`\eta_Y t / K`, peaks near t0', then falls.
+
+    Raises:
+        ValueError: see :func:`h`; fewer than 1 class.
+    """
+    _check_classes(classes)
+    M = vocab_size
+    gain = h(t / classes, vocab_size=M, eta_y=eta_y)
+    # (M-1)^2 h / (M-1 + e^{Mh}) with the larger exponential taken out
+    largest = torch.clamp(M * gain, min=math.log(M))
+    return (M - 1) ** 2 * gain * torch.exp(-largest) / ((M - 1) * torch.exp(-largest) + torch.exp(M * gain - largest))
+
+
+def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float) -> Float[Tensor, "*times"]:
+    r""":math:`\Gamma(t) = \eta_Z \int_0^t \gamma = \frac{\eta_Z}{\eta_Y} K (M-1)^2 h(t/K)^2 / 2`.
+
+    Raises:
+        ValueError: see :func:`h`; fewer than 1 class, or a rate that is not positive.
+    """
+    _check_classes(classes)
+    _check(vocab_size, eta_y=eta_y, eta_z=eta_z)
+    return eta_z / eta_y * classes * ((vocab_size - 1) * h(t / classes, vocab_size=vocab_size, eta_y=eta_y)) ** 2 / 2
+
+
+def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
+    r""":math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`: minus the logit of a single common token, all classes alike.
+
+    Args:
+        overlap: :math:`E_0`, the inner product of the features of two classes at the start, in (0, 1).
+    Raises:
+        ValueError: see :func:`Gamma`; the overlap is out of range.
+    """
+    if not 0 < overlap < 1:
+        raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
+    g = Gamma(t, classes=classes, vocab_size=vocab_size, eta_y=eta_y, eta_z=eta_z)
+    return torch.log1p(4 * g * (classes - 1) * overlap**2) / 4
+
+
+def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
+    r""":math:`t_0' = K \ln M / \eta_Y`, in steps: until then attention scans, afterwards it snaps.
+
+    Raises:
+        ValueError: fewer than 1 class, M below 2, or the rate not positive.
+    """
+    _check_classes(classes)
+    _check(vocab_size, eta_y=eta_y)
+    return classes * math.log(vocab_size) / eta_y
+
+
+def _check(vocab_size: int, **rates: float) -> None:
+    if vocab_size < 2:
+        raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+    for name, rate in rates.items():
+        if not 0 < rate < math.inf:
+            raise ValueError(f"{name} must be a positive learning rate, got {rate}")
+
+
+def _check_classes(classes: int) -> None:
+    if classes < 1:
+        raise ValueError(f"classes must be at least 1, got {classes}")

@@ -1,0 +1,144 @@
+"""Pictures of scan-and-snap, drawn from the stored arrays alone."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...experiment import Result
+from ...plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "scan_snap"
+
+
+def draw(result: Result) -> "Figure":
+    """Logits over training, their change against distinctness, the relative gain against its closed form, and where attention goes."""
+    if f"{NAME}/logits" not in result.arrays:
+        reasons = [str(row.get("note", "")) for row in result.select(theory=NAME) if row["value"] is None]
+        return text_figure("Scan and snap: " + (reasons[0] if reasons and reasons[0] else "no data were measured"))
+    figure, panels = axes(2, 2, height=5.0)
+    logits(panels[0], result)
+    fates(panels[1], result)
+    gains(panels[2], result)
+    attention(panels[3], result)
+    return figure
+
+
+def logits(ax: "Axes", result: Result) -> None:
+    """The attention logit of every token over the steps, common and distinct ones in colour."""
+    steps, z = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/logits"]
+    distinct, common = result.arrays[f"{NAME}/distinct"], result.arrays[f"{NAME}/common"]
+    shown = np.argsort(-result.arrays[f"{NAME}/frequency"], kind="stable")[:100]
+    for group, name, label in ((~distinct & ~common, "null", "other"), (common, "crate", "common"), (distinct, NAME, "distinct")):
+        own = [token for token in shown if group[token]]
+        for rank, token in enumerate(own):
+            line(ax, steps[1:], z[1:, token], name=name, label=label if rank == 0 else "", linewidth=0.9, alpha=0.85)
+    t0 = float(result.arrays[f"{NAME}/scanning_time"])
+    if t0 < steps[-1]:
+        ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+        ax.annotate("t0'", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",
+                    color=COLOURS["null"], fontsize=7)  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_title("Attention logit of each token")
+    ax.set_xlabel("step")
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(loc="best", fontsize=7, frameon=False)
+
+
+def fates(ax: "Axes", result: Result) -> None:
+    """Change of the logit against distinctness; the area of a point is the token's frequency, grey: shuffled next tokens."""
+    x, z = result.arrays[f"{NAME}/distinctness"], result.arrays[f"{NAME}/logits"][-1]
+    null, frequency = result.arrays[f"{NAME}/null_change"], result.arrays[f"{NAME}/frequency"]
+    for other in null:
+        ax.plot(x, other, ".", color=COLOURS["null"], markersize=3, alpha=0.5, zorder=1)
+    ax.scatter(x, z, s=12 + 250 * frequency, color=COLOURS[NAME], alpha=0.8, linewidths=0, zorder=2)
+    ax.axhline(0, color=COLOURS["raw"], linewidth=0.7)
+    ax.set_title("Change of the logit (grey: shuffled)")
+    ax.set_xlabel("distinctness of the token: 1 = one class only")
+
+
+def gains(ax: "Axes", result: Result) -> None:
+    """How much the relative gains changed: measured against Theorem 3, the diagonal is agreement."""
+    start = result.arrays[f"{NAME}/gain_start"]
+    measured, predicted = (result.arrays[f"{NAME}/gain_{name}"] - start for name in ("measured", "predicted"))
+    if not len(start):
+        ax.axis("off")
+        ax.text(0.5, 0.5, "no class has two tokens of its own:\nno relative gain", ha="center", va="center", transform=ax.transAxes)
+        return
+    linear = max(1e-3, float(np.quantile(np.abs(predicted), 0.25)))
+    ax.plot(predicted, measured, ".", color=COLOURS[NAME], alpha=0.6)
+    ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]
+    ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+    if max(np.abs(ends)) > 20 * linear:
+        ax.set_xscale("symlog", linthresh=linear)
+        ax.set_yscale("symlog", linthresh=linear)
+        ax.tick_params(axis="x", labelrotation=30)
+    ax.set_title("Change of the relative gain")
+    ax.set_xlabel("closed form, r(0)(χ - 1)")
+    ax.set_ylabel("measured")
+
+
+def attention(ax: "Axes", result: Result) -> None:
+    """How the attention that each class gives to each token changed; tokens from common to distinct."""
+    before, after = result.arrays[f"{NAME}/conditional"], result.arrays[f"{NAME}/attended"]
+    order = np.argsort(result.arrays[f"{NAME}/distinctness"], kind="stable")
+    shown = np.sort(np.argsort(-result.arrays[f"{NAME}/frequency"][order], kind="stable")[:60])
+    change = (after - before)[:20, order[shown]]
+    largest = max(float(np.abs(change).max()), 1e-12)
+    image = heatmap(ax, change, "attention after - before", vmin=-largest, vmax=largest, cmap="RdBu_r")
+    image.axes.set_aspect("auto")
+    ax.set_title("Attention gained by each token")
+    ax.set_xlabel("token, from common to distinct")
+    ax.set_ylabel("class")
+    ax.set_xticks([])
+    ids = result.arrays[f"{NAME}/next_ids"][:20]
+    ax.set_yticks(range(len(ids)), [str(i) for i in ids], fontsize=6)
+
+
+def draw_fates(result: Result) -> "Figure":
+    """The three dynamics of one instance: the common token, all tokens in the exact flow, and the relative gain."""
+    t = result.arrays[f"{NAME}/times"]
+    figure, (left, middle, right) = axes(1, 3, height=2.6)
+    for key, name, label in (("exact", NAME, "exact"), ("lemma4", "attention_svm", "Lemma 4"), ("closed", "raw", "closed form")):
+        values = result.arrays[f"{NAME}/common_{key}"]
+        line(left, t, values, name=name, label=label, linestyle="--" if key == "closed" else "-")
+    left.set_title("Logit of the common token")
+    left.legend(loc="lower left", fontsize=7, frameon=False)
+    for token, values in enumerate(result.arrays[f"{NAME}/logits_lemma4"].T):
+        line(middle, t, values, name="crate" if token == 0 else NAME, linewidth=0.9)
+    middle.set_title("All tokens, Lemma 4")
+    for key, name, label in (("exact", NAME, "exact"), ("lemma4", "attention_svm", "Lemma 4")):
+        line(right, t, result.arrays[f"{NAME}/gain_error_{key}"], name=name, label=label)
+    right.set_title("Error of r(0) χ(t), relative")
+    right.set_yscale("log")
+    right.legend(loc="center left", fontsize=7, frameon=False)
+    for ax in (left, middle, right):
+        ax.set_xscale("log")
+        ax.set_xlabel("step")
+        ax.axvline(float(result.arrays[f"{NAME}/scanning_time"]), color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+    return figure
+
+
+def draw_syn_small(result: Result) -> "Figure":
+    """Attention of both classes over training as pictures, and the loss."""
+    figure, (loss, first, second) = axes(1, 3, height=2.6)
+    losses = result.arrays[f"{NAME}/loss"]
+    line(loss, range(len(losses)), losses.mean(1), name=NAME, label="loss")
+    loss.fill_between(range(len(losses)), losses.min(1), losses.max(1), color=COLOURS[NAME], alpha=0.2, linewidth=0)
+    loss.set_yscale("log")
+    loss.set_title("Loss, nats")
+    loss.set_xlabel("step")
+    label_ends(loss)
+    steps = result.arrays[f"{NAME}/steps"]
+    for n, ax in enumerate((first, second)):
+        c = result.arrays[f"{NAME}/attended"][:, n]
+        image = heatmap(ax, c.T, "attention", vmin=0)
+        image.axes.set_aspect("auto")
+        ax.set_xticks(range(len(steps)), [str(step) for step in steps], fontsize=6)
+        ax.set_title(f"Attention, class {n}")
+        ax.set_xlabel("step")
+        ax.set_ylabel("token: common, then distinct")
+    return figure

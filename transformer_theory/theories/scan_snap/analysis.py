@@ -110,7 +110,7 @@ class Trained:
 
 
 def train(read: Subject, generator: torch.Generator) -> Trained:
-    """Exact gradient descent (batches of 128, eta_Y = 1, eta_Z = 0.1) from zero, on the sequences and on three shuffles of their targets."""
+    """Exact gradient descent (batches of 128, eta_Y = 1, eta_Z = 0.1) from zero on the sequences and on three shuffles of their targets."""
     data, n = read.counted, len(read.counted.target)
     shuffled = [data.target[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)]
     targets = torch.stack([data.target, *shuffled])

@@ -152,7 +152,7 @@ CLAIMS = (
     Claim(
         id="scan_snap/gradient",
         statement=r"The descent direction of the attention logits is $\dot z = f \circ (g - f (f^\top g))$, $g = Y (e_n - \alpha)$, a "
-        r"function of the counts of the tokens alone. Here: the largest difference to automatic differentiation of the explicit model, relative.",
+        r"function of the tokens' counts alone. Here: the largest relative difference to automatic differentiation of the explicit model.",
         source=Source(PAPER, "Lemma 1"),
         assumptions=("no positions", "the query is no key", "attended tokens have Euclidean norm one"),
         check=lambda generator: _gradient_error(generator, projection=True),

@@ -9,7 +9,8 @@ equation; everything else follows. With K equally likely classes and a batch of 
     B(t) = 1/4 ln(1 + 4 Gamma(t) / C0)                                logit of a single common token: z(t) = -B(t) (Thm. 4)
 
 :math:`1 / C_0 = (K - 1) E_{nn'}(0)^2`. The constant of integration in B makes B(0) = 0; the printed form,
-:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, leaves it out. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned (B grows as t squared), then it snaps (B grows as ln ln t).
+:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, leaves it out. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned and B grows as t squared;
+then it snaps: B grows as the logarithm of :math:`\Gamma \sim \ln^2 t`, so ever more slowly, in the limit as ln ln t.
 
 Source: :cite:t:`tian2023scan`. Time is measured in steps with a batch of one; a step along the mean over a batch counts as one.
 """

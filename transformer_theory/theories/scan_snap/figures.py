@@ -112,7 +112,7 @@ def draw_fates(result: Result) -> "Figure":
     middle.set_title("All tokens, Lemma 4")
     for key, name, label in (("exact", NAME, "exact"), ("lemma4", "attention_svm", "Lemma 4")):
         line(right, t, result.arrays[f"{NAME}/gain_error_{key}"], name=name, label=label)
-    right.set_title("Error of r(0) χ(t), relative")
+    right.set_title("Relative error of r(0) χ(t)")
     right.set_yscale("log")
     right.legend(loc="center left", fontsize=7, frameon=False)
     for ax in (left, middle, right):

@@ -13,7 +13,6 @@ Source: :cite:t:`tian2023scan`. Here classes are rows: ``conditional[n, l]`` is 
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -166,7 +165,9 @@ class SequenceClasses:
         )
 
     @classmethod
-    def from_ids(cls, ids: Int[Tensor, "n context"], query_ids: Int[Tensor, " n"], next_ids: Int[Tensor, " n"], vocab_size: int) -> Self:
+    def from_ids(
+        cls, ids: Int[Tensor, "n context"], query_ids: Int[Tensor, " n"], next_ids: Int[Tensor, " n"], vocab_size: int
+    ) -> "SequenceClasses":
         """Classes estimated from data by counting, see :func:`count_sequences`; the query of a class is its most frequent one.
 
         Raises:

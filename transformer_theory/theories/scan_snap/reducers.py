@@ -1,13 +1,12 @@
 r"""The order parameters of scan-and-snap in a trained network: how sharp each head's attention is, and whether it still moves.
 
 *Sharpness* is :math:`1 - H(a) / \log T`, the mean over queries and sequences: it grows while attention is scanned. *Overlap with the
-previous reading* is the cosine of the head's mean attention map with the one of the reading before, both minus uniform attention: it comes close to
-1 when attention has snapped. Its null is the mean such cosine with the previous maps of the layer's other heads, which says how alike
-unrelated maps are. Sharpness has no null of its own: compare with untrained networks.
+previous reading* is the cosine of the head's mean attention map with that of the reading before, both minus uniform attention: it comes
+close to 1 when attention has snapped. Its null is the mean such cosine with the previous maps of the layer's other heads, which says how
+alike unrelated maps are. Sharpness has no null of its own: compare with untrained networks.
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -82,7 +81,7 @@ class ScanAndSnap:
         self.previous |= {layer: total / self.counts[layer] for layer, total in self.maps.items()}
         self.maps, self.sharp, self.counts = {}, {}, {}
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "ScanAndSnap") -> None:
         """Adds another reducer's state of the same reading."""
         for layer, count in other.counts.items():
             self.maps[layer] = self.maps.get(layer, 0) + other.maps[layer]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -63,7 +63,7 @@ class Reducer(Protocol):
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None: ...
     def compute(self) -> Sequence[Row]: ...
     def reset(self) -> None: ...
-    def merge(self, other: Self) -> None: ...
+    def merge(self, other: Any) -> None: ...  # another of its own kind (beartype refuses Self here)
 
 
 @runtime_checkable

@@ -51,6 +51,7 @@ class Observation:
     attended: Float[Tensor, "batch seq dim"] | None = None
 
 
+@runtime_checkable
 class Reducer(Protocol):
     """Turns observations into rows, streamed: function and accumulator, in torchmetrics' words.
 

@@ -6,7 +6,6 @@ Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (si
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import torch
@@ -62,7 +61,7 @@ class AttentionStatistics:
                     rows.append(Row(theory="network", quantity=quantity, value=_number(value), layer=layer, head=head))
         return rows
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "AttentionStatistics") -> None:
         """Adds what another reducer saw."""
         for place, sums in other.sums.items():
             self._add(place, sums, other.mass[place])
@@ -122,7 +121,7 @@ class Geometry:
                 rows.append(Row(theory="network", quantity=quantity, value=_number(value), layer=layer))
         return rows
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "Geometry") -> None:
         """Adds what another reducer saw."""
         self.attention = {**other.attention, **self.attention}
         self.ranks = {**other.ranks, **self.ranks}
@@ -171,7 +170,7 @@ class AttentionMaps:
         """The maps, ``[sequences, heads, queries, keys]``."""
         return {name: maps.cpu().numpy() for name, maps in self.maps.items()}
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "AttentionMaps") -> None:
         """Adds maps of another reducer as long as there are fewer than ``keep``."""
         for name, maps in other.maps.items():
             self._add(name, maps)

@@ -13,6 +13,7 @@ from transformer_theory.metrics.coding import class_coding_rate, coding_rate, ra
 from transformer_theory.probes import Observation
 from transformer_theory.rows import collect
 from transformer_theory.theories import rate_reduction as room
+from transformer_theory.theories.rate_reduction.analysis import features_of
 
 EPS = 0.5**0.5
 
@@ -124,6 +125,21 @@ def measure(tokens, labels):
     return collect(room.THEORY.measure(TokenData(tokens, labels), torch.Generator().manual_seed(0)))
 
 
+def test_features_are_flat_tokens_or_the_class_token_or_the_mean():
+    y = torch.arange(8) % 2
+    narrow, wide = normal(8, 4, 16), normal(8, 4, 40)
+    expected = (
+        (TokenData(narrow, y), narrow.flatten(1)),
+        (TokenData(wide, y), wide.mean(1)),
+        (TokenData(wide, y, query=wide[:, 0]), wide[:, 0]),
+        (TokenData(wide[:, :1], y), wide[:, 0]),
+    )
+    for given, vectors in expected:
+        features = features_of(given, torch.Generator())
+        assert_close(features.vectors, unit_norm(vectors))
+        assert features.words
+
+
 def test_digits():
     rows, arrays = collect(room.THEORY.measure(data.load("digits"), torch.Generator().manual_seed(0)))
     by_name = {row["quantity"]: row for row in rows}
@@ -173,8 +189,23 @@ def test_any_valid_data_get_one_answer_and_no_exception(tokens, labels):
     room.THEORY.draw(Result("compare", table=rows, arrays=arrays))
 
 
-def observe(output, layer=0, kind="features"):
-    return Observation(module=f"blocks.{layer}", layer=layer, kind=kind, tokens=output, output=output)
+def observe(output, layer=0, kind="features", tokens=None):
+    return Observation(module=f"blocks.{layer}", layer=layer, kind=kind, tokens=output if tokens is None else tokens, output=output)
+
+
+def test_reducer_reads_the_class_token_where_there_is_one():
+    y, output = torch.arange(60) % 3, normal(60, 5, 8)
+    entered = normal(60, 5, 8)
+    entered[:, 0] = 1.0
+    reducer, mean = room.RateReduction(), room.RateReduction()
+    reducer.update(observe(output, tokens=entered), y)
+    entered[:, 3] = 2.0  # a second constant token: a blank corner of all images, not a class token
+    mean.update(observe(output, tokens=entered), y)
+    for each, features in ((reducer, output[:, 0]), (mean, output.mean(1))):
+        value = next(row["value"] for row in each.compute() if row["quantity"] == "rate reduction")
+        assert_close(value, float(rate_reduction(unit_norm(features), y, eps=each.eps)), rtol=1e-10, atol=0)
+    with pytest.raises(ValueError, match="same token"):
+        reducer.merge(mean)
 
 
 def test_reducer_reads_the_metric_and_its_null():

@@ -1,7 +1,7 @@
 r"""Rate reduction on any labelled data: rates of the features as they are, and what ReduNet, built from them, does to these rates.
 
-The feature of a sequence is all its tokens in one vector if that has at most 128 entries, otherwise the mean of its tokens, otherwise (more
-than 128 dimensions) the projection of that mean on its 128 leading directions. Features are scaled to norm 1.
+The feature of a sequence is all its tokens in one vector if that has at most 128 entries; otherwise its class token (if the query is the
+first token), otherwise the mean of its tokens; more than 128 dimensions are projected on the 128 leading directions. Norms are 1.
 """
 
 from collections.abc import Iterator
@@ -45,19 +45,23 @@ def features_of(data: TokenData, generator: Generator) -> Features:
     """
     if data.labels is None:
         raise ValueError("rate reduction needs labels, got none; pass TokenData(..., labels=...)")
-    tokens, labels = data.tokens.double(), data.labels
-    if len(tokens) > MOST:
-        keep = torch.randperm(len(tokens), generator=generator)[:MOST]
-        tokens, labels = tokens[keep], labels[keep]
+    if len(data) > MOST:
+        data = data[torch.randperm(len(data), generator=generator)[:MOST]]
+    tokens = data.tokens.double()
     n, seq, dim = tokens.shape
-    if seq * dim <= WIDEST:
-        vectors, words = tokens.reshape(n, seq * dim), f"all {seq} tokens in one vector" if seq > 1 else "the token"
+    if seq == 1:
+        vectors, words = tokens[:, 0], "the only token"
+    elif seq * dim <= WIDEST:
+        vectors, words = tokens.reshape(n, seq * dim), f"all {seq} tokens in one vector"
+    elif data.query is not None and torch.equal(data.query, data.tokens[:, 0]):
+        vectors, words = tokens[:, 0], "the first token, which is the query"
     else:
-        vectors, words = tokens.mean(1), f"the mean of {seq} tokens" if seq > 1 else "the token"
+        vectors, words = tokens.mean(1), f"the mean of {seq} tokens"
     if vectors.shape[1] > WIDEST:
         vectors = vectors @ torch.linalg.svd(vectors, full_matrices=False).Vh[:WIDEST].mT
         words += f", {vectors.shape[1]} leading directions"
-    return Features(unit_norm(vectors), labels.unique(return_inverse=True)[1], words)
+    classes = data.labels.unique(return_inverse=True)[1]  # pyright: ignore[reportOptionalMemberAccess]
+    return Features(unit_norm(vectors), classes, words)
 
 
 def _held_out(labels: Tensor, generator: Generator) -> Tensor:

@@ -1,13 +1,14 @@
 """The order parameter of rate reduction in a trained network: how far each block's features separate the classes, in nats.
 
-The feature of a sequence is the mean of its tokens after the block, scaled to norm 1; a network that pools or that reads a class token is
-treated alike. The null is the same with shuffled labels: with few samples a class it is far from zero.
+The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens, scaled to norm 1.
+A class token is recognised where it enters: the first token of the first block's input, and no other, is the same in every sequence.
+The null is the same with shuffled labels: with few samples a class it is far from zero.
 """
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...citations import Source
@@ -22,10 +23,10 @@ SOURCE = Source("yu2020learning")
 
 
 class RateReduction:
-    """Streams R, R^c, ΔR of the mean token after each block, by class, beside the mean of four shuffles of the labels.
+    """Streams R, R^c, ΔR of the class token (or the mean token) after each block, by class, beside four shuffles of the labels.
 
     Rows a layer: "rate reduction" (ΔR, nats), "rate reduction as a share of the optimum" (for this dimension and these class sizes),
-    "coding rate" (R) and "class coding rate" (R^c). Forward passes without labels are not counted.
+    "coding rate" (R) and "class coding rate" (R^c); their note says which token was read. Passes without labels are not counted.
 
     Args:
         eps: distortion for features of norm 1; squared inside.
@@ -40,14 +41,17 @@ class RateReduction:
     def reset(self) -> None:
         """Forgets what was seen."""
         self.states: dict[int, list[SecondMoments]] = {}
+        self.class_token: bool | None = None  # decided at the first features seen
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
         """Adds the features of one block (kind "features"); nothing without labels."""
         if seen.kind != "features" or labels is None:
             return
-        tokens = seen.output.detach().double()
-        features = unit_norm(tokens.mean(1) if tokens.ndim == 3 else tokens)
+        if self.class_token is None:
+            self.class_token = has_class_token(seen.tokens)
+        tokens = seen.output.detach()
+        features = unit_norm(tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64))
         labels = labels.to(features.device)
         states = self.states.setdefault(seen.layer, [SecondMoments() for _ in range(1 + SHUFFLES)])
         states[0].update(features, labels)
@@ -55,7 +59,14 @@ class RateReduction:
             state.update(features, labels[torch.randperm(len(labels), generator=self.generator).to(labels.device)])
 
     def merge(self, other: "RateReduction") -> None:
-        """Adds another reducer's state."""
+        """Adds another reducer's state.
+
+        Raises:
+            ValueError: one read a class token and the other the mean of the tokens.
+        """
+        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
+            raise ValueError("merge needs two readings of the same token, got a class token and a mean of tokens; probe one network only")
+        self.class_token = other.class_token if self.class_token is None else self.class_token
         for layer, states in other.states.items():
             for mine, theirs in zip(self.states.setdefault(layer, [SecondMoments() for _ in range(1 + SHUFFLES)]), states):
                 mine.merge(theirs)
@@ -63,6 +74,7 @@ class RateReduction:
     def compute(self) -> Sequence[Row]:
         """Four rows a layer; none if no labelled features were seen."""
         rows: list[Row] = []
+        note = "read at the class token" if self.class_token else "read at the mean of the tokens"
         for layer, (state, *shuffled) in sorted(self.states.items()):
             rate, within = float(state.coding_rate(eps=self.eps)), float(state.class_coding_rate(eps=self.eps))
             within_null = sum(float(s.class_coding_rate(eps=self.eps)) for s in shuffled) / SHUFFLES
@@ -70,7 +82,7 @@ class RateReduction:
             best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
 
             def row(quantity: str, value: float, layer: int = layer, **more) -> Row:
-                return Row(theory="rate_reduction", quantity=quantity, value=value, layer=layer, source=str(SOURCE), **more)
+                return Row(theory="rate_reduction", quantity=quantity, value=value, layer=layer, source=str(SOURCE), note=note, **more)
 
             rows.append(row("rate reduction", rate - within, null=rate - within_null))
             if best > 0:
@@ -79,6 +91,12 @@ class RateReduction:
             rows.append(row("coding rate", rate))
             rows.append(row("class coding rate", within, null=within_null))
         return rows
+
+
+def has_class_token(tokens: Float[Tensor, "batch seq dim"]) -> bool:
+    """Whether the first token, and no other, is the same in every sequence of what the first block reads."""
+    same = (tokens == tokens[:1]).all(2).all(0)
+    return len(tokens) > 1 and len(same) > 1 and bool(same[0]) and not bool(same[1:].any())
 
 
 def reducers() -> tuple[RateReduction, ...]:

@@ -13,7 +13,7 @@ from ...citations import Source
 from ...theory import Theory
 from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
 from .claims import CLAIMS
-from .dynamics import State, cosine, descent_direction, normalised_descent, plain_descent, random_start, start, trajectory
+from .dynamics import State, descent_direction, normalised_descent, plain_descent, random_start, start, trajectory
 from .experiments import LocalConvergence
 from .measure import ANSWER, predict_and_measure
 from .pictures import draw
@@ -73,7 +73,6 @@ __all__ = [
     "State",
     "alignment",
     "constraints",
-    "cosine",
     "cross_attention",
     "descent_direction",
     "distinct_constraints",

@@ -13,7 +13,6 @@ Source: the direction is that of :cite:t:`tarzanagh2023transformers`; reading it
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from ...citations import Source
 from ...errors import Infeasible, NotConverged
+from ...linalg import cosine
 from ...probes import Observation
 from ...rows import Row
-from .dynamics import cosine
 from .problem import distinct_constraints
 from .solvers import frobenius_max_margin
 
@@ -177,7 +176,7 @@ class AlignmentReducer:
         """Forgets what was seen."""
         self._kept.clear()
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "AlignmentReducer") -> None:
         """Adds the sequences another reducer has kept, up to ``inputs`` a layer."""
         for layer, (tokens, W) in other._kept.items():
             if layer in self._kept:

@@ -12,7 +12,8 @@ import torch
 from ...citations import Source
 from ...claims import Claim, Evidence
 from ...errors import Infeasible
-from .dynamics import State, cosine, descent_direction, normalised_descent, random_start
+from ...linalg import cosine
+from .dynamics import State, descent_direction, normalised_descent, random_start
 from .problem import Instance, constraints, cross_attention, equal_distractors, random_selection
 from .selection import neighbour_gap
 from .solvers import MaxMargin, frobenius_max_margin, nuclear_max_margin
@@ -105,7 +106,7 @@ def _steepest_away(instance: Instance, generator: torch.Generator) -> Evidence:
     M, _ = descent_direction(
         Instance(*(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores))), W
     )
-    return Evidence(float(-cosine(M, target.expand_as(W)).min()), 0.0, "<=", detail={"matrices": 600})
+    return Evidence(float(-cosine(M, target.expand_as(W), dim=(-2, -1)).min()), 0.0, "<=", detail={"matrices": 600})
 
 
 def _no_stationary_point(generator: torch.Generator) -> Evidence:

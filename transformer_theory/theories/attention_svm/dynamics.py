@@ -5,17 +5,15 @@ With :math:`s_i = \operatorname{softmax}(X_i W z_i)` and :math:`f_i = \sum_t s_{
 .. math:: -\nabla L(W) = \frac1n \sum_i \sigma(-f_i) \Big(\sum_t s_{i,t}(\gamma_{i,t} - f_i)\, x_{i,t}\Big) z_i^\top .
 
 Attention concentrates on one token, :math:`s_{i,t} \to e^{-\|W\|\cdot\text{margin}}`, and :math:`\gamma - f` is then a difference of
-nearly equal
-numbers: computed as written, it is rounding error from a norm of about 40 on, and normalising the gradient blows that up to full size.
-Here every
-quantity is a difference to the most attended token *top*: :math:`\delta_t = \gamma_t - \gamma_{top}`, :math:`e = \sum_t s_t\delta_t`,
-:math:`s_t(\gamma_t - f) = s_t(\delta_t - e)`; and :math:`s_t` is kept as :math:`e^{\log s_t - C}` with one C a trial, which the
-normalisation
-cancels. The direction is exact for any norm of W.
+nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on, and normalising the gradient blows that up to
+full size. Here every quantity is a difference to the most attended token *top*: :math:`\delta_t = \gamma_t - \gamma_{top}`,
+:math:`e = \sum_t s_t\delta_t`, :math:`s_t(\gamma_t - f) = s_t(\delta_t - e)`; and :math:`s_t` is kept as :math:`e^{-C} s_t` with one C a
+trial, which the normalisation cancels. The direction is exact for any norm of W.
 
 Source: the model is that of :cite:t:`tarzanagh2023transformers`; normalised descent is studied by :cite:t:`vasudeva2025implicit`.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -66,23 +64,41 @@ def descent_direction(
         M ``[*trials, d, d_z]`` and C ``[*trials]``; ``M * C.exp()[..., None, None]`` is the negative gradient. M is exact to rounding even
         where the gradient underflows. M = 0 if all scores of each input are equal.
     """
-    logits = (instance.tokens @ (instance.query @ W.mT)[..., None]).squeeze(-1)
-    top = logits.argmax(-1, keepdim=True)
-    log_s = logits.log_softmax(-1)
-    top_score = instance.scores.gather(-1, top)
-    delta = instance.scores - top_score
-    same = delta == 0
-    masked = log_s.masked_fill(same, -torch.inf)
-    C = masked.amax((-2, -1)).nan_to_num(neginf=0.0)
-    scaled = (masked - C[..., None, None]).exp()  # e^-C s_t, zero where delta is
-    excess = (scaled * delta).sum(-1, keepdim=True)  # e^-C e
-    e = excess * C.exp()[..., None, None]
-    coefficient = torch.where(same, -log_s.exp() * excess, scaled * (delta - e))
-    coefficient = coefficient.scatter(-1, top, 0.0)
-    coefficient = coefficient.scatter(-1, top, -coefficient.sum(-1, keepdim=True))  # coefficients sum to zero, exactly
-    weighted = coefficient * torch.sigmoid(-(top_score + e)) / coefficient.shape[-2]
-    pulled = (weighted[..., None, :] @ instance.tokens).squeeze(-2)
-    return pulled.mT @ instance.query, C
+    shape, inputs = W.shape, instance.tokens.shape[-3]
+    M, C = _Descent(instance).direction(W.reshape(-1, *shape[-2:]))
+    return M.reshape(shape), (C - math.log(inputs)).reshape(shape[:-2])
+
+
+class _Descent:
+    """The data of an instance laid out for many steps: one batch dimension, and both layouts of the tokens."""
+
+    def __init__(self, instance: Instance):
+        n, T, d = instance.tokens.shape[-3:]
+        self.tokens = instance.tokens.reshape(-1, T, d)  # [trials n, T, d]
+        self.columns = self.tokens.mT.contiguous()
+        self.query = instance.query.reshape(-1, n, instance.query.shape[-1])
+        self.scores = instance.scores.reshape(-1, n, T)
+
+    def direction(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """M ``[trials, d, d_z]`` and C ``[trials, 1, 1]``: the negative gradient is e^C M / n. Few operations: problems are small."""
+        shape = self.scores.shape
+        asked = torch.bmm(self.query, W.mT).reshape(-1, W.shape[1], 1)
+        logits = torch.bmm(self.tokens, asked).view(shape)
+        highest, top = logits.max(-1, keepdim=True)
+        gap = logits.sub_(highest)
+        share = gap.exp()
+        top_share = share.sum(-1, keepdim=True).reciprocal_()
+        share.mul_(top_share)  # attention s
+        top_score = self.scores.gather(-1, top)
+        delta = self.scores - top_score
+        gap.masked_fill_(delta == 0, -torch.inf)
+        C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
+        scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
+        excess = scaled.sum(-1, keepdim=True)  # e^-C e
+        slope = torch.addcmul(top_score, excess, C.exp()).neg_().sigmoid_()  # -l'(f)
+        coefficient = torch.addcmul(scaled, share, excess, value=-1).mul_(slope)  # e^-C s (delta - e)
+        pulled = torch.bmm(self.columns, coefficient.view(-1, shape[-1], 1)).view(*shape[:2], -1)
+        return torch.bmm(pulled.mT, self.query), C
 
 
 def normalised_descent(instance: Instance, state: State, *, steps: int, rate: float = 0.1) -> State:
@@ -97,11 +113,11 @@ def normalised_descent(instance: Instance, state: State, *, steps: int, rate: fl
         ValueError: ``steps`` is negative or ``rate`` not positive.
     """
     _check(steps, rate)
-    W = state.W.clone()
+    W, data = state.W.reshape(-1, *state.W.shape[-2:]).clone(), _Descent(instance)
     for _ in range(steps):
-        M, _ = descent_direction(instance, W)
-        W += M * (rate / torch.linalg.matrix_norm(M).clamp(min=1e-300))[..., None, None]
-    return State(W, state.step + steps)
+        M, _ = data.direction(W)
+        W.addcmul_(M, rate / torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True).clamp_(min=1e-300))
+    return State(W.reshape(state.W.shape), state.step + steps)
 
 
 def plain_descent(instance: Instance, state: State, *, steps: int, rate: float = 1.0) -> State:
@@ -111,11 +127,11 @@ def plain_descent(instance: Instance, state: State, *, steps: int, rate: float =
         ValueError: ``steps`` is negative or ``rate`` not positive.
     """
     _check(steps, rate)
-    W = state.W.clone()
+    W, data = state.W.reshape(-1, *state.W.shape[-2:]).clone(), _Descent(instance)
     for _ in range(steps):
-        M, C = descent_direction(instance, W)
-        W += M * (rate * C.exp())[..., None, None]
-    return State(W, state.step + steps)
+        M, C = data.direction(W)
+        W.addcmul_(M, C.exp() * (rate / instance.tokens.shape[-3]))
+    return State(W.reshape(state.W.shape), state.step + steps)
 
 
 def trajectory(instance: Instance, state: State, *, at: Iterable[int], rate: float = 0.1) -> Iterator[State]:
@@ -129,11 +145,6 @@ def trajectory(instance: Instance, state: State, *, at: Iterable[int], rate: flo
             raise ValueError(f"steps must increase from {state.step}, got {step}")
         state = normalised_descent(instance, state, steps=step - state.step, rate=rate)
         yield state
-
-
-def cosine(A: Float[Tensor, "*batch d d_z"], B: Float[Tensor, "*batch d d_z"]) -> Float[Tensor, "*batch"]:
-    r""":math:`\langle A, B\rangle / (\|A\|_F\|B\|_F)`; NaN if one is zero."""
-    return (A * B).sum((-2, -1)) / (torch.linalg.matrix_norm(A) * torch.linalg.matrix_norm(B))
 
 
 def _check(steps: int, rate: float) -> None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...citations import Source
 from ...experiment import Experiment, Result
+from ...linalg import cosine
 from ...rows import Arrays, Row
-from .dynamics import cosine, random_start, trajectory
+from .dynamics import random_start, trajectory
 from .pictures import local_convergence
 from .problem import Instance, constraints, published_instance
 from .solvers import frobenius_max_margin, nuclear_max_margin
@@ -51,7 +52,7 @@ class LocalConvergence(Experiment):
             "frobenius": torch.stack([frobenius_max_margin(c).W for c in pairs]),
             "nuclear": torch.stack([nuclear_max_margin(c).W for c in pairs]),
         }
-        curves = {name: torch.stack([cosine(state.W, target) for state in states], 1) for name, target in targets.items()}
+        curves = {name: torch.stack([cosine(state.W, target, dim=(-2, -1)) for state in states], 1) for name, target in targets.items()}
         for step in sorted({max(s for s in at if s <= 1000), self.steps}):
             for name, curve in curves.items():
                 values = curve[:, at.index(step)]
@@ -77,6 +78,6 @@ class LocalConvergence(Experiment):
         return local_convergence(result)
 
     @classmethod
-    def quick(cls) -> Self:
+    def quick(cls) -> "LocalConvergence":
         """Eight trials, 600 steps: about a second."""
         return cls(trials=8, steps=600)

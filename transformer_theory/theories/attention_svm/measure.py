@@ -20,9 +20,10 @@ from ...citations import Source
 from ...claims import Evidence
 from ...data.tokens import TokenData
 from ...errors import Infeasible, NotConverged
+from ...linalg import cosine
 from ...rows import Arrays, Row, assumption, finding, not_applicable
 from .alignment import alignment
-from .dynamics import State, cosine, start, trajectory
+from .dynamics import State, start, trajectory
 from .problem import Constraints, Instance, distinct_constraints, token_scores
 from .selection import first_step_condition, neighbour_gap, ties
 from .solvers import MaxMargin, frobenius_max_margin

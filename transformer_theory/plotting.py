@@ -189,6 +189,8 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
         bar: draw the colour bar.
     Returns:
         The image.
+    Raises:
+        ValueError: the matrix has another rank than two.
     """
     values = np.asarray(matrix, dtype=float)
     if values.ndim != 2:

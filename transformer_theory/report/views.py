@@ -39,6 +39,7 @@ def views(result: Result) -> list[str]:
 
 
 def view_of(row: Row) -> str:
+    """The view of the data that a row was measured on: "raw" or the name of a network."""
     return row.get("model") or RAW
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -81,5 +81,5 @@ class Unrolled(Experiment):
         return figure
 
     @classmethod
-    def quick(cls) -> Self:
+    def quick(cls) -> "Unrolled":
         return cls(sequences=16, layers=6)

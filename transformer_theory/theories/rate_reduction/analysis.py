@@ -109,7 +109,7 @@ def class_ranks(features: Features) -> list[int]:
 
 
 def best_value(labels: Tensor, dim: int) -> float | None:
-    """ΔR at the optimum for these classes, None if there are more classes than dimensions."""
+    """ΔR at the optimum for these classes (labels ``[n]``), nats; None if there are more classes than dimensions."""
     sizes = torch.bincount(labels).tolist()
     return optimum(sizes, dim, eps=EPS).value if len(sizes) <= dim else None
 

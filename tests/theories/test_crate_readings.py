@@ -117,8 +117,14 @@ class Block:
         return self.bases
 
 
-def attention(tokens, output, bases, layer=0, **more):
-    return Observation("blocks.0.attention", layer, "attention", tokens, output, parent=Block(bases), **more)
+def feed(reducer, before, after, bases, layer=0, output=None):
+    """The two observations of a block in a forward pass: its attention, then the block itself."""
+    reducer.update(Observation("blocks.0.attention", layer, "attention", before, after - before, parent=Block(bases)), None)
+    reducer.update(Observation("blocks.0", layer, "features", before, after if output is None else output, attended=after), None)
+
+
+def standard(tokens):
+    return unit_norm(tokens - tokens.mean(-1, keepdim=True))
 
 
 def reading(reducer, **equal):
@@ -128,10 +134,10 @@ def reading(reducer, **equal):
 def test_compression_is_read_in_the_blocks_own_subspaces():
     bases = crate.random_subspaces(3, 12, 4, generator=generator())
     tokens = gaussian(2, 5, 12)
-    output = crate.exact_step(tokens, bases, kappa=2.0, eps=0.5) - tokens
+    stepped = crate.exact_step(tokens, bases, kappa=2.0, eps=0.5)
     reducer = crate.Compression()
-    reducer.update(attention(tokens, output, 7 * bases), None)  # the length of U does not matter
-    before, after = (float(subspace_coding_rate(unit_norm(z), bases, eps=0.1).mean()) for z in (tokens, tokens + output))
+    feed(reducer, tokens, stepped, 7 * bases)  # the length of U does not matter
+    before, after = (float(subspace_coding_rate(standard(z), bases, eps=readings.EPS).mean()) for z in (tokens, stepped))
     rows = reading(reducer)
     assert rows[readings.BEFORE]["value"] == pytest.approx(before)
     assert rows[readings.AFTER]["value"] == pytest.approx(after)
@@ -142,13 +148,13 @@ def test_compression_is_read_in_the_blocks_own_subspaces():
 def test_no_change_is_no_compression_and_a_gathering_is():
     bases, tokens = crate.random_subspaces(3, 12, 4, generator=generator()), gaussian(2, 5, 12)
     still, gather, stretch = crate.Compression(), crate.Compression(), crate.Compression()
-    still.update(attention(tokens, 0 * tokens, bases), None)
-    gather.update(attention(tokens, tokens.mean(1, keepdim=True) - tokens, bases), None)
-    stretch.update(attention(tokens, 2 * tokens, bases), None)
+    feed(still, tokens, tokens, bases)
+    feed(gather, tokens, tokens.mean(1, keepdim=True).expand_as(tokens), bases)
+    feed(stretch, tokens, 3 * tokens + 5, bases)
     assert reading(still)[readings.COMPRESSION]["value"] == pytest.approx(0, abs=1e-12)
     assert reading(gather)[readings.COMPRESSION]["value"] > 0.5
     assert reading(gather)[readings.COMPRESSION]["null"] > 0.5  # in any subspace: that is what the null is for
-    assert reading(stretch)[readings.COMPRESSION]["value"] == pytest.approx(0, abs=1e-12)  # length is not counted
+    assert reading(stretch)[readings.COMPRESSION]["value"] == pytest.approx(0, abs=1e-12)  # neither length nor mean is counted
     assert reading(stretch)[readings.GROWTH]["value"] > 0.1
 
 
@@ -157,7 +163,7 @@ def test_a_step_along_the_subspaces_stands_out_from_the_null():
     bases = crate.random_subspaces(2, 24, 4, generator=generator(5))
     tokens = gaussian(4, 16, 24)
     reducer = crate.Compression()
-    reducer.update(attention(tokens, -tokens @ bases[0] @ bases[0].T, bases), None)
+    feed(reducer, tokens, tokens - tokens @ bases[0] @ bases[0].T, bases)
     row = reading(reducer)[readings.COMPRESSION]
     assert row["value"] > row["null"] + 0.2
 
@@ -165,13 +171,12 @@ def test_a_step_along_the_subspaces_stands_out_from_the_null():
 def test_key_projections_stand_in_for_subspaces():
     key = gaussian(2, 12, 4)
     query = gaussian(2, 12, 4, seed=1)
-    tokens = gaussian(3, 5, 12)
-    seen = Observation(
-        "attention", 0, "attention", tokens, 0.5 * tokens.flip(1), key=torch.zeros(3, 2, 5, 4), bilinear=key @ query.mT, parent=object()
-    )
+    tokens, after = gaussian(3, 5, 12), gaussian(3, 5, 12, seed=2)
+    bilinear, keys = key @ query.mT, torch.zeros(3, 2, 5, 4)
     by_key, by_block = crate.Compression(), crate.Compression()
-    by_key.update(seen, None)
-    by_block.update(attention(tokens, 0.5 * tokens.flip(1), key), None)
+    by_key.update(Observation("attention", 0, "attention", tokens, tokens, key=keys, bilinear=bilinear, parent=object()), None)
+    by_key.update(Observation("blocks.0", 0, "features", tokens, after, attended=after), None)
+    feed(by_block, tokens, after, key)
     for quantity, row in reading(by_key).items():
         assert row["value"] == pytest.approx(reading(by_block)[quantity]["value"])
     assert "key projections" in reading(by_key)[readings.BEFORE]["note"]
@@ -179,23 +184,19 @@ def test_key_projections_stand_in_for_subspaces():
 
 def test_blocks_without_subspaces_are_skipped():
     reducer = crate.Compression()
-    reducer.update(Observation("a", 0, "attention", gaussian(2, 5, 12), gaussian(2, 5, 12), parent=object()), None)
+    tokens = gaussian(2, 5, 12)
+    reducer.update(Observation("a", 0, "attention", tokens, tokens, parent=object()), None)
+    reducer.update(Observation("blocks.0", 0, "features", tokens, tokens, attended=tokens), None)
     assert list(reducer.compute()) == []
 
 
 def test_streaming_is_the_whole_and_merging_adds():
     bases, tokens = crate.random_subspaces(3, 12, 4, generator=generator()), gaussian(40, 5, 12)
-    output, features = 0.3 * gaussian(40, 5, 12, seed=1), gaussian(40, 5, 12).relu()
+    after, features = tokens + 0.3 * gaussian(40, 5, 12, seed=1), gaussian(40, 5, 12).relu()
     whole, parts, others = crate.reducers(), crate.reducers(), crate.reducers()
-
-    def feed(reducers, part):
+    for reducers, part in ((whole, slice(0, 40)), (parts, slice(0, 15)), (others, slice(15, 40))):
         for reducer in reducers:
-            reducer.update(attention(tokens[part], output[part], bases, layer=1), None)
-            reducer.update(Observation("blocks.1", 1, "features", tokens[part], features[part]), None)
-
-    feed(whole, slice(0, 40))
-    feed(parts, slice(0, 15))
-    feed(others, slice(15, 40))
+            feed(reducer, tokens[part], after[part], bases, layer=1, output=features[part])
     for one, some, rest in zip(whole, parts, others):
         some.merge(rest)
         values = [[row[k] for row in r.compute() for k in ("value", "null") if k in row] for r in (one, some)]

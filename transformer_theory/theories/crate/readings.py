@@ -1,7 +1,7 @@
 r"""What the theory of CRATE reads in any trained network: does attention compress towards its own subspaces, and are the tokens sparse?
 
-For a module in which attention was computed, Z is what it read and Z+ = Z + (what it returned): the block's own step. With tokens scaled
-to norm one,
+Z is the residual stream before the attention of a block, Z+ after it. With each token centred and scaled to norm one (a layer norm without
+parameters, for networks read their stream through one),
 
     compression = 1 - R^c(Z+; U_[K]) / R^c(Z; U_[K]),
 
@@ -9,7 +9,7 @@ U_k an orthonormal basis of the columns of the block's matrices (``subspaces()``
 projections. Scaling removes what a mere change of length does to a rate. Null: the same with random orthonormal U_k, for averaging tokens
 makes them alike in *any* subspace. The change of R^c without scaling is given as well: its sign is the subject of :cite:t:`hu2024indepth`.
 
-Source: :cite:t:`yu2023white` (both curves, layer by layer). The rate uses eps^2 = .01, as the released measurements do.
+Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from ...probes import Observation
 from ...rows import Row
 from .problem import nonzeros, random_subspaces
 
-EPS = 0.1
+EPS = 0.5  # as in the unrolled model; at the released measurements' .1 the logarithm hides most of a change
 SEQUENCES = 64  # of a forward pass, evenly spaced: enough for a mean over sequences
 COMPRESSION = "compression by attention"
 BEFORE, AFTER, GROWTH, NONZEROS = (
@@ -45,35 +45,36 @@ class Compression:
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.sums: dict[
-            int, Tensor
-        ] = {}  # layer -> sequences, then (before, after, before and after unscaled) in U and in random subspaces
-        self.bases: dict[int, str] = {}  # layer -> where the subspaces come from
+        # by layer: sequences, then R^c (before, after, both without scaling) summed, in U and in random subspaces
+        self.sums: dict[int, Tensor] = {}
+        # by layer: subspaces of the attention last seen there, and where they come from
+        self.bases: dict[int, tuple[Tensor, str]] = {}
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
-        """Adds one attention block of one forward pass."""
-        found = _subspaces(seen) if seen.kind == "attention" and seen.output.shape == seen.tokens.shape else None
-        if found is None:
+        """Keeps the subspaces of an attention block; adds the streams before and after it when its layer is seen."""
+        if seen.kind == "attention" and (found := _subspaces(seen)) is not None:
+            self.bases[seen.layer] = found
+        elif seen.kind == "features" and seen.attended is not None and seen.layer in self.bases:
+            self._add(seen.layer, seen.tokens, seen.attended)
+
+    def _add(self, layer: int, before: Tensor, after: Tensor) -> None:
+        bases = self.bases[layer][0]
+        if before.shape != after.shape or before.shape[-1] != bases.shape[1] or not bool(torch.isfinite(after).all()):
             return
-        bases, origin = found
-        chosen = torch.linspace(0, len(seen.tokens) - 1, min(SEQUENCES, len(seen.tokens))).round().long()
-        tokens = seen.tokens[chosen].double()
-        after = tokens + seen.output[chosen].double()
-        if not bool(torch.isfinite(after).all()):
-            return
+        chosen = torch.linspace(0, len(before) - 1, min(SEQUENCES, len(before))).round().long()
+        raw = torch.stack([before[chosen], after[chosen]]).double()
+        states = torch.cat([unit_norm(raw - raw.mean(-1, keepdim=True)), raw])
         other = random_subspaces(*bases.shape, generator=torch.Generator().manual_seed(0)).to(bases.device)
-        states = torch.stack([unit_norm(tokens), unit_norm(after), tokens, after])
         rates = [subspace_coding_rate(states, frames, eps=EPS).sum(-1).cpu() for frames in (bases, other)]
-        sums = torch.cat([torch.tensor([float(len(tokens))], dtype=torch.float64), *rates])
-        self.sums[seen.layer] = self.sums.get(seen.layer, torch.zeros(9, dtype=torch.float64)) + sums
-        self.bases[seen.layer] = origin
+        sums = torch.cat([torch.tensor([float(len(chosen))], dtype=torch.float64), *rates])
+        self.sums[layer] = self.sums.get(layer, torch.zeros(9, dtype=torch.float64)) + sums
 
     def compute(self) -> Sequence[Row]:
-        """Four rows a layer: R^c before and after (nats, tokens of norm one), compression, and growth with the scale kept."""
+        """Four rows a layer: R^c before and after (nats, centred tokens of norm one), compression, and growth with the scale kept."""
         rows: list[Row] = []
         for layer, sums in sorted(self.sums.items()):
             (before, after, raw, raw_after), null = (sums[1:5] / sums[0]).tolist(), (sums[5:] / sums[0]).tolist()
-            note = f"in the subspaces of {self.bases[layer]}; null: random subspaces"
+            note = f"in the subspaces of {self.bases[layer][1]}; null: random subspaces"
             for quantity, value, nothing in (
                 (COMPRESSION, _drop(before, after), _drop(null[0], null[1])),
                 (BEFORE, before, null[0]),
@@ -85,9 +86,9 @@ class Compression:
 
     def merge(self, other: "Compression") -> None:
         """Adds what another reducer saw."""
+        self.bases |= other.bases
         for layer, sums in other.sums.items():
             self.sums[layer] = self.sums.get(layer, torch.zeros(9, dtype=torch.float64)) + sums
-            self.bases[layer] = other.bases[layer]
 
 
 class Sparsity:

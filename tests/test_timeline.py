@@ -97,11 +97,12 @@ def test_monotone_transforms_correlate_perfectly_and_opposites_negatively():
     assert found.checkpoints == 7
 
 
-def test_coefficient_agrees_with_scipy_with_ties():
+@pytest.mark.parametrize("checkpoints", [20, 100])
+def test_coefficient_agrees_with_scipy_with_ties(checkpoints):
     from scipy.stats import spearmanr
 
     draw = np.random.default_rng(0)
-    x, y = draw.integers(0, 5, 20).astype(float), draw.integers(0, 5, 20).astype(float)
+    x, y = draw.integers(0, 5, checkpoints).astype(float), draw.integers(0, 5, checkpoints).astype(float)
     found = rank_correlations([curve("x", x), curve("y", y)], generator=generator(), draws=10)
     assert found.values[0][1] == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
 

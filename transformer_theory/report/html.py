@@ -118,7 +118,8 @@ def _section(result: Result, theory: Theory, models: Sequence[str]) -> dict[str,
         parts.append(
             {
                 "view": name,
-                "rows": [row for row in measured if not wording.absent(row)],
+                "rows": sorted((row for row in measured if not wording.absent(row)), key=lambda row: row["quantity"] != theory.answer),
+                "answer": next((row for row in measured if row["quantity"] == theory.answer and not wording.absent(row)), None),
                 "reasons": reasons,
                 "assumptions": [(row["quantity"].removeprefix(ASSUMPTION), row) for row in rows if row["quantity"].startswith(ASSUMPTION)],
                 "figure": None if len(reasons) == len(measured) else _drawn(theory, view(result, name), f"{theory.name}-{name}"),

@@ -45,6 +45,8 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
             said, (measured, verdict, source) = _said(line), _cells(line)
             if before is not None and said == _said(before):
                 said = "the same"
+            elif before is not None and line.row and before.row and line.row["quantity"] == before.row["quantity"] != "all":
+                said = wording.prediction(line.row) if not wording.absent(line.row) else said
             if before is not None and source == _cells(before)[2]:
                 source = Text("″" if source.plain else "")
             made.add_row(head, Text(said if line.view == RAW else f"{wording.subject(line.view)}: {said}"), measured, verdict, source)

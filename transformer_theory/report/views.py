@@ -180,7 +180,8 @@ def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
     """The series that stand for the theories, then the few of the network's own readings that everybody knows."""
     orders = [(theory.name, theory.order_parameter) for theory in theories if theory.order_parameter]
     read = dict.fromkeys(row["quantity"] for row in result.table if row.get("step") is not None and row["theory"] == "network")
-    known = [("network", name) for word in ("accuracy", "loss", "stable rank", "rank-collapse") for name in read if word in name.lower()]
+    words = ("accuracy", "loss", "stable rank", "rank-collapse")
+    known = [("network", found[0]) for word in words if (found := [name for name in read if word in name.lower()])]
     return series(result, [*orders, *dict.fromkeys(known)])
 
 

@@ -62,7 +62,7 @@ def test_alignment_does_not_depend_on_scale_or_coordinates():
         (gaussian(4, 4), gaussian(3, 1, 4), "single token"),
         (torch.zeros(4, 4, dtype=torch.float64), gaussian(3, 5, 4), "W is zero"),
         (gaussian(4, 4), torch.ones(3, 5, 4, dtype=torch.float64), "all tokens of an input are equal"),
-        (torch.diag(torch.tensor([1.0, 0, 0, 0])).double(), torch.eye(4).double()[None], "same score"),
+        (torch.diag(torch.tensor([1.0, 0, 0, 0])).double(), torch.eye(4).double()[None], "different tokens the same"),
     ],
 )
 def test_where_there_is_no_direction_it_says_why(W, x, reason, generator):
@@ -178,7 +178,6 @@ def test_narrow_tokens_are_mostly_infeasible():
         (TokenData(gaussian(8, 3, 2), labels=torch.arange(8) % 2, query=torch.zeros(8, 2, dtype=torch.float64)), "infeasible"),
         (TokenData(1e150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),
         (TokenData(1e-150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),
-        (TokenData(gaussian(12, 4, 3, dtype=torch.float32), labels=torch.arange(12) % 2), ""),
     ],
 )
 def test_any_valid_data_give_rows_and_a_figure_never_an_exception(data, reason):

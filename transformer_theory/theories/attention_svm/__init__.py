@@ -10,6 +10,7 @@ optimality ·
 """
 
 from ...citations import Source
+from ...errors import Infeasible, NotConverged
 from ...theory import Theory
 from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
 from .claims import CLAIMS
@@ -67,9 +68,11 @@ __all__ = [
     "AlignmentReducer",
     "Constraints",
     "Farkas",
+    "Infeasible",
     "Instance",
     "LocalConvergence",
     "MaxMargin",
+    "NotConverged",
     "State",
     "alignment",
     "constraints",

@@ -109,10 +109,12 @@ def _to_own_selection(W: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, fl
     try:
         solution = frobenius_max_margin(pairs, tol=1e-9)
     except Infeasible:
-        return None, None, len(pairs), "infeasible: two different tokens have the same score"
+        return None, None, len(pairs), "infeasible: W scores two different tokens the same"
     except NotConverged:
         return None, None, len(pairs), "nearly tied scores: the max-margin direction cannot be resolved in float64"
     margin = float(pairs.margins(W).min() / W.norm()) * solution.norm
+    if margin <= 0:
+        return None, None, len(pairs), "tied: W scores two different tokens the same"
     return float(cosine(W, solution.W)), margin, len(pairs), ""
 
 

@@ -126,7 +126,6 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
         return
     instance, (n, T, d) = task.instance, task.instance.tokens.shape
     tied = ties(instance.scores, instance.tokens)
-    clear = instance[(~tied).nonzero().squeeze(-1)]
     yield Row(
         theory=NAME,
         quantity="accuracy of the linear head on mean tokens",
@@ -142,9 +141,10 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
         source=SOURCE,
         note="share of inputs in which no different token scores as high; the others are left out",
     )
-    if not len(clear.tokens):
+    if bool(tied.all()):
         yield not_applicable(NAME, "no input has a single best token")
         return
+    clear = instance[(~tied).nonzero().squeeze(-1)]
     sizes, shares = feasible_shares(clear, generator)
     subset, optimal = grow_feasible(clear, generator)
     yield from _feasibility(sizes, shares, len(subset), T, d)

@@ -1,0 +1,63 @@
+"""
+Gradient descent finds a support vector machine
+===============================================
+
+One attention head, trained by normalised gradient descent on random tokens, turns towards the max-margin direction of the tokens
+that it selects: in the Frobenius norm, not in the nuclear norm. A head with random weights has a direction too, so there is a null.
+"""
+
+import torch
+
+from transformer_theory import attention_svm
+from transformer_theory.linalg import cosine
+from transformer_theory.plotting import axes, heatmap, line, null_band, style
+
+generator = torch.Generator().manual_seed(0)
+
+# %%
+# Six inputs of eight tokens in ten dimensions; each token has a score, and the best one is not always the one that descent finds.
+
+instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, generator=generator)
+begin = attention_svm.random_start(instance, generator=generator)
+steps = [0, 10, 20, 50, 100, 200, 300, 500, 700, 1000, 1500, 2000]
+states = list(attention_svm.trajectory(instance, begin, at=steps))
+end = states[-1]
+selected = instance.selected(end.W)
+print("selected tokens:", selected.tolist(), " best tokens:", instance.optimal().tolist())
+
+# %%
+# The max-margin solutions of the selected tokens, each with its optimality conditions verified.
+
+constraints = attention_svm.constraints(instance.tokens, instance.query, selected)
+frobenius = attention_svm.frobenius_max_margin(constraints)
+nuclear = attention_svm.nuclear_max_margin(constraints)
+print(f"Frobenius: rank {frobenius.rank}, KKT residual {frobenius.kkt:.0e};  nuclear: rank {nuclear.rank}, {nuclear.kkt:.0e}")
+optimal = attention_svm.locally_optimal(instance.scores, selected, constraints, frobenius)
+print("every selected token scores above its neighbours:", bool(optimal.all()))
+
+# %%
+# A selection that no matrix can make comes with a proof.
+
+narrow = attention_svm.cross_attention(inputs=12, tokens=6, dim=3, generator=generator)
+random = attention_svm.random_selection(narrow, generator=generator)
+try:
+    attention_svm.frobenius_max_margin(attention_svm.constraints(narrow.tokens, narrow.query, random))
+except attention_svm.Infeasible as error:
+    print(error)
+
+# %%
+# Cosine to both solutions beside the null, and the attention at the end.
+
+read = attention_svm.alignment(end.W, instance.tokens, instance.query, generator=generator, draws=8)
+with style():
+    figure, (left, right) = axes(1, 2)
+    line(left, steps, [float(cosine(s.W, frobenius.W)) for s in states], name="attention_svm", label="Frobenius")
+    line(left, steps, [float(cosine(s.W, nuclear.W)) for s in states], name="scan_snap", label="nuclear")
+    null_band(left, read.null)
+    left.set(title="Cosine of W to the max-margin solution", xlabel="step")
+    left.legend(loc="lower right")
+    heatmap(right, instance.attention(end.W), "attention", vmin=0, vmax=1, cmap="Blues")
+    right.scatter(instance.optimal(), range(6), s=22, facecolors="none", edgecolors="#D55E00")
+    right.set(title="Attention (best token ringed)", xlabel="token", ylabel="input")
+print(f"cosine {read.cosine:.3f}, null {read.null:.3f}")
+figure.savefig("attention_svm.png", dpi=150)

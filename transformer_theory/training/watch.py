@@ -1,0 +1,169 @@
+"""Training that every theory watches: at chosen steps the order parameters are read on held-out sequences, beside their nulls.
+
+A quantity whose reducer computes no null itself is given what untrained networks of the same recipe read on the same sequences
+("random weights"), layer by layer and head by head.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..data.tokens import TokenData
+from ..models import build
+from ..probes import AttentionMaps, AttentionStatistics, Geometry, Reducer, probe
+from ..rows import Arrays, Row
+from .loop import accuracy, train
+from .recipes import Recipe
+
+PROBED = 256  # held-out sequences on which the order parameters are read
+PICTURED = 6  # of them, those whose attention maps are kept
+READINGS = 14  # checkpoints over the training
+MAPS = 5  # of them, those whose attention maps are kept
+UNTRAINED = 3  # networks behind the null "random weights"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A trained network with its timeline.
+
+    Attributes:
+        model: trained, in evaluation mode.
+        rows: the readings, with ``model`` and ``step``.
+        arrays: ``network/<name>/{steps, attention, features}`` and what they were read on.
+        seconds: wall time of training and reading.
+    """
+
+    model: nn.Module
+    rows: list[Row]
+    arrays: Arrays
+    seconds: float
+
+
+def checkpoints(steps: int, readings: int = READINGS) -> tuple[int, ...]:
+    """Steps at which to read: 0, the last, and between them denser at the start, where most happens (uniform in the square root).
+
+    >>> checkpoints(100, 5)
+    (0, 6, 25, 56, 100)
+    """
+    return tuple(sorted({round(steps * (i / (readings - 1)) ** 2) for i in range(readings)}))
+
+
+def watched_training(
+    recipe: Recipe,
+    train_data: TokenData,
+    held_out: TokenData,
+    *,
+    reducers: Callable[[], Sequence[Reducer]],
+    steps: int,
+    seed: int,
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
+) -> Watched:
+    """Trains the recipe's network on ``train_data`` and reads ``reducers`` on the first held-out sequences while it trains.
+
+    Args:
+        recipe: network and settings.
+        train_data, held_out: with labels; ``[n, seq, dim]`` tokens.
+        reducers: makes fresh reducers (the theories' order parameters); attention statistics and geometry are added.
+        steps: optimiser steps.
+        seed: of initial weights, batches and dropout.
+        device: where to train.
+        progress: called with one line at each reading.
+    Returns:
+        The network, the rows of every reading (with nulls), and arrays for pictures.
+    Raises:
+        NotConverged: the loss became infinite or NaN.
+        ValueError: data without labels, or settings out of range.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = build(lambda: recipe.build(train_data), generator)
+    probed = held_out[:PROBED]
+    at = checkpoints(steps)
+    pictured = {at[round(i * (len(at) - 1) / (MAPS - 1))] for i in range(MAPS)} if len(at) > MAPS else set(at)
+    own = _own(reducers)
+    rows: list[Row] = []
+    maps: dict[int, np.ndarray] = {}
+
+    def watch(step: int, network: nn.Module) -> None:
+        rows.extend(_read(network, probed, own, name=recipe.name, step=step))
+        right = accuracy(network, held_out)
+        rows.append(Row(theory="network", quantity="accuracy", value=right, model=recipe.name, step=step))
+        if step in pictured:
+            maps[step] = _maps(network, probed)
+        if progress:
+            progress(f"{recipe.name}: step {step} of {steps}, held-out accuracy {right:.1%}")
+
+    trained = train(
+        model,
+        train_data,
+        held_out,
+        steps=steps,
+        learning_rate=recipe.learning_rate,
+        batch_size=recipe.batch_size,
+        generator=generator,
+        at=at,
+        watch=watch,
+        device=device,
+    )
+    _fill_nulls(rows, recipe, train_data, probed, reducers, generator, device)
+    for before, step in zip((0, *at), at[1:]):
+        loss = float(trained.losses[before:step].mean())
+        rows.append(
+            Row(theory="network", quantity="training loss", value=loss, model=recipe.name, step=step, note="mean since last reading")
+        )
+    arrays = Arrays(
+        {
+            f"network/{recipe.name}/steps": np.array(sorted(maps)),
+            f"network/{recipe.name}/attention": np.stack([maps[step] for step in sorted(maps)]),
+        }
+    )
+    return Watched(trained.model, rows, arrays, trained.seconds)
+
+
+def _own(reducers: Callable[[], Sequence[Reducer]]) -> list[Reducer]:
+    return [*reducers(), AttentionStatistics(), Geometry()]
+
+
+def _inputs(model: nn.Module, data: TokenData) -> torch.Tensor:
+    parameter = next(model.parameters())
+    return data.tokens.to(parameter.device, parameter.dtype)
+
+
+def _read(model: nn.Module, data: TokenData, reducers: Sequence[Reducer], *, name: str, step: int) -> list[Row]:
+    """One reading: a forward pass of all probed sequences."""
+    with probe(model, reducers, name=name) as p, torch.no_grad():
+        p.labels, p.step = data.labels, step
+        model(_inputs(model, data))
+    return p.result().table
+
+
+def _maps(model: nn.Module, data: TokenData) -> np.ndarray:
+    """Attention maps of the pictured sequences, ``[layers, heads, sequences, queries, keys]`` float32."""
+    keeper = AttentionMaps(keep=PICTURED)
+    with probe(model, [keeper]) as p, torch.no_grad():
+        model(_inputs(model, data[:PICTURED]))
+    arrays = p.result().arrays
+    return np.stack([arrays[name].swapaxes(0, 1) for name in sorted(arrays)]).astype(np.float32)
+
+
+def _fill_nulls(rows, recipe: Recipe, train_data: TokenData, probed: TokenData, reducers, generator: torch.Generator, device: str) -> None:
+    """Gives each row without a null the mean reading of untrained networks at the same layer and head."""
+    lacking = {_place(row) for row in rows if row.get("null") is None and row["quantity"] not in ("accuracy", "training loss")}
+    if not lacking:
+        return
+    readings: dict[tuple, list[float]] = {}
+    for _ in range(UNTRAINED):
+        untrained = build(lambda: recipe.build(train_data), generator).to(device).eval()
+        for row in _read(untrained, probed, _own(reducers), name="", step=0):
+            if row["value"] is not None:
+                readings.setdefault(_place(row), []).append(row["value"])
+    for row in rows:
+        if row.get("null") is None and (place := _place(row)) in lacking and place in readings:
+            row["null"] = float(np.mean(readings[place]))
+
+
+def _place(row: Row) -> tuple:
+    return row["theory"], row["quantity"], row.get("layer"), row.get("head")

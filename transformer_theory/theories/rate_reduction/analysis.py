@@ -120,7 +120,7 @@ def _assumptions(features: Features, ranks: list[int]) -> Iterator[Row]:
     sizes = torch.bincount(features.labels).tolist()
     words = f"The classes span {sum(ranks)} dimensions in total; the space has {d}"
     statement = "the classes have room: their ranks add up to at most d"
-    yield assumption(NAME, statement, sum(ranks) <= d, value=sum(ranks), source=MCR2, note=words)
+    yield assumption(NAME, statement, sum(ranks) <= d, value=float(sum(ranks)), source=MCR2, note=words)
     margin = min(largest_rank(size, n, d, eps=EPS) / max(rank, 1) for size, rank in zip(sizes, ranks))
     statement = "the distortion is small: eps^4 < (n_j/n) d^2/r_j^2 for each class"
     words = "The smallest ratio of the two sides' square roots; it must exceed 1"

@@ -78,7 +78,7 @@ def _geometry(generator: Generator) -> Evidence:
 
 
 def _geometry_control(generator: Generator) -> Evidence:
-    features, labels, gradient = maximise((10,) * 5, (2,) * 5, 3, eps=EPS, generator=generator, steps=50)
+    features, labels, gradient = maximise((10,) * 5, (2,) * 5, 3, eps=EPS, generator=generator, steps=30)
     return Evidence(_disorder(features, labels), 1e-5, "<=", detail={"gradient": gradient})
 
 

@@ -96,7 +96,7 @@ def of_multi_head(*args, **kwargs) -> AttentionCall:
     if call["add_zero_attn"]:
         key, value = (functional.pad(x, (0, 0, 0, 1)) for x in (key, value))
 
-    def fitted(mask: Tensor | None, blank: float) -> Tensor | None:
+    def fitted(mask: Tensor | None, blank: float | bool) -> Tensor | None:
         """The mask with columns for the keys that were appended."""
         return None if mask is None else functional.pad(mask, (0, key.shape[2] - mask.shape[-1]), value=blank)
 

@@ -161,7 +161,8 @@ class ForwardPass(TorchFunctionMode):
         if attended is None and after.shape == tokens.shape:
             attended = after
         assert frame.layer is not None
-        self.emit(Observation(frame.name, frame.layer, "features", tokens, after, parent=frame.module, attended=attended))
+        # cloned, since the next block may change the stream in place
+        self.emit(Observation(frame.name, frame.layer, "features", tokens, after.clone(), parent=frame.module, attended=attended))
 
 
 @contextlib.contextmanager

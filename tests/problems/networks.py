@@ -1,0 +1,109 @@
+"""Small networks for probes, with every habit that probes must cope with, and a reducer that keeps what it sees."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from transformer_theory.models import build
+from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, Observation, probe
+
+WIDE = {"dim": 16, "depth": 2, "heads": 4}
+
+
+class Keep:
+    """A reducer that keeps observations."""
+
+    def __init__(self):
+        self.seen: list[Observation] = []
+        self.labels: list = []
+        self.resets = 0
+
+    def update(self, seen, labels):
+        self.seen.append(seen)
+        self.labels.append(labels)
+
+    def compute(self):
+        return [{"theory": "test", "quantity": "observations", "value": float(len(self.seen))}]
+
+    def reset(self):
+        self.seen, self.labels = [], []
+        self.resets += 1
+
+    def merge(self, other):
+        self.seen += other.seen
+
+    def of(self, kind: str) -> list[Observation]:
+        return [seen for seen in self.seen if seen.kind == kind]
+
+
+class Attention(nn.Module):
+    """Attention with every option of the fused kernel."""
+
+    def __init__(self, dim: int, heads: int, groups: int | None = None, **options):
+        super().__init__()
+        self.heads, self.groups, self.options = heads, groups or heads, options
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim * self.groups // heads)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x, dropout=0.0):
+        query = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        key, value = self.kv(x).unflatten(-1, (2, self.groups, -1)).permute(2, 0, 3, 1, 4)
+        options = {"enable_gqa": True, **self.options} if self.groups != self.heads else self.options
+        out = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, **options)
+        return self.out(out.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    """Attention with dropout, then an MLP; the residual stream is changed in place, as some code does."""
+
+    def __init__(self, dim: int, **options):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.attention = Attention(dim, 2, **options)
+        self.second = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Dropout(0.3), nn.Linear(2 * dim, dim))
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            x = x + self.attention(self.norm(x), 0.2 if self.training else 0.0)
+            return x + self.mlp(self.second(x))
+        x += self.attention(self.norm(x))
+        x += self.mlp(self.second(x))
+        return x
+
+
+class Net(nn.Module):
+    """Blocks in a ModuleList, and a head."""
+
+    def __init__(self, dim: int = 8, depth: int = 2, **options):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(dim, **options) for _ in range(depth))
+        self.head = nn.Linear(dim, 3)
+
+    def forward(self, x):
+        x = x.clone()
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+def built(make, seed: int = 0) -> nn.Module:
+    return build(make, torch.Generator().manual_seed(seed))
+
+
+def tokens(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def all_reducers() -> list:
+    from transformer_theory.theories import theories
+
+    return [*(r for theory in theories() for r in theory.reducers()), AttentionStatistics(), Geometry(), AttentionMaps()]
+
+
+def seen_in(model: nn.Module, *inputs, **options) -> Keep:
+    keep = Keep()
+    with probe(model, [keep], **options), torch.no_grad():
+        model(*inputs)
+    return keep

@@ -1,0 +1,212 @@
+"""Probes change nothing, see compiled models too, and make readings of forward passes."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+from tests.problems.networks import WIDE, Keep, Net, all_reducers, built, seen_in, tokens
+from transformer_theory.models import CRATE, ViT
+from transformer_theory.probes import AttentionStatistics, Geometry, probe
+
+# nothing is changed
+
+
+@pytest.mark.parametrize("make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE), Net])
+def test_training_is_bit_identical(make):
+    """Outputs, gradients and random state, in train mode with dropout, with every theory's reducers."""
+    results = []
+    for probed in (False, True):
+        model = built(make).train()
+        x, y = tokens(6, 9, 8 if isinstance(model, Net) else 4), torch.arange(6) % 3
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            with probe(model, all_reducers() if probed else [], every=1 if probed else 99) as p:
+                outputs = []
+                for _ in range(3):
+                    p.labels = y
+                    outputs.append(model(x))
+                    functional.cross_entropy(outputs[-1], y).backward()
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter -= 0.1 * parameter.grad
+            results.append([*outputs, *model.parameters(), torch.get_rng_state()])
+    assert len(results[0]) > 10
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def test_nothing_is_left_behind():
+    model = built(Net)
+    before = {name: (len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__)) for name, m in model.named_modules()}
+    fused = torch.backends.mha.get_fastpath_enabled()
+
+    class Broken(Keep):
+        def update(self, seen, labels):
+            raise RuntimeError("reducer failed")
+
+    with pytest.raises(RuntimeError, match="reducer failed"), probe(model, [Broken()]):
+        model(tokens(2, 5, 8))
+    with pytest.raises(RuntimeError), probe(model, [Keep()]):  # the model fails: a wrong width
+        model(tokens(2, 5, 7))
+    with pytest.raises(KeyError), probe(model, [Keep()]):
+        {}[model(tokens(2, 5, 8))]
+    after = {name: (len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__)) for name, m in model.named_modules()}
+    assert before == after
+    assert torch.backends.mha.get_fastpath_enabled() == fused
+
+
+def test_a_probe_works_again_after_a_failed_pass():
+    model = built(Net)
+    keep = Keep()
+    with probe(model, [keep]) as p:
+        with pytest.raises(RuntimeError):
+            model(tokens(2, 5, 7))
+        model(tokens(2, 5, 8))
+    assert len(keep.of("attention")) == 2
+    assert p.result().table[0]["step"] == 1
+
+
+def test_no_tensor_is_kept_alive():
+    model = built(Net)
+    gc.collect()
+    with probe(model, [AttentionStatistics(), Geometry()]) as p, torch.no_grad():
+        for _ in range(2):
+            model(tokens(3, 37, 8))
+    maps = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-2:] == (37, 37)]
+    assert not maps
+    assert len(p.result().table) == 2 * (2 * 2 * 4 + 2 * 3)
+
+
+# compiled models
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("how", ["wrapped", "in place", "blocks"])
+def test_compiled_models_are_seen(backend, how):
+    torch._dynamo.reset()
+    model = built(Net).eval()
+    x = tokens(2, 5, 8)
+    reference = seen_in(model, x)
+    with torch.no_grad():
+        plain = model(x)
+    if how == "wrapped":
+        model = torch.compile(model, backend=backend)
+    elif how == "in place":
+        model.compile(backend=backend)
+    else:
+        for block in model.blocks:
+            block.compile(backend=backend)
+    with torch.no_grad():
+        assert_close(model(x), plain)  # compiled before the probe opens
+        keep = Keep()
+        with probe(model, [keep], every=2) as p:
+            for _ in range(4):
+                assert_close(model(x), plain)
+        assert_close(model(x), plain)
+    assert [row["step"] for row in p.result().table] == [0, 2]
+    assert p.result().table[0]["model"] == "Net"
+    assert [s.module for s in keep.seen] == [s.module for s in reference.seen]
+    for seen, expected in zip(keep.of("attention"), reference.of("attention")):
+        assert_close(seen.weights, expected.weights)
+
+
+def test_passes_that_are_not_observed_stay_compiled():
+    torch._dynamo.reset()
+    runs = []
+
+    def backend(graph, inputs):
+        def run(*args):
+            runs.append(1)
+            return graph(*args)
+
+        return run
+
+    model = torch.compile(built(Net).eval(), backend=backend)
+    x = tokens(2, 5, 8)
+    with torch.no_grad():
+        model(x)
+        graphs = len(runs)
+        with probe(model, [Keep()], every=3):
+            for _ in range(6):
+                model(x)
+    assert graphs >= 1
+    assert len(runs) == graphs * 5  # one before, and four of six
+
+
+# readings
+
+
+def test_every_and_step_and_together():
+    model = built(Net).eval()
+    keep = Keep()
+    with probe(model, [keep], every=3, name="mine") as p, torch.no_grad():
+        for index in range(7):
+            if index == 3:
+                p.step = 300
+            model(tokens(2, 5, 8))
+        with p.together(step=1000):
+            model(tokens(2, 5, 8))
+            model(tokens(4, 5, 8))
+    rows = p.result().table
+    assert [(row["step"], row["value"], row["model"]) for row in rows] == [
+        (0, 4.0, "mine"),
+        (300, 4.0, "mine"),
+        (6, 4.0, "mine"),
+        (1000, 8.0, "mine"),
+    ]
+    assert keep.resets == 4
+
+
+def test_together_equals_one_large_pass():
+    model = built(lambda: ViT.for_tokens(9, 4, 3, **WIDE)).eval()
+    x = tokens(10, 9, 4)
+    with probe(model, [AttentionStatistics(), Geometry()]) as whole, torch.no_grad():
+        model(x)
+    with probe(model, [AttentionStatistics(), Geometry()]) as parts, torch.no_grad(), parts.together(0):
+        for chunk in x.split(4):
+            model(chunk)
+    for one, other in zip(whole.result().table, parts.result().table, strict=True):
+        assert {**one, "value": 0} == {**other, "value": 0}
+        assert_close(one["value"], other["value"], rtol=1e-5, atol=1e-7)
+
+
+def test_labels_belong_to_the_next_pass():
+    model = built(Net).eval()
+    keep = Keep()
+    with probe(model, [keep]) as p, torch.no_grad(), p.together():
+        p.labels = torch.tensor([0, 1])
+        model(tokens(2, 5, 8))
+        model(tokens(2, 5, 8))
+    assert [labels is None for labels in keep.labels] == [False] * 4 + [True] * 4
+
+
+def test_layers_choose_by_name():
+    model = built(Net).eval()
+    assert [s.module for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1*").seen] == ["blocks.1.attention", "blocks.1"]
+    assert [s.layer for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1").seen] == [1, 1]
+    assert [s.module for s in seen_in(model, tokens(2, 5, 8), layers="*.0.attention").seen] == ["blocks.0.attention"]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_errors_say_what_to_do():
+    model = built(Net)
+    with (
+        pytest.raises(ValueError, match=r"no attention was seen in Linear: .*scaled_dot_product_attention"),
+        probe(nn.Linear(2, 2), []) as p,
+    ):
+        p.model(tokens(3, 2))
+    with pytest.raises(ValueError, match=r"got 'blocks\.7'; there are: blocks\.0\.attention, blocks\.1\.attention"):
+        seen_in(model, tokens(2, 5, 8), layers="blocks.7")
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        probe(model, [], every=0)
+    with pytest.raises(ValueError, match="no forward pass of Net was observed"), probe(model, []) as p:
+        p.result()
+    with probe(model, []) as p:
+        p.labels = torch.zeros(3).long()
+        with pytest.raises(ValueError, match="labels must have one entry a sequence, 2, got 3"):
+            model(tokens(2, 5, 8))
+    with pytest.raises(ValueError, match=r"together\(\) must see at least one forward pass"), probe(model, []) as p, p.together():
+        pass

@@ -1,0 +1,168 @@
+"""Probes see what attention really computed, and the blocks around it."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.problems.networks import WIDE, Attention, Block, Keep, Net, built, seen_in, tokens
+from transformer_theory.attention import Factored, token_scores
+from transformer_theory.models import CRATE, ViT
+from transformer_theory.probes import AttentionStatistics, Geometry, probe
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.9},
+        {"groups": 1},
+        {"attn_mask": torch.arange(36).reshape(6, 6) % 5 != 1},
+        {"attn_mask": torch.arange(36.0).reshape(6, 6).masked_fill(torch.arange(36).reshape(6, 6) % 5 == 1, -math.inf)},
+        {"attn_mask": torch.tensor([True] * 4 + [False] * 2).expand(3, 1, 6, 6)},
+    ],
+    ids=["plain", "causal", "scale", "grouped", "boolean", "additive", "padding"],
+)
+def test_weights_and_values_reproduce_what_the_kernel_returned(options):
+    attention = built(lambda: Attention(8, 2, **options)).double()
+    x = tokens(3, 6, 8).double()
+    (seen,) = seen_in(nn.Sequential(attention), x).of("attention")
+    assert_close(seen.weights.sum(-1), torch.ones(3, 2, 6, dtype=torch.float64))
+    assert_close(attention.out((seen.weights @ seen.value).transpose(1, 2).flatten(-2)), seen.output)
+    assert_close(seen.tokens, x)
+    assert seen.parent is attention
+    if seen.allowed is not None:
+        assert bool((seen.weights.masked_fill(seen.allowed, 0) == 0).all())
+        assert bool((seen.weights > 0).eq(seen.allowed).all())
+
+
+def test_scores_are_bilinear_in_the_tokens():
+    """score(key token x, query token z) = x^T W z: for the library's networks and torch's own layer."""
+    vit, crate = built(lambda: ViT.for_tokens(9, 4, 3, **WIDE)), built(lambda: CRATE.for_tokens(9, 4, 3, **WIDE))
+    torch_layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, bias=False).eval()
+    for model in (vit, crate, nn.Sequential(torch_layer)):
+        for seen in seen_in(model, tokens(5, 9, 4)).of("attention"):
+            assert seen.bilinear is not None
+            scores = torch.einsum("bjd,hde,bie->bhij", seen.tokens, seen.bilinear, seen.tokens)
+            assert_close(scores.softmax(-1), seen.weights, rtol=1e-4, atol=1e-6)
+    K, Q = vit.blocks[0].attention.qkv.weight.unflatten(0, (3, 4, 4)).transpose(-1, -2)[[1, 0]].detach()
+    first = seen_in(vit, tokens(5, 9, 4)).of("attention")[0]
+    assert_close(first.weights, token_scores(first.tokens, Factored(K, Q, scale=0.5)).softmax(-1), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("masks", ["none", "padding", "boolean", "both", "additive", "per head"])
+@pytest.mark.parametrize("kind", ["plain", "other widths", "extra keys"])
+@pytest.mark.parametrize("asks_weights", [True, False])
+def test_multihead_attention_reports_the_same_weights(batch_first, masks, kind, asks_weights):
+    if kind == "other widths":
+        layer = nn.MultiheadAttention(8, 2, kdim=5, vdim=3, batch_first=batch_first)
+    else:
+        layer = nn.MultiheadAttention(8, 2, batch_first=batch_first, add_bias_kv=kind == "extra keys", add_zero_attn=kind == "extra keys")
+    layer = layer.double().eval()
+    q, k, v = (tokens(3, n, d).double() for n, d in ((6, 8), (7, layer.kdim), (7, layer.vdim)))
+    blocked = torch.arange(42).reshape(6, 7) % 5 == 1
+    padding = torch.tensor([[False] * 7, [False] * 6 + [True], [False] * 4 + [True] * 3])
+    options = {
+        "none": {},
+        "padding": {"key_padding_mask": padding},
+        "boolean": {"attn_mask": blocked},
+        "both": {"attn_mask": blocked, "key_padding_mask": padding},
+        "additive": {"attn_mask": torch.arange(42.0).reshape(6, 7).double() / 9},
+        "per head": {"attn_mask": torch.stack([blocked, ~blocked] * 3)},
+    }[masks]
+    order = (lambda x: x) if batch_first else (lambda x: x.transpose(0, 1))
+    said = layer(order(q), order(k), order(v), average_attn_weights=False, **options)[1]
+    model = nn.ModuleDict({"layer": layer})
+    model.forward = lambda: layer(order(q), order(k), order(v), need_weights=asks_weights, **options)
+    (seen,) = seen_in(model).of("attention")
+    assert_close(seen.weights, said)
+    assert_close(seen.tokens, q)
+    assert seen.output.shape == (3, 6, 8)
+    assert_close((seen.weights @ seen.value).transpose(1, 2).flatten(2) @ layer.out_proj.weight.T + layer.out_proj.bias, seen.output)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_encoder_is_seen_in_spite_of_its_fused_path(norm_first, batch_first, training):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).train(training)
+    x = tokens(4, 6, 8) if batch_first else tokens(6, 4, 8)
+    keep = Keep()
+    with torch.no_grad():
+        plain = model(x)
+        with probe(model, [keep, Geometry(), AttentionStatistics()]) as p:
+            probed = model(x)
+        again = model(x)
+    assert torch.equal(plain, again)
+    assert_close(plain, probed)  # to rounding: torch's fused layer is another kernel
+    assert torch.equal(plain, probed) or not training
+    assert [seen.layer for seen in keep.of("attention")] == [0, 1, 2]
+    assert [seen.module for seen in keep.of("features")] == ["layers.0", "layers.1", "layers.2"]
+    order = (lambda t: t) if batch_first else (lambda t: t.transpose(0, 1))
+    assert_close(keep.of("features")[0].tokens, order(x))
+    assert_close(keep.of("features")[2].output, order(probed))
+    for attention, block in zip(keep.of("attention"), keep.of("features")):
+        assert_close(block.attended, block.tokens + attention.output)
+    assert {row["quantity"] for row in p.result().table if row["theory"] == "network"} >= {"stable rank of the MLP's first matrix"}
+
+
+def test_blocks_are_seen_before_inside_and_after():
+    """The stream is changed in place afterwards; what was seen must not follow."""
+    model = built(Net).eval()
+    x = tokens(2, 5, 8)
+    keep = seen_in(model, x)
+    assert [(seen.kind, seen.layer, seen.module) for seen in keep.seen] == [
+        ("attention", 0, "blocks.0.attention"),
+        ("features", 0, "blocks.0"),
+        ("attention", 1, "blocks.1.attention"),
+        ("features", 1, "blocks.1"),
+    ]
+    stream = x
+    with torch.no_grad():
+        for block, attention, features in zip(model.blocks, keep.of("attention"), keep.of("features")):
+            assert torch.equal(features.tokens, stream)
+            assert torch.equal(attention.tokens, block.norm(stream))
+            inside = stream + block.attention(block.norm(stream))
+            assert_close(features.attended, inside)
+            stream = inside + block.mlp(block.second(inside))
+            assert_close(features.output, stream)
+
+
+@pytest.mark.parametrize("make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE)])
+def test_the_librarys_networks_show_their_stream(make):
+    keep = seen_in(built(make), tokens(5, 9, 4))
+    for attention, block in zip(keep.of("attention"), keep.of("features"), strict=True):
+        assert_close(block.attended, block.tokens + attention.output)
+    assert len(keep.of("features")) == 2
+
+
+def test_blocks_of_other_shapes():
+    plain = nn.Sequential(nn.Linear(8, 8), nn.Sequential(Block(8), Block(8), Block(8)), nn.Linear(8, 2))
+    assert [seen.module for seen in seen_in(plain, tokens(2, 5, 8)).of("features")] == ["1.0", "1.1", "1.2"]
+    single = Attention(8, 2)
+    (attention, block) = seen_in(single, tokens(2, 5, 8)).seen
+    assert (attention.module, attention.layer, block.kind, block.layer) == ("", 0, "features", 0)
+    shared = nn.ModuleList([Block(8)])
+    shared.forward = lambda x: shared[0](shared[0](shared[0](x)))
+    assert [seen.layer for seen in seen_in(shared, tokens(2, 5, 8)).of("features")] == [0, 1, 2]
+
+
+def test_several_attentions_of_a_block_count_their_heads_on():
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    keep = seen_in(decoder, tokens(3, 5, 8), tokens(3, 7, 8))
+    assert [(s.module, s.layer, s.first_head) for s in keep.of("attention")] == [
+        ("layers.0.self_attn", 0, 0),
+        ("layers.0.multihead_attn", 0, 2),
+        ("layers.1.self_attn", 1, 0),
+        ("layers.1.multihead_attn", 1, 2),
+    ]
+    assert keep.of("attention")[1].weights.shape == (3, 2, 5, 7)
+    statistics = AttentionStatistics()
+    with probe(decoder, [statistics]), torch.no_grad():
+        decoder(tokens(3, 5, 8), tokens(3, 7, 8))
+    assert {(row["layer"], row["head"]) for row in statistics.compute()} == {(layer, head) for layer in (0, 1) for head in range(4)}

@@ -1,0 +1,105 @@
+"""The reducers that belong to no theory: means of the metrics, mergeable, robust."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.problems.networks import Net, built, seen_in, tokens
+from transformer_theory import metrics
+from transformer_theory.attention import attention_weights
+from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, Observation, probe
+
+
+def test_attention_statistics_are_means_of_the_metrics():
+    model = built(Net).eval()
+    seen = seen_in(model, tokens(6, 5, 8)).of("attention")[0]
+    reducer = AttentionStatistics()
+    reducer.update(seen, None)
+    value = {(row["quantity"], row["head"]): row["value"] for row in reducer.compute()}
+    for head in range(2):
+        a = seen.weights[:, head]
+        assert_close(value["attention entropy", head], float(metrics.entropy(a).mean()), rtol=1e-5, atol=0)
+        assert_close(value["top-1 mass", head], float(metrics.top1_mass(a).mean()), rtol=1e-5, atol=0)
+        assert_close(value["effective support", head], float(metrics.effective_support(a).mean()), rtol=1e-5, atol=0)
+        assert_close(value["sink mass", head], float(metrics.sink_mass(a.mean(0))), rtol=1e-5, atol=0)
+    assert_close(seen.weights, attention_weights(seen.query, seen.key), rtol=1e-5, atol=1e-7)
+
+
+def test_rows_without_any_allowed_key_are_left_out():
+    whole, cut = AttentionStatistics(), AttentionStatistics()
+    a = torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.3, 0.5]]).expand(1, 1, 2, 3)
+    stream = torch.zeros(1, 3, 4)
+    blind = torch.cat([a, torch.zeros(1, 1, 1, 3)], 2)
+    whole.update(Observation("m", 0, "attention", stream, stream, weights=a), None)
+    cut.update(Observation("m", 0, "attention", stream, stream, weights=blind), None)
+    for one, other in zip(whole.compute(), cut.compute(), strict=True):
+        assert_close(one["value"], other["value"], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("make", [AttentionStatistics, Geometry, AttentionMaps])
+def test_merging_is_the_union(make):
+    model = built(Net).eval()
+    x = tokens(7, 5, 8)
+    whole, first, second = make(), make(), make()
+    for reducer, part in ((whole, x), (first, x[:3]), (second, x[3:])):
+        with probe(model, [reducer]), torch.no_grad():
+            model(part)
+    first.merge(second)
+    for one, other in zip(whole.compute(), first.compute(), strict=True):
+        assert_close(one["value"], other["value"], rtol=1e-5, atol=1e-7)
+    if make is AttentionMaps:
+        for name, maps in whole.arrays().items():
+            assert_close(maps, first.arrays()[name])
+    else:
+        assert whole.compute()
+
+
+def test_geometry_reads_stream_and_weights():
+    model = built(Net).eval()
+    reducer = Geometry()
+    with probe(model, [reducer]), torch.no_grad():
+        model(tokens(6, 5, 8))
+    features = seen_in(model, tokens(6, 5, 8)).of("features")
+    value = {(row["quantity"], row["layer"]): row["value"] for row in reducer.compute()}
+    for layer, seen in enumerate(features):
+        assert_close(value["rank-collapse residual", layer], float(metrics.rank_collapse_residual(seen.output).mean()), rtol=1e-5, atol=0)
+        rank = float(metrics.stable_rank(seen.output.flatten(0, 1).double()))
+        assert_close(value["stable rank of the features", layer], rank, rtol=1e-8, atol=0)
+        rank = float(metrics.stable_rank(model.blocks[layer].mlp[0].weight.detach().double()))
+        assert_close(value["stable rank of the MLP's first matrix", layer], rank, rtol=1e-8, atol=0)
+
+
+def test_a_diverged_network_gives_none_and_no_crash():
+    model = built(Net).eval()
+    with torch.no_grad():
+        model.blocks[0].attention.q.weight.fill_(math.nan)
+        model.blocks[0].attention.out.weight.fill_(math.nan)
+    with probe(model, [AttentionStatistics(), Geometry()]) as p, torch.no_grad():
+        model(tokens(2, 5, 8))
+    values = [row["value"] for row in p.result().table if row["quantity"] in ("attention entropy", "rank-collapse residual")]
+    assert values
+    assert all(value is None for value in values)
+
+
+def test_maps_are_kept_as_arrays():
+    model = built(Net).eval()
+    with probe(model, [AttentionMaps(keep=3)], every=1) as p, torch.no_grad():
+        model(tokens(2, 5, 8))
+        once = p.result().arrays
+        model(tokens(7, 5, 8))
+    assert {name: maps.shape for name, maps in once.items()} == {"attention/00": (2, 2, 5, 5), "attention/01": (2, 2, 5, 5)}
+    assert set(p.result().arrays) == {"attention/00@0", "attention/01@0", "attention/00@1", "attention/01@1"}
+    assert p.result().arrays["attention/00@1"].shape == (3, 2, 5, 5)
+    with pytest.raises(ValueError, match="keep must be at least 1"):
+        AttentionMaps(keep=0)
+
+
+def test_half_precision_is_read_in_float32():
+    model = built(Net).to(torch.bfloat16).eval()
+    (seen, *_) = seen_in(model, tokens(2, 5, 8).bfloat16()).of("attention")
+    assert seen.weights.dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (seen, *_) = seen_in(built(Net).eval(), tokens(2, 5, 8)).of("attention")
+    assert_close(seen.weights.sum(-1), torch.ones(2, 2, 5))

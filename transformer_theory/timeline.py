@@ -10,7 +10,8 @@ A series is one quantity of one network, averaged over its layers and heads, at 
   (neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn). Two series that merely both
   grow have rank correlation 1, so :func:`changes` offers the same for the differences between checkpoints.
 
-What is undefined (a constant series, too few checkpoints) is None.
+With 13 checkpoints the interval is somewhat narrow: of 200 pairs of independent series it excluded 0 in 8 % (white noise) and 14 % (random
+walks), not 5 %. What is undefined (a constant series, too few checkpoints) is None.
 """
 
 import math

@@ -152,8 +152,8 @@ def test_no_change_is_no_compression_and_a_gathering_is():
     feed(gather, tokens, tokens.mean(1, keepdim=True).expand_as(tokens), bases)
     feed(stretch, tokens, 3 * tokens + 5, bases)
     assert reading(still)[readings.COMPRESSION]["value"] == pytest.approx(0, abs=1e-12)
-    assert reading(gather)[readings.COMPRESSION]["value"] > 0.5
-    assert reading(gather)[readings.COMPRESSION]["null"] > 0.5  # in any subspace: that is what the null is for
+    assert reading(gather)[readings.COMPRESSION]["value"] > 0.3
+    assert reading(gather)[readings.COMPRESSION]["null"] > 0.3  # in any subspace: that is what the null is for
     assert reading(stretch)[readings.COMPRESSION]["value"] == pytest.approx(0, abs=1e-12)  # neither length nor mean is counted
     assert reading(stretch)[readings.GROWTH]["value"] > 0.1
 

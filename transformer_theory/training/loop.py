@@ -104,7 +104,11 @@ def train(
             stop(0)
         model.train()
         for step, batch in zip(range(1, steps + 1), _batches(len(inputs), min(batch_size, len(inputs)), generator)):
-            loss = functional.cross_entropy(model(inputs[batch]), labels[batch])
+            logits = model(inputs[batch])
+            if step == 1 and int(labels.max()) >= logits.shape[-1]:
+                message = f"labels must lie below the number of logits, {logits.shape[-1]}, got {int(labels.max())}"
+                raise ValueError(f"{message}; build the model for {train_data.classes} classes")
+            loss = functional.cross_entropy(logits, labels[batch])
             if not torch.isfinite(loss):
                 message = f"loss must stay finite, got {loss.item()} at step {step} of {steps}; lower learning_rate={learning_rate:g}"
                 raise NotConverged(message, state=model, residuals=loss.item())

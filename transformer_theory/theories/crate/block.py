@@ -68,11 +68,11 @@ class PaperAttention(_Subspaces):
     Args:
         dim, heads, head_dim: d, K, p.
         kappa: step size; kappa * beta should stay below 1, else the shrink changes sign.
-        eps: distortion (squared inside).
+        eps: distortion (squared inside); beta should stay below 1 too, else attention grows faster than the shrink takes away.
     Source: :cite:t:`yu2023white`.
     """
 
-    def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 0.5, eps: float = 1.0):
+    def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 1.0, eps: float = 1.5):
         super().__init__(dim, heads=heads, head_dim=head_dim)
         self.kappa, self.eps = kappa, eps
 

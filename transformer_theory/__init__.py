@@ -1,1 +1,52 @@
+"""Theories of transformers, side by side: what each predicts, what really happens on the same data, and where the two agree.
+
+    import transformer_theory as tt
+
+    result = tt.compare(tt.data.load("digits"))                # every theory on the same data and the same trained networks
+    print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
+    print(tt.cite("crate"))                                    # BibTeX
+
+Rooms (one theory each): attention_svm, scan_snap, rate_reduction, crate. Ground: data, metrics, models, attention, linalg, probes.
+The name ``theories`` is the function; its package is reached by ``from transformer_theory.theories import ...``.
+"""
+
+from . import attention, data, linalg, metrics, models
+from .citations import Source
+from .claims import Claim, Evidence, Verdict
+from .compare import compare
+from .data import TokenData
+from .errors import Infeasible, NotConverged
+from .experiment import Experiment, Result
+from .probes import probe
+from .theories import attention_svm, cite, crate, rate_reduction, scan_snap, theories, verify
+from .theory import Theory
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Claim",
+    "Evidence",
+    "Experiment",
+    "Infeasible",
+    "NotConverged",
+    "Result",
+    "Source",
+    "Theory",
+    "TokenData",
+    "Verdict",
+    "__version__",
+    "attention",
+    "attention_svm",
+    "cite",
+    "compare",
+    "crate",
+    "data",
+    "linalg",
+    "metrics",
+    "models",
+    "probe",
+    "rate_reduction",
+    "scan_snap",
+    "theories",
+    "verify",
+]

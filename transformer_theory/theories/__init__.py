@@ -1,0 +1,93 @@
+"""The rooms, one a theory, and the plain tuple that lists them. To add a theory, write its room and name it here."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from .. import citations
+from ..claims import Claim, Verdict
+from ..errors import nearest
+from ..experiment import Experiment
+from ..theory import Theory
+from . import attention_svm, crate, rate_reduction, scan_snap
+
+T = TypeVar("T")
+
+THEORIES: tuple[Theory, ...] = (attention_svm.THEORY, scan_snap.THEORY, rate_reduction.THEORY, crate.THEORY)
+
+
+def theories() -> tuple[Theory, ...]:
+    """All theories, in the order of the report."""
+    return THEORIES
+
+
+def theory(name: str) -> Theory:
+    """The record of one theory.
+
+    Raises:
+        ValueError: an unknown name; the nearest one is suggested.
+    """
+    return _named("theory", name, {record.name: record for record in THEORIES})
+
+
+def claim(id: str) -> Claim:
+    """One claim by its id, ``"room/name"``.
+
+    Raises:
+        ValueError: an unknown id; the nearest one is suggested.
+    """
+    return _named("claim", id, _claims())
+
+
+def experiment(name: str) -> type[Experiment]:
+    """The class of one experiment by its name, ``"room.name"``.
+
+    Raises:
+        ValueError: an unknown name; the nearest one is suggested.
+    """
+    return _named("experiment", name, {kind.name: kind for record in THEORIES for kind in record.experiments})
+
+
+def claims(id_or_room: str) -> tuple[Claim, ...]:
+    """The claims that a name stands for: one by its id, those of a room by its name, or ``"all"``.
+
+    Raises:
+        ValueError: neither a claim nor a room; the nearest name is suggested.
+    """
+    groups = {"all": tuple(_claims().values())} | {record.name: record.claims for record in THEORIES}
+    groups |= {id: (found,) for id, found in _claims().items()}
+    return _named("claim or theory", id_or_room, groups)
+
+
+def verify(id: str, seeds: Iterable[int] = range(5)) -> Verdict:
+    """Runs the check of one claim and its control, once a seed: ``verify("attention_svm/global-direction")``.
+
+    For the claims of a whole room: ``[verify(c.id) for c in theory("crate").claims]``.
+
+    Raises:
+        ValueError: an unknown id (the nearest one is suggested), or no seed.
+    """
+    if room := {record.name: record for record in THEORIES}.get(id):
+        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {', '.join(c.id for c in room.claims)}")
+    return claim(id).verify(seeds)
+
+
+def cite(name: str) -> str:
+    """BibTeX of a theory (all its papers), a claim (by its id), or a key of the bibliography.
+
+    Raises:
+        ValueError: an unknown name; the nearest one is suggested.
+    """
+    keys = {key: (key,) for key in citations.entries()}
+    keys |= {id: (found.source.key,) for id, found in _claims().items()}
+    keys |= {record.name: tuple(source.key for source in record.sources) for record in THEORIES}
+    return citations.bibtex(_named("theory, claim or key", name, keys))
+
+
+def _claims() -> dict[str, Claim]:
+    return {found.id: found for record in THEORIES for found in record.claims}
+
+
+def _named(kind: str, name: str, known: Mapping[str, T]) -> T:
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}{nearest(name, known)}")
+    return known[name]

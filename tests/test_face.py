@@ -1,0 +1,149 @@
+"""The public face: the names others rely on, the registry behind them, and what an import costs."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import transformer_theory as tt
+from transformer_theory.citations import entries
+from transformer_theory.claims import Claim, Verdict
+from transformer_theory.experiment import Experiment
+from transformer_theory.theories import THEORIES, claim, claims, experiment, theory
+from transformer_theory.theory import Theory
+
+ROOMS = ("attention_svm", "scan_snap", "rate_reduction", "crate")
+
+
+def fresh(code: str) -> str:
+    """What a new process prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_registry_is_a_plain_tuple_in_the_order_of_the_report():
+    assert type(THEORIES) is tuple
+    assert [record.name for record in THEORIES] == list(ROOMS)
+    assert tt.theories() is THEORIES
+    assert all(isinstance(record, Theory) for record in THEORIES)
+    assert all(getattr(tt, record.name).THEORY is record for record in THEORIES)
+
+
+WAYS = (
+    "import transformer_theory as tt; assert len(tt.theories()) == 4",
+    "from transformer_theory.theories import THEORIES; import transformer_theory as tt; assert tt.theories() is THEORIES",
+    "import transformer_theory.theories; import transformer_theory as tt; assert len(tt.theories()) == 4",
+    "import transformer_theory as tt; from transformer_theory.theories import crate; assert len(tt.theories()) == 4",
+    "import transformer_theory.theories.crate.problem; import transformer_theory as tt; assert len(tt.theories()) == 4",
+    "from transformer_theory import attention_svm, scan_snap, rate_reduction, crate, metrics, models, theories; assert theories()",
+    "from transformer_theory import *; assert len(theories()) == 4 and callable(compare)",
+    "import transformer_theory.cli; import transformer_theory.compare; import transformer_theory as tt; assert len(tt.theories()) == 4",
+    "from transformer_theory.compare import choose; import transformer_theory as tt; assert callable(tt.compare) and callable(choose)",
+)
+
+
+def test_theories_is_the_function_however_it_is_reached():
+    code = f"""
+import sys
+for way in {WAYS!r}:
+    for name in [name for name in sys.modules if name.split('.')[0] == 'transformer_theory']:
+        del sys.modules[name]
+    try:
+        exec(way, {{}})
+    except Exception as error:
+        print(way, '->', type(error).__name__, error)
+"""
+    assert fresh(code) == ""
+
+
+def test_compare_keeps_its_signature():
+    parameters = inspect.signature(tt.compare).parameters
+    assert list(parameters)[:2] == ["data", "theories"]
+    assert all(parameters[name].kind is parameters[name].KEYWORD_ONLY for name in ("seed", "steps", "device", "progress"))
+
+
+def test_every_exported_name_exists_and_is_explained():
+    assert sorted(tt.__all__) == sorted(set(tt.__all__))
+    for name in tt.__all__:
+        assert name == "__version__" or (getattr(tt, name).__doc__ or "").strip(), name
+
+
+def test_an_import_brings_only_what_it_needs():
+    heavy = ["scipy", "cvxpy", "sklearn", "matplotlib", "rich", "jinja2", "pandas", "joblib", "latex2mathml", "threadpoolctl", "beartype"]
+    code = f"import sys, transformer_theory, transformer_theory.cli; print([name for name in {heavy} if name in sys.modules])"
+    assert fresh(code) == "[]"
+    known = {"torch", "numpy", "einops", "jaxtyping", "transformer_theory"}
+    code = (
+        "import sys, torch, numpy, einops, jaxtyping\n"
+        "before = set(sys.modules)\n"
+        "import transformer_theory\n"
+        "print(sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
+    )
+    assert set(eval(fresh(code))) <= known | {"_distutils_hack"}
+
+
+def test_an_import_touches_neither_the_generator_nor_the_settings():
+    code = (
+        "import torch, warnings\n"
+        "warnings.simplefilter('error')\n"
+        "state = (torch.get_rng_state().tolist(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())\n"
+        "import transformer_theory\n"
+        "print(state == (torch.get_rng_state().tolist(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()))"
+    )
+    assert fresh(code) == "True"
+
+
+def test_names_find_their_records():
+    for record in THEORIES:
+        assert theory(record.name) is record
+        assert claims(record.name) == record.claims
+        for found in record.claims:
+            assert isinstance(found, Claim)
+            assert claim(found.id) is found
+            assert claims(found.id) == (found,)
+        for kind in record.experiments:
+            assert issubclass(kind, Experiment)
+            assert experiment(kind.name) is kind
+    assert len(claims("all")) == sum(len(record.claims) for record in THEORIES)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory("crat"), "unknown theory 'crat'; did you mean 'crate'"),
+        (lambda: claim("attention_svm/global-directions"), "did you mean 'attention_svm/global-direction'"),
+        (lambda: claims("scansnap"), "unknown claim or theory 'scansnap'; did you mean 'scan_snap'"),
+        (lambda: experiment("zzzzz"), "unknown experiment 'zzzzz'; there are: "),
+        (lambda: tt.verify("attention_svm/globaldirection"), "did you mean 'attention_svm/global-direction'"),
+        (lambda: tt.verify("crate"), "verify takes one claim, got the theory 'crate'; its claims are crate/"),
+        (lambda: tt.cite("rate_reductio"), "did you mean 'rate_reduction'"),
+        (lambda: tt.verify(THEORIES[0].claims[0].id, seeds=()), "seeds must name at least one seed"),
+    ],
+)
+def test_unknown_names_get_the_nearest(call, message):
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_verify_gives_a_verdict():
+    verdict = tt.verify("attention_svm/global-direction", seeds=range(1))
+    assert isinstance(verdict, Verdict)
+    assert verdict.seeds == (0,)
+
+
+def test_cite_takes_theories_claims_and_keys():
+    for record in THEORIES:
+        text = tt.cite(record.name)
+        assert all(entries()[source.key] in text for source in record.sources)
+        for found in record.claims:
+            assert tt.cite(found.id) == entries()[found.source.key] + "\n"
+    for key, entry in entries().items():
+        assert tt.cite(key) == entry + "\n"
+    assert tt.cite("crate").startswith("@")
+
+
+def test_the_version_is_the_packages():
+    from importlib.metadata import version
+
+    assert tt.__version__ == version("transformer-theory")

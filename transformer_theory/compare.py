@@ -134,23 +134,27 @@ def _as_view(stream: Iterable[Row | Arrays], view: str) -> Iterator[Row | Arrays
 
 
 def _features(model: nn.Module, data: TokenData, *, seed: int) -> TokenData:
-    """The tokens as the trained network's last block hands them on.
+    """The tokens as the trained network's last block hands them on, with visual words of their own.
 
-    The class token moves from the front to the end, where the query stands in all theories; the words are a codebook of these tokens.
+    The words are a codebook of these tokens. A class token asks the same question in every sequence, so it is a word of its own.
     """
     seen = data_module.features(model, data, layer=-1)
-    tokens = seen.tokens.roll(-1, dims=1)
     if data.ids is None or data.labels is None:
-        return replace(seen, tokens=tokens, query=tokens[:, -1])
-    k = min(WORDS, len(tokens.flatten(0, 1).unique(dim=0)))
-    ids, _ = data_module.codebook(tokens, k, generator=torch.Generator().manual_seed(seed))
-    next_id = k + data.labels
-    return replace(seen, tokens=tokens, query=tokens[:, -1], ids=ids, next_id=next_id, vocab_size=k + data.classes)
+        return seen
+    place = seen.query_position
+    patches = torch.ones(seen.tokens.shape[1], dtype=torch.bool)
+    if place is not None and seen.tokens.shape[1] > data.tokens.shape[1]:
+        patches[place] = False
+    k = min(WORDS, len(seen.tokens[:, patches].flatten(0, 1).unique(dim=0)))
+    ids = torch.full(seen.tokens.shape[:2], k)
+    ids[:, patches], _ = data_module.codebook(seen.tokens[:, patches], k, generator=torch.Generator().manual_seed(seed))
+    return replace(seen, ids=ids, next_id=k + 1 + data.labels, vocab_size=k + 1 + data.classes)
 
 
 def _pictures(name: str, seen: TokenData) -> Arrays:
-    """The class tokens in the plane of their two largest principal components, [n, 2]."""
-    centred = seen.tokens[:, -1] - seen.tokens[:, -1].mean(0)
+    """The query tokens (of these networks: the class tokens) in the plane of their two largest principal components, [n, 2]."""
+    assert seen.query is not None
+    centred = seen.query - seen.query.mean(0)
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     return Arrays({f"network/{name}/features": (centred @ directions[:2].T).numpy()})
 
@@ -173,10 +177,10 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
     if not rows:
         yield Row(**{**not_applicable(theory.name, f"no layer of {model} shows its {theory.order_parameter}"), "model": model})
         return
-    last = max(row["step"] for row in rows)
-    now = [row for row in rows if row["step"] == last]
-    value = sum(row["value"] for row in now) / len(now)
-    nulls = [row["null"] for row in now if row.get("null") is not None]
+    last = max(row.get("step", 0) for row in rows)
+    values = [float(row["value"] or 0.0) for row in rows if row.get("step") == last]
+    nulls = [null for row in rows if row.get("step") == last and (null := row.get("null")) is not None]
+    value = sum(values) / len(values)
     null = sum(nulls) / len(nulls) if nulls else float("nan")
     yield finding(
         theory.name,

@@ -96,6 +96,13 @@ class TokenData:
             raise ValueError(f"classes need labels, {self.name} has none; pass labels=")
         return int(self.labels.max()) + 1
 
+    @property
+    def query_position(self) -> int | None:
+        """The position whose token is the query in every sequence (the last such one): 0 for a class token in front; None if none."""
+        assert self.query is not None
+        places = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
+        return places[-1] if places else None
+
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
         """A random split in (train, test) with ``share`` of the sequences in the first part, stratified by label where there are labels.
 

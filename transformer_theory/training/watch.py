@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from ..data.tokens import TokenData
 from ..models import build
 from ..probes import AttentionMaps, AttentionStatistics, Geometry, Reducer, probe
 from ..rows import Arrays, Row
-from .loop import accuracy, train
+from .loop import train
 from .recipes import Recipe
 
 PROBED = 256  # held-out sequences on which the order parameters are read
@@ -80,6 +81,8 @@ def watched_training(
     """
     generator = torch.Generator().manual_seed(seed)
     model = build(lambda: recipe.build(train_data), generator)
+    if (labels := held_out.labels) is None:
+        raise ValueError(f"held_out must have labels, {held_out.name} has none")
     probed = held_out[:PROBED]
     at = checkpoints(steps)
     pictured = {at[round(i * (len(at) - 1) / (MAPS - 1))] for i in range(MAPS)} if len(at) > MAPS else set(at)
@@ -89,8 +92,10 @@ def watched_training(
 
     def watch(step: int, network: nn.Module) -> None:
         rows.extend(_read(network, probed, own, name=recipe.name, step=step))
-        right = accuracy(network, held_out)
-        rows.append(Row(theory="network", quantity="accuracy", value=right, model=recipe.name, step=step))
+        logits = network(_inputs(network, held_out)).cpu()
+        right, loss = (logits.argmax(-1) == labels).double().mean().item(), cross_entropy(logits, labels).item()
+        for quantity, value in (("held-out accuracy", right), ("held-out loss", loss)):
+            rows.append(Row(theory="network", quantity=quantity, value=value, model=recipe.name, step=step))
         if step in pictured:
             maps[step] = _maps(network, probed)
         if progress:
@@ -109,11 +114,6 @@ def watched_training(
         device=device,
     )
     _fill_nulls(rows, recipe, train_data, probed, reducers, generator, device)
-    for before, step in zip((0, *at), at[1:]):
-        loss = float(trained.losses[before:step].mean())
-        rows.append(
-            Row(theory="network", quantity="training loss", value=loss, model=recipe.name, step=step, note="mean since last reading")
-        )
     arrays = Arrays(
         {
             f"network/{recipe.name}/steps": np.array(sorted(maps)),
@@ -151,9 +151,6 @@ def _maps(model: nn.Module, data: TokenData) -> np.ndarray:
 
 def _fill_nulls(rows, recipe: Recipe, train_data: TokenData, probed: TokenData, reducers, generator: torch.Generator, device: str) -> None:
     """Gives each row without a null the mean reading of untrained networks at the same layer and head."""
-    lacking = {_place(row) for row in rows if row.get("null") is None and row["quantity"] not in ("accuracy", "training loss")}
-    if not lacking:
-        return
     readings: dict[tuple, list[float]] = {}
     for _ in range(UNTRAINED):
         untrained = build(lambda: recipe.build(train_data), generator).to(device).eval()
@@ -161,8 +158,8 @@ def _fill_nulls(rows, recipe: Recipe, train_data: TokenData, probed: TokenData, 
             if row["value"] is not None:
                 readings.setdefault(_place(row), []).append(row["value"])
     for row in rows:
-        if row.get("null") is None and (place := _place(row)) in lacking and place in readings:
-            row["null"] = float(np.mean(readings[place]))
+        if row.get("null") is None and _place(row) in readings:
+            row["null"] = float(np.mean(readings[_place(row)]))
 
 
 def _place(row: Row) -> tuple:

@@ -1,12 +1,10 @@
 r"""The order parameter: how close the weights of any attention head are to the max-margin direction of the tokens they themselves select.
 
 If a head with bilinear form W (score of token x for query z: :math:`x^\top W z`) was trained by descent for long enough, the theory says
-that its
-direction is that of the max-margin solution of its own selection. The cosine between the two has a null that is not zero: the selection
-of *any* W is
-feasible (W itself separates it), and the max-margin direction of tokens that W selects is positively correlated with W. So the cosine is
-reported
-beside the same number for W with its singular vectors replaced by random orthonormal ones, which keeps rank and spectrum.
+that its direction is that of the max-margin solution of its own selection. The cosine between the two has a null that is not zero: the
+selection of *any* W is feasible (W itself separates it), and the max-margin direction of tokens that W selects is positively correlated
+with W. So the cosine is reported beside the same number for W with its singular vectors replaced by random orthonormal ones, which keeps
+rank and spectrum.
 
 Source: the direction is that of :cite:t:`tarzanagh2023transformers`; reading it in trained heads, and the null, are this library's.
 """
@@ -128,9 +126,8 @@ def _rotated(sigma: Tensor, shape: Sequence[int], generator: torch.Generator) ->
 class AlignmentReducer:
     """:func:`alignment` of every layer and head that offers its bilinear form, as rows of the timeline.
 
-    Keeps up to ``inputs`` sequences a layer and the latest W (weights do not change during a reading). Queries are the tokens
-    themselves, from a
-    random subset of positions; selections are those of W, without the biases and masks that the network may add.
+    Keeps up to ``inputs`` sequences a layer and the latest W (weights do not change during a reading). Queries are the tokens themselves,
+    from a random subset of positions; selections are those of W, without the biases and masks that the network may add.
 
     Attributes:
         constraints: see :func:`alignment`.

@@ -1,12 +1,9 @@
 r"""The theory on real data: one attention head, trained by descent on W, against the max-margin solution of the tokens it should select.
 
 The data need labels. One class against the rest gives Y in {-1, 1}; a linear head v is fitted to the mean tokens by ridge regression and
-kept fixed;
-the scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` then say which token of an input is best. Queries are those of the data. A selection
-of n inputs
-is feasible or not, which is measured for random sets of growing n. Descent runs, from W = 0, on a set grown one random input at a time
-as long as
-its best tokens stay feasible (up to :data:`INPUTS`).
+kept fixed; the scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` then say which token of an input is best. Queries are those of the data.
+Whether one W can select the best tokens of n inputs is measured for random sets of growing n. Descent runs, from W = 0, on a set grown
+one random input at a time as long as its best tokens stay feasible (up to :data:`INPUTS`).
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 r"""Token selection: which token each input should attend to, and the linear constraints that say so.
 
-Input i has T tokens :math:`x_{i,1}, \dots, x_{i,T}` and a query :math:`z_i`. One attention head scores token t by :math:`x_{i,t}^\top W
-z_i`,
-takes the softmax over t and averages the tokens; a linear head v turns the average into a prediction
+Input i has T tokens :math:`x_{i,1}, \dots, x_{i,T}` and a query :math:`z_i`. One attention head scores token t by
+:math:`x_{i,t}^\top W z_i`, takes the softmax over t and averages the tokens; a linear head v turns the average into a prediction
 
 .. math:: f_i(W) = v^\top X_i^\top \operatorname{softmax}(X_i W z_i), \qquad L(W) = \tfrac1n \sum_i \log(1 + e^{-Y_i f_i(W)}).
 

@@ -2,9 +2,8 @@ r"""Which selections descent can end in: local optimality, and the condition und
 
 Let W_a be the max-margin solution of a selection a. The *neighbours* of the selected token of input i are the tokens whose margin is one,
 :math:`\mathcal T_i = \{t \ne a_i : (x_{i,a_i} - x_{i,t})^\top W_a z_i = 1\}`: far out along W_a, they alone still get a share of the
-remaining attention.
-The selection is *locally optimal* if every selected token scores higher than its neighbours, :math:`\gamma_{i,a_i} > \gamma_{i,t}` for
-:math:`t \in \mathcal T_i`; the optimal tokens are, whenever they are unique.
+remaining attention. The selection is *locally optimal* if every selected token scores higher than its neighbours,
+:math:`\gamma_{i,a_i} > \gamma_{i,t}` for :math:`t \in \mathcal T_i`; the optimal tokens are, whenever they are unique.
 
 Source: :cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers` (globally and locally optimal tokens).
 """

@@ -1,18 +1,15 @@
 r"""Maximum-margin token selection: the hard-margin problem that gradient descent on attention weights follows.
 
-.. math:: \min \|W\| \quad \text{subject to} \quad (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \quad \text{for every input } i \text{ and
-token } t \ne a_i
+.. math:: \min \|W\| \quad \text{subject to} \quad (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \quad \text{for all inputs } i, t \ne a_i
 
 in the Frobenius norm (the bias of descent on W) or in the nuclear norm (of descent on a factorisation :math:`W = K Q^\top`).
 
 Source: problems (Att-SVM) and (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. With :math:`F_c = d_c z_c^\top`
 (:class:`~.problem.Constraints`) and the Gram matrix G of the F_c, the dual of the Frobenius problem is
 :math:`\max_{\lambda \ge 0} 1^\top\lambda - \tfrac12\lambda^\top G\lambda` and :math:`W = \sum_c \lambda_c F_c`. It is solved as a
-least-distance
-problem by non-negative least squares (:cite:t:`lawson1974solving`, ch. 23) or, when G is well conditioned, by block pivoting; then the
-active set
-is solved again to rounding accuracy. Only inner products of constraints enter, so the cost hardly depends on the dimension. Every answer is
-checked before it is returned.
+least-distance problem by non-negative least squares (:cite:t:`lawson1974solving`, ch. 23) or, when G is well conditioned, by block
+pivoting; then the active set is solved again to rounding accuracy. Only inner products of constraints enter, so the cost hardly depends
+on the dimension. Every answer is checked before it is returned.
 """
 
 from collections.abc import Callable
@@ -122,9 +119,8 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
 def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-6) -> MaxMargin:
     r"""Smallest matrix, in nuclear norm (sum of singular values), that scores every selected token above the others by one.
 
-    Solved by an interior-point method (Clarabel, through cvxpy) in the span of the queries and of the differences, in which a solution
-    lies.
-    The solution need not be unique. KKT conditions checked: margins at least one, :math:`\lambda \ge 0`, complementarity,
+    Solved by an interior-point method (Clarabel, through cvxpy) in the span of the queries and of the differences,
+    in which a solution lies. It need not be unique. KKT conditions checked: margins at least one, :math:`\lambda \ge 0`, complementarity,
     :math:`\|\sum_c\lambda_c F_c\|_2 \le 1`, and the gap :math:`\|W\|_* - 1^\top\lambda` relative to the objective.
 
     Args:

@@ -17,6 +17,7 @@ Source: :cite:t:`tian2023scan`. Time is measured in steps with a batch of one; a
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -35,19 +36,22 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
     Raises:
         ValueError: a time is negative or NaN, M below 2, or the rate not positive.
     """
-    from scipy.special import wrightomega
-
     _check(vocab_size, eta_y=eta_y)
     if not bool((t >= 0).all()):
         raise ValueError("times must be at least 0, got a negative one or NaN; training starts at 0")
-    M = vocab_size
-    y = (M * eta_y * t.double() + 1) / (M - 1) - math.log(M - 1)
-    omega = torch.as_tensor(wrightomega(y.numpy()))
-    x = math.log(M - 1) + torch.log(omega)
+    return torch.as_tensor(scaled_gain(t.numpy(), vocab_size, eta_y), dtype=torch.float64) / vocab_size
+
+
+def scaled_gain(t: np.ndarray, vocab_size: int, eta_y: float) -> np.ndarray:
+    """M h(t) for an array of times, unchecked: :func:`h` for the inner loop of an integrator."""
+    from scipy.special import wrightomega
+
+    M, right = vocab_size, vocab_size * eta_y * t
+    x = math.log(M - 1) + np.log(wrightomega((right + 1) / (M - 1) - math.log(M - 1)))
     # near t = 0 the two logarithms cancel: one Newton step on expm1(x) + (M-1) x = M eta_Y t restores the digits
-    small = x.clamp(min=0.0, max=1.0)
-    polished = small - (torch.expm1(small) + (M - 1) * small - M * eta_y * t) / (torch.exp(small) + M - 1)
-    return torch.where(x < 1, polished, x) / M
+    small = np.clip(x, 0.0, 1.0)
+    polished = small - (np.expm1(small) + (M - 1) * small - right) / (np.exp(small) + M - 1)
+    return np.where(x < 1, polished, x)
 
 
 def h_discrete(steps: int, *, vocab_size: int, eta_y: float) -> Float[Tensor, " steps"]:

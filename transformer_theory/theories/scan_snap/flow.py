@@ -19,6 +19,7 @@ Source: :cite:t:`tian2023scan`. Integrated in ln(1 + t), in which nothing is sti
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...errors import Infeasible, NotConverged
-from .closed_form import h
+from .closed_form import h, scaled_gain
 from .dynamics import Batch, Weights, forward
 from .problem import SequenceClasses
 
@@ -53,30 +54,40 @@ def lemma4_velocity(classes: SequenceClasses, logits: Float[Tensor, "Q S"], t: f
     """dZ/dt of Lemma 4's flow for eta_Z = 1.
 
     Raises:
+        ValueError: the time is negative or the rate not positive.
         Infeasible: the features of the classes are (numerically) linearly dependent, so that Lemma 3's decoder does not exist.
     """
-    f = classes.features(logits)
-    gram = f @ f.T
-    values, vectors = torch.linalg.eigh(gram)
-    if float(values[0]) * SINGULAR < float(values[-1]):
-        raise Infeasible(
-            f"Lemma 3 needs linearly independent classes, got a Gram matrix with eigenvalues {float(values[0]):.1e} to "
-            f"{float(values[-1]):.1e}; merge classes with equal tokens",
-            certificate=vectors[:, 0],
-        )
-    pull = _pull(classes, t, eta_y)
-    g = torch.linalg.solve(gram, pull).T @ f
-    step = f * (g - f * (f * g).sum(1, keepdim=True))
-    return torch.zeros_like(logits).index_add_(0, classes.query, classes.weights[:, None] * step)
+    h(torch.tensor(t, dtype=torch.float64), vocab_size=classes.vocab_size, eta_y=eta_y)
+    return torch.from_numpy(_lemma4(classes, eta_y)(t, logits.numpy()))
 
 
-def _pull(classes: SequenceClasses, t: float, eta_y: float) -> Float[Tensor, "K K"]:
-    """gamma_kn q_kn at time t, row k, column n."""
-    M, w = classes.vocab_size, classes.weights
-    gain = h(w * t, vocab_size=M, eta_y=eta_y)
-    missing = 1 / (1 + torch.exp(M * gain - math.log(M - 1)))
-    q = torch.full((classes.classes, classes.classes), -M / (M - 1) ** 2, dtype=torch.float64).fill_diagonal_(M / (M - 1))
-    return (M - 1) * gain[:, None] * missing * q
+def _lemma4(classes: SequenceClasses, eta_y: float) -> Callable[[float, np.ndarray], np.ndarray]:
+    """The velocity as a function of time and logits, in numpy: it is called thousands of times on small arrays."""
+    with np.errstate(divide="ignore"):
+        log_p = np.log(classes.conditional.numpy())
+    psi, w, M, K = classes.query.numpy(), classes.weights.numpy(), classes.vocab_size, classes.classes
+    q = np.full((K, K), -M / (M - 1) ** 2)
+    np.fill_diagonal(q, M / (M - 1))
+    owner = np.eye(classes.queries)[psi].T * w
+
+    def velocity(t: float, logits: np.ndarray) -> np.ndarray:
+        scores = log_p + logits[psi]
+        f = np.exp(scores - scores.max(1, keepdims=True))
+        f /= np.sqrt((f * f).sum(1, keepdims=True))
+        gram = f @ f.T
+        values, vectors = np.linalg.eigh(gram)
+        if values[0] * SINGULAR < values[-1]:
+            raise Infeasible(
+                f"Lemma 3 needs linearly independent classes, got a Gram matrix with eigenvalues {values[0]:.1e} to {values[-1]:.1e}; "
+                "merge classes with equal tokens",
+                certificate=torch.from_numpy(vectors[:, 0]),
+            )
+        x = scaled_gain(w * t, M, eta_y)
+        pull = ((M - 1) / M * x)[:, None] * q / (1 + np.exp(np.minimum(x - math.log(M - 1), 700.0)))
+        g = np.linalg.solve(gram, pull).T @ f
+        return owner @ (f * (g - f * (f * g).sum(1, keepdims=True)))
+
+    return velocity
 
 
 def lemma4_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10) -> Flow:
@@ -91,13 +102,11 @@ def lemma4_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: 
         Infeasible: see :func:`lemma4_velocity`.
         NotConverged: the integrator gave up.
     """
-    Q, S = classes.queries, classes.tokens
-
-    def rate(t: float, state: np.ndarray) -> np.ndarray:
-        return eta_z * lemma4_velocity(classes, torch.from_numpy(state).reshape(Q, S), t, eta_y=eta_y).numpy().ravel()
-
-    states = _integrate(rate, np.zeros(Q * S), times, eta_y, eta_z, tolerance)
-    return Flow("lemma 4", times, states.reshape(-1, Q, S))
+    shape, velocity = (classes.queries, classes.tokens), _lemma4(classes, eta_y)
+    states = _integrate(
+        lambda t, state: eta_z * velocity(t, state.reshape(shape)).ravel(), np.zeros(shape).ravel(), times, eta_y, eta_z, tolerance
+    )
+    return Flow("lemma 4", times, states.reshape(-1, *shape))
 
 
 def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:

@@ -1,0 +1,221 @@
+"""What scan-and-snap says about data and about attention maps."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.problems.scan_snap import ideal_sequences
+from transformer_theory import data
+from transformer_theory.data import TokenData
+from transformer_theory.experiment import Result
+from transformer_theory.probes import Observation
+from transformer_theory.rows import collect, select
+from transformer_theory.theories.scan_snap import THEORY, Fates, ScanAndSnap
+from transformer_theory.theories.scan_snap.analysis import agreement, chance, groups, subject
+
+
+def read(subject_: TokenData, seed: int = 0) -> Result:
+    rows, arrays = collect(THEORY.measure(subject_, torch.Generator().manual_seed(seed)))
+    return Result("test", table=rows, arrays=arrays)
+
+
+def value(result: Result, quantity: str) -> float:
+    (row,) = result.select(quantity=quantity)
+    assert row["value"] is not None
+    return row["value"]
+
+
+# ---- data that meet the assumptions
+
+
+def test_ideal_sequences_obey_the_theory(generator):
+    result = read(ideal_sequences(generator=generator))
+    (answer,) = result.select(quantity=THEORY.answer)
+    assert answer["verdict"] == "consistent"
+    assert answer["value"] == pytest.approx(1.0)
+    assert answer.get("null", 1.0) < 0  # with shuffled next tokens the common token wins
+    fates = {row["quantity"]: row["verdict"] for row in result.table if row["quantity"].startswith("logit change")}
+    assert fates == {"logit change of distinct tokens": "consistent", "logit change of common tokens": "consistent"}
+    assert value(result, "accuracy of the minimal model") > 0.99
+    assumptions = {row["quantity"]: row["verdict"] for row in result.table if row["quantity"].startswith("assumption")}
+    fails = [quantity for quantity, verdict in assumptions.items() if verdict == "fails"]
+    assert fails == ["assumption: the decoder follows Lemma 3 (closed forms only)"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        ({"context": 50}, "sequences are long"),
+        ({"common_share": 0.8}, "classes overlap weakly, |λ₁(E)| < 1/K"),
+        ({"common_share": 0.02}, "classes overlap enough, |λ(E)| ≥ √(6/M)"),
+    ],
+)
+def test_each_assumption_is_measured(change: dict, fails: str, generator):
+    rows = list(itertools.islice(THEORY.measure(ideal_sequences(**change, generator=generator), generator), 6))
+    assert [row["quantity"] for row in rows if row["verdict"] == "fails"] == [f"assumption: {fails}"]
+
+
+def test_a_second_query_is_left_out_and_said(generator):
+    whole = ideal_sequences(generator=generator)
+    assert whole.ids is not None
+    ids = whole.ids.clone()
+    ids[::4, -1] = 501
+    found = subject(replace(whole, ids=ids), generator)
+    assert not isinstance(found, str)
+    assert found.share == 0.75
+    assert len(found.counted.target) == 225
+    first = next(THEORY.measure(replace(whole, ids=ids), generator))
+    assert (first["quantity"], first["value"], first["verdict"]) == ("assumption: all sequences ask with one query", 0.75, "fails")
+
+
+def test_shuffled_next_tokens_show_nothing(generator):
+    whole = ideal_sequences(context=30, generator=generator)
+    assert whole.next_id is not None
+    order = torch.randperm(len(whole), generator=generator)
+    result = read(replace(whole, next_id=whole.next_id[order]))
+    assert value(result, THEORY.answer) < 0.5
+    assert value(result, "accuracy of the minimal model") < 0.75
+
+
+# ---- real data
+
+
+@pytest.fixture(scope="module")
+def digits() -> Result:
+    return read(data.load("digits"))
+
+
+def test_on_digits_attention_leaves_the_blank_word(digits: Result):
+    (answer,) = digits.select(quantity=THEORY.answer)
+    assert answer["verdict"] == "outside assumptions"
+    assert 0.2 < answer["value"] < 0.6
+    assert answer["value"] > answer["bound"] > answer["null"]
+    z = digits.arrays["scan_snap/logits"][-1]
+    blank = int(digits.arrays["scan_snap/frequency"].argmax())
+    assert z.argmin() == blank == 0
+    assert z[blank] < -0.7
+    assert np.abs(digits.arrays["scan_snap/null_change"][:, blank]).max() < 0.4
+    assert value(digits, "assumption: at most one token is common to several classes") == 32
+
+
+def test_on_digits_the_arrays_fit_together(digits: Result):
+    a = digits.arrays
+    S, K = len(a["scan_snap/token_ids"]), len(a["scan_snap/next_ids"])
+    assert (S, K) == (32, 10)
+    assert a["scan_snap/logits"].shape == (len(a["scan_snap/steps"]), S)
+    assert a["scan_snap/conditional"].shape == a["scan_snap/attended"].shape == (K, S)
+    assert_close(a["scan_snap/conditional"].sum(1), np.ones(K))
+    assert_close(a["scan_snap/attended"].sum(1), np.ones(K))
+    assert (a["scan_snap/distinctness"] <= 1).all()
+    assert (a["scan_snap/distinctness"] >= 0.1).all()
+
+
+def test_large_vocabularies_take_fewer_steps(generator):
+    ids = torch.randint(4000, (100, 20), generator=generator)
+    ids[:, -1] = 4000
+    words = TokenData(torch.zeros(100, 20, 1, dtype=torch.float64), ids=ids, next_id=torch.randint(4000, (100,), generator=generator))
+    found = subject(words, generator)
+    assert not isinstance(found, str)
+    assert found.classes.classes == 50
+    result = read(words)
+    assert result.arrays["scan_snap/steps"][-1] < 1000
+    assert result.select(quantity=THEORY.answer)
+
+
+# ---- statistics
+
+
+def test_agreement_by_hand():
+    a = torch.tensor([1.0, 2.0, 2.0, 3.0], dtype=torch.float64)
+    assert float(agreement(a, a)) == 1.0
+    assert float(agreement(a, -a)) == -1.0
+    # five pairs are not tied in a; (1, 5) is discordant in b, the others agree
+    assert float(agreement(a, torch.tensor([1.0, 0.0, 5.0, 9.0], dtype=torch.float64))) == pytest.approx(3 / 5)
+    assert bool(torch.isnan(agreement(a, torch.ones(4, dtype=torch.float64))))
+
+
+def test_chance_of_many_tokens_shrinks(generator):
+    few, many = torch.randn(8, generator=generator).double(), torch.randn(150, generator=generator).double()
+    assert 0.3 < chance(few, few, generator) < 0.7
+    assert chance(many, many, generator) < 0.15
+
+
+def test_groups_fall_back_to_quarters():
+    clear = groups(torch.tensor([0.9, 1.0, 0.3], dtype=torch.float64))
+    assert clear.distinct.tolist() == [True, True, False]
+    assert clear.common.tolist() == [False, False, True]
+    vague = groups(torch.linspace(0.1, 0.4, 8, dtype=torch.float64))
+    assert vague.distinct.tolist() == [False] * 6 + [True] * 2
+    assert vague.common.tolist() == [True] * 2 + [False] * 6
+
+
+# ---- attention maps
+
+
+def seen(weights: torch.Tensor, layer: int = 0) -> Observation:
+    tokens = torch.zeros(len(weights), weights.shape[2], 2)
+    return Observation(module="attention", layer=layer, kind="attention", tokens=tokens, output=tokens, weights=weights)
+
+
+def maps(*rows: list[float], batch: int = 3) -> torch.Tensor:
+    """One query a head; a row of weights for each head."""
+    return torch.tensor(rows, dtype=torch.float64)[None, :, None, :].expand(batch, -1, -1, -1)
+
+
+def rows_by_head(reducer: ScanAndSnap, quantity: str) -> dict[int, dict]:
+    return {row["head"]: row for row in select(reducer.compute(), quantity=quantity)}
+
+
+def test_sharpness_of_uniform_and_hard_attention():
+    reducer = ScanAndSnap()
+    reducer.update(seen(maps([0.25] * 4, [0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])), None)
+    found = [row["value"] for row in reducer.compute()]
+    assert found == pytest.approx([0.0, 0.5, 1.0], abs=1e-12)
+
+
+def test_overlap_compares_readings_and_heads():
+    reducer = ScanAndSnap()
+    reducer.update(seen(maps([0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.25] * 4)), None)
+    assert not rows_by_head(reducer, "overlap with the previous reading")
+    reducer.reset()
+    assert not reducer.compute()
+    reducer.update(seen(maps([0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.7, 0.1], [0.7, 0.1, 0.1, 0.1])), None)
+    found = rows_by_head(reducer, "overlap with the previous reading")
+    assert set(found) == {0, 1}  # head 2 was uniform: no direction
+    # directions of e_i - 1/4: cosine 1 with itself, -1/3 with another key
+    assert found[0]["value"] == pytest.approx(1.0)
+    assert found[1]["value"] == pytest.approx(-1 / 3)
+    assert found[0]["null"] == pytest.approx(-1 / 3)
+    assert found[1]["null"] == pytest.approx(-1 / 3)
+
+
+def test_merging_equals_streaming(generator):
+    weights = torch.softmax(torch.randn(7, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
+    whole, left, right = ScanAndSnap(), ScanAndSnap(), ScanAndSnap()
+    for part, reducer in ((weights[:3], left), (weights[3:], right)):
+        whole.update(seen(part), None)
+        reducer.update(seen(part), None)
+    left.merge(right)
+    assert [row["value"] for row in left.compute()] == pytest.approx([row["value"] for row in whole.compute()], rel=1e-12)
+
+
+def test_maps_of_two_shapes_are_refused():
+    reducer = ScanAndSnap()
+    reducer.update(seen(maps([0.5, 0.5])), None)
+    with pytest.raises(ValueError, match="must keep their shape within a reading"):
+        reducer.update(seen(maps([0.25] * 4)), None)
+
+
+# ---- experiments
+
+
+def test_fates_reports_both_flows():
+    result = Fates.quick().run()
+    exact, lemma4 = (value(result, f"logit of the common token, {name} flow") for name in ("exact", "lemma 4"))
+    assert lemma4 < exact < 0
+    assert value(result, "largest relative error of r(0) chi(t), lemma 4 flow") < 1e-9
+    assert value(result, "largest relative error of r(0) chi(t), exact flow") > 1e-6

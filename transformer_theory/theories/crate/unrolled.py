@@ -30,6 +30,7 @@ from .sparse_coding import curvature, ista_step, lasso
 
 SEQUENCES, CODED, PICTURED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the picture
 LAYERS, SUBSPACES, EPS, LAM, ISTA_STEPS = 6, 4, 0.5, 0.1, 40
+GROWN = 1e4  # a step that expands without end has shown what it does; beyond, I + beta W^T W loses its identity to rounding
 INCOHERENT = 0.1  # largest cosine between subspaces, and largest incompleteness, that count as "incoherent" and "complete"
 ANSWER = f"R^c left after {LAYERS} exact steps"
 
@@ -59,7 +60,7 @@ class Compression:
 
 
 def compress(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: int = LAYERS) -> Compression:
-    r"""Applies ``step`` ``layers`` times and reads R^c(Z; U_[K]) after each.
+    r"""Applies ``step`` ``layers`` times and reads R^c(Z; U_[K]) after each; tokens that have grown ten-thousandfold are kept as they are.
 
     Args:
         tokens: [m, n, d].
@@ -74,7 +75,8 @@ def compress(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers:
     """
     states = [tokens]
     for _ in range(layers):
-        states.append(step(states[-1]))
+        grown = bool(states[-1].abs().max() > GROWN * tokens.abs().max())
+        states.append(states[-1] if grown else step(states[-1]))
     rates = torch.stack([subspace_coding_rate(state, bases, eps=eps).mean() for state in states])
     return Compression(torch.stack(states), rates)
 

@@ -96,6 +96,15 @@ def test_verify_tells_by_its_exit_code(which, code, claims, capsys):
         assert "PASSES: no power" in captured.out
 
 
+def test_verify_shows_long_names_whole(monkeypatch, capsys):
+    from dataclasses import replace
+
+    long = replace(THEORY.claims[0], id="stand_in/a-name-as-long-as-any-that-a-careful-author-would-choose")
+    monkeypatch.setattr(REGISTRY, "THEORIES", (replace(THEORY, claims=(long,)),))
+    assert main(["verify", "all", "--seeds", "1"]) == 0
+    assert long.id in capsys.readouterr().out
+
+
 def test_verify_counts_the_seeds(monkeypatch, capsys):
     assert main(["verify", "stand_in/good", "--seeds", "1"]) == 0
     assert "1/1" in capsys.readouterr().out

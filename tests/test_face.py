@@ -147,3 +147,13 @@ def test_the_version_is_the_packages():
     from importlib.metadata import version
 
     assert tt.__version__ == version("transformer-theory")
+
+
+def test_names_are_shown_whole_where_they_are_to_be_copied(capsys):
+    from transformer_theory.cli import main
+
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out.split()
+    for record in THEORIES:
+        assert {found.id for found in record.claims} <= set(shown)
+        assert {kind.name for kind in record.experiments} <= set(shown)

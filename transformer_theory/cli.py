@@ -62,7 +62,9 @@ def _list(options: argparse.Namespace) -> int:
 
     from .theories import THEORIES
 
-    table = Table("theory", "question", "claims", "experiments", box=None, padding=(0, 2, 1, 0))
+    table = Table("theory", "question", box=None, padding=(0, 2, 1, 0))
+    for names in ("claims", "experiments"):
+        table.add_column(names, no_wrap=True)  # names are there to be copied
     for theory in THEORIES:
         claims = "\n".join(claim.id for claim in theory.claims)
         table.add_row(theory.name, theory.question, claims, "\n".join(kind.name for kind in theory.experiments))
@@ -105,7 +107,10 @@ def _verify(options: argparse.Namespace) -> int:
         for number, claim in enumerate(chosen, 1):
             progress(f"{claim.id} ({number} of {len(chosen)}): {options.seeds} seeds, each with its control")
             verdicts.append(claim.verify(range(options.seeds)))
-    table = Table("claim", "verdict", "seeds", "95 % interval", "measured", "line", "control", "source", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("claim", no_wrap=True)  # a name to be copied
+    for name in ("verdict", "seeds", "95 % interval", "measured", "line", "control", "source"):
+        table.add_column(name, overflow="fold")
     failed = False
     for verdict in verdicts:
         bad = verdict.verdict == "violated" or not verdict.control_fails

@@ -56,6 +56,7 @@ def fates(ax: "Axes", result: Result) -> None:
         ax.plot(x, other, ".", color=COLOURS["null"], markersize=3, alpha=0.5, zorder=1)
     ax.scatter(x, z, s=12 + 250 * frequency, color=COLOURS[NAME], alpha=0.8, linewidths=0, zorder=2)
     ax.axhline(0, color=COLOURS["raw"], linewidth=0.7)
+    ax.locator_params(axis="x", nbins=5)
     ax.set_title("Change of the logit (grey: shuffled)")
     ax.set_xlabel("distinctness of the token: 1 = one class only")
 

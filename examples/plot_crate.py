@@ -11,7 +11,7 @@ import torch
 from transformer_theory import crate
 from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.metrics import unit_norm
-from transformer_theory.plotting import axes, line, style
+from transformer_theory.plotting import axes, label_ends, line, style
 
 generator = torch.Generator().manual_seed(0)
 
@@ -56,7 +56,7 @@ with style():
         line(left, range(9), (runs[name].rates / runs[name].rates[0]).clamp(min=1e-3), name=colour, label=name)
     line(left, range(9), bound / bound[0], name="crate", label="exact, bound", linestyle="--")
     left.set(title="$R^c(Z; U)$, start = 1", xlabel="layer", yscale="log")
-    left.legend(loc="center right")
+    label_ends(left)
     line(right, weights, own, name="crate", label="the tokens' subspaces")
     line(right, weights, null, name="null", label="random subspaces")
     right.axhline(1 / 8, color="black", linestyle=":", label="1 / (2 K)")

@@ -15,7 +15,7 @@ from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation
 from transformer_theory.rows import collect, select
 from transformer_theory.theories.scan_snap import THEORY, Fates, ScanAndSnap
-from transformer_theory.theories.scan_snap.analysis import agreement, chance, groups, subject
+from transformer_theory.theories.scan_snap.subject import agreement, chance, groups, subject
 
 
 def read(subject_: TokenData, seed: int = 0) -> Result:

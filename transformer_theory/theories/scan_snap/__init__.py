@@ -1,8 +1,8 @@
 """Scan and snap: where attention goes while a one-layer model learns to predict the next token.
 
 :mod:`.problem` the data, :mod:`.dynamics` exact gradient descent in count form, :mod:`.flow` the exact population flow and Lemma 4's,
-:mod:`.closed_form` what the theorems give, :mod:`.claims` checkable statements, :mod:`.analysis` and :mod:`.reducers` what it says about
-data and about trained networks.
+:mod:`.closed_form` what the theorems give, :mod:`.claims` checkable statements, :mod:`.subject`, :mod:`.analysis` and
+:mod:`.reducers` what it says about data and about trained networks.
 """
 
 from ...citations import Source

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 
 from ...data.tokens import TokenData
 from .problem import CountedSequences, SequenceClasses, count_sequences

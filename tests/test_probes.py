@@ -1,5 +1,6 @@
 """Probes change nothing, see compiled models too, and make readings of forward passes."""
 
+import copy
 import gc
 
 import pytest
@@ -69,6 +70,19 @@ def test_a_probe_works_again_after_a_failed_pass():
     assert p.result().table[0]["step"] == 1
 
 
+def test_a_copy_made_inside_is_a_model_of_its_own():
+    model = built(Net).eval()
+    x = tokens(2, 5, 8)
+    with probe(model, [Keep()]) as p, torch.no_grad():
+        twin = copy.deepcopy(model)
+        for parameter in twin.parameters():
+            parameter.zero_()
+        assert not bool(twin(x).any())
+        assert bool(model(x).any())
+    assert [row["step"] for row in p.result().table] == [0]
+    assert not bool(twin(x).any())
+
+
 def test_no_tensor_is_kept_alive():
     model = built(Net)
     gc.collect()
@@ -78,6 +92,18 @@ def test_no_tensor_is_kept_alive():
     maps = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-2:] == (37, 37)]
     assert not maps
     assert len(p.result().table) == 2 * (2 * 2 * 4 + 2 * 3)
+
+
+def test_two_probes_see_the_same():
+    model = built(Net).eval()
+    outer, inner = Keep(), Keep()
+    with probe(model, [outer]), torch.no_grad():
+        with probe(model, [inner]):
+            model(tokens(2, 5, 8))
+        assert [s.module for s in outer.seen] == [s.module for s in inner.seen]
+        model(tokens(2, 5, 8))
+    assert (outer.resets, inner.resets) == (2, 1)
+    assert "forward" not in model.__dict__
 
 
 # compiled models

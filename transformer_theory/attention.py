@@ -210,13 +210,13 @@ def attention_weights(
     if k == 0:
         raise ValueError("attention needs at least one key, got none")
     if allowed is None:
-        allowed = all_keys(q, k).to(queries.device)
+        allowed = all_keys(q, k)
     elif allowed.dtype != torch.bool or allowed.ndim < 2 or allowed.shape[-2:] != (q, k):
         raise ValueError(f"allowed must be a boolean mask [*batch, {q}, {k}], got {allowed.dtype} {list(allowed.shape)}; True is visible")
     elif not bool(allowed.any(-1).all()):
         blind = allowed.logical_not().all(-1).nonzero()[0].tolist()
         raise ValueError(f"every query must see at least one key, got none for the query at {blind}; its attention is undefined")
-    return normalise(score(queries, keys), allowed)
+    return normalise(score(queries, keys), allowed.to(queries.device))
 
 
 def attend(

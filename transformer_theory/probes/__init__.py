@@ -15,7 +15,9 @@ fused path; both agree to rounding. Passes that are not observed run as they are
 """
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -82,7 +84,7 @@ class Probe:
         # the call is redirected on the instance: hooks would not fire on a model that was compiled before
         slot = "forward" if self.model._compiled_call_impl is None else "_compiled_call_impl"
         before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
-        self.model.__dict__[slot] = lambda *args, **kwargs: self._call(original, args, kwargs)
+        self.model.__dict__[slot] = _Redirect(self, original, before)
 
         def restore() -> None:
             if before is None:
@@ -182,3 +184,17 @@ class Probe:
                 if isinstance(reducer, Pictured) and (found := reducer.arrays()):
                     self._arrays.setdefault(int(step), {}).update(found)
         self._readings += 1
+
+
+class _Redirect:
+    """Stands in for the probed model's forward; a deep copy of the model (a running average, say) gets its own forward back."""
+
+    def __init__(self, owner: Probe, original: Callable, before: Callable | None):
+        self.owner, self.original, self.before = owner, original, before
+
+    def __call__(self, *args, **kwargs):
+        return self.owner._call(self.original, args, kwargs)
+
+    def __deepcopy__(self, memo: dict) -> Callable:
+        model = self.owner.model
+        return MethodType(type(model).forward, memo[id(model)]) if self.before is None else copy.deepcopy(self.before, memo)

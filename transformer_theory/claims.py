@@ -33,12 +33,12 @@ class Evidence:
         ValueError: another ``op``.
     """
 
-    value: float | int
-    bound: float | int
+    value: float
+    bound: float
     op: Literal["<=", ">="]
     converged: bool = True
     in_assumptions: bool = True
-    detail: Mapping[str, float | int] = field(default_factory=dict)
+    detail: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self):
         if self.op not in ("<=", ">="):

@@ -75,7 +75,7 @@ def test_command_exists(line: str):
 
 @pytest.mark.parametrize(("page", "code"), blocks("python"), ids=lambda value: value if value.endswith(".md") else "")
 def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With a small ``mine.npz``, a small ``model`` and its ``batches`` at hand, and few training steps."""
+    """With a small ``mine.npz``, a small ``model`` and its ``batches``, ``features`` and ``labels`` at hand, and few training steps."""
     from tests.contract.instances import sequences
 
     data = sequences()
@@ -87,7 +87,8 @@ def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.M
         model = tt.models.ViT.for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=1, heads=2)
         batches = [(data.tokens.float(), data.labels)] * 2
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        exec(compile(code, page, "exec"), {"model": model, "batches": batches, "optimizer": optimizer})
+        given = {"model": model, "batches": batches, "optimizer": optimizer, "features": data.tokens[:, 0], "labels": data.labels}
+        exec(compile(code, page, "exec"), given)
 
 
 def test_the_table_of_the_readme_is_that_of_the_registry():

@@ -42,7 +42,7 @@ def test_a_source_survives_its_text(source):
 
 
 def test_labels_are_what_a_reader_sees():
-    assert Source("tarzanagh2023transformers", "Thm. 3").label == "Tarzanagh et al. (2023), Thm. 3"
+    assert Source("tarzanagh2023transformers", "Thm. 3").label == "Tarzanagh et al. (2023a), Thm. 3"
     assert Source("alpaydin1998optical").label == "Alpaydin and Kaynak (1998)"
     assert short("pataki1998rank") == "Pataki (1998)"
     assert short("bjorck1973numerical") == "Björck and Golub (1973)"

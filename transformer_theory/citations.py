@@ -44,7 +44,7 @@ class Source:
 
     @property
     def label(self) -> str:
-        """What a reader sees: ``"Tarzanagh et al. (2023), Thm. 3"``."""
+        """What a reader sees: ``"Tarzanagh et al. (2023a), Thm. 3"``."""
         return f"{short(self.key)}, {self.locator}" if self.locator else short(self.key)
 
     @property
@@ -73,11 +73,17 @@ def _letters(text: str) -> str:
     return unicodedata.normalize("NFC", accented)
 
 
+@cache
 def short(key: str) -> str:
-    """Author and year as in running text: ``"Yu et al. (2020)"``."""
+    """Author and year as in running text: ``"Yu et al. (2020)"``; papers that share both are told apart by letters, ``"(2023a)"``."""
+    twins = [other for other in entries() if _authors(other) == _authors(key) and field(other, "year") == field(key, "year")]
+    letter = chr(ord("a") + twins.index(key)) if len(twins) > 1 else ""
+    return f"{_authors(key)} ({field(key, 'year')}{letter})"
+
+
+def _authors(key: str) -> str:
     authors = [name.split(",")[0].strip() for name in field(key, "author").split(" and ")]
-    names = authors[0] if len(authors) == 1 else " and ".join(authors) if len(authors) == 2 else f"{authors[0]} et al."
-    return f"{names} ({field(key, 'year')})"
+    return authors[0] if len(authors) == 1 else " and ".join(authors) if len(authors) == 2 else f"{authors[0]} et al."
 
 
 def bibtex(keys) -> str:

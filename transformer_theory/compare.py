@@ -27,6 +27,7 @@ from .experiment import Result, provenance
 from .rows import Arrays, Row, collect, finding, not_applicable, select
 from .theories import THEORIES
 from .theory import Theory
+from .threads import one_thread
 from .training.recipes import RECIPES, Recipe
 from .training.watch import PICTURED, watched_training
 
@@ -46,7 +47,7 @@ def compare(
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
 ) -> Result:
-    """What each theory predicts on these data, what was measured, and where the two agree.
+    """What each theory predicts on these data, what was measured, and where the two agree. Runs on one thread (its matrices are small).
 
     Args:
         data: tokens [n, seq, dim] with whatever else is known (:class:`TokenData`), a name for :func:`data.load`, or the path of an
@@ -67,8 +68,9 @@ def compare(
     recipes = _recipes(networks)
     _check(steps, device)
     data = data if isinstance(data, TokenData) else data_module.load(data)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), one_thread():
         rows, arrays = collect(_stream(data, chosen, recipes, steps, seed, device, progress or (lambda text: None)))
+        origin = provenance(seed=seed, device=device, started=started)
     params = {
         "data": data.name,
         "n": len(data),
@@ -80,7 +82,7 @@ def compare(
         "seed": seed,
     }
     sources = tuple(dict.fromkeys([*data.sources, *(source for theory in chosen for source in theory.sources)]))
-    return Result("compare", params, rows, arrays, sources, provenance(seed=seed, device=device, started=started))
+    return Result("compare", params, rows, arrays, sources, origin)
 
 
 def _stream(

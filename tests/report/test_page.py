@@ -106,7 +106,7 @@ def test_summary_comes_first_and_holds_the_numbers(page):
         "0.118",
         "✓ consistent",
         "○ outside assumptions",
-        "Tarzanagh et al. (2023), Thm. 3",
+        "Tarzanagh et al. (2023a), Thm. 3",
     ):
         assert piece.replace("\u00a0", " ") in text.replace("\u00a0", " ")
     assert 'href="https://arxiv.org/abs/2308.16898"' in page

@@ -144,7 +144,8 @@ def test_digits():
     rows, arrays = collect(room.THEORY.measure(data.load("digits"), torch.Generator().manual_seed(0)))
     by_name = {row["quantity"]: row for row in rows}
     answer = by_name[room.THEORY.answer]
-    assert answer["value"] == 1.0
+    assert answer["value"] > 5 * answer["null"]
+    assert by_name["share of ReduNet's layers that raise the rate reduction"]["value"] == 1.0
     assert answer["verdict"] == "consistent"
     reduction = by_name["rate reduction of the features"]
     assert reduction["value"] > 5 * reduction["null"] > 0

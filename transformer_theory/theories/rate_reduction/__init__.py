@@ -5,7 +5,7 @@
 """
 
 from ...theory import Theory
-from .analysis import LAYERS_RAISE, MCR2, REDUNET, predict_and_measure
+from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
 from .claims import CLAIMS, LANDSCAPE
 from .experiments import Landscape, ReduNetGaussians
 from .figures import draw
@@ -34,7 +34,7 @@ THEORY = Theory(
     reducers=reducers,
     draw=draw,
     order_parameter="rate reduction",
-    answer=LAYERS_RAISE,
+    answer=ANSWER,
 )
 
 __all__ = [

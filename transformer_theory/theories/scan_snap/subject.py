@@ -1,8 +1,8 @@
 r"""Which part of given sequences the theory can read, how distinct their tokens are, and how to compare two orders of tokens.
 
 The theory treats one query at a time: the sequences of the most frequent query are read. The *distinctness* of a token is
-:math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in all. The last token of a sequence is
-its query, and the next token its class (:cite:t:`tian2023scan`).
+:math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in all. The query is the class
+token or the last token, and the next token its class (:cite:t:`tian2023scan`).
 """
 
 import math
@@ -50,7 +50,9 @@ class Subject:
 
 
 def subject(data: TokenData, generator: torch.Generator) -> Subject | str:
-    """The part of the data that the theory can read, or the reason why there is none. The query is the last token of a sequence.
+    """The part of the data that the theory can read, or the reason why there is none.
+
+    The word at the query's position asks (the last one, if no position holds the query); the words at the others are the context.
 
     At most the 50 most frequent classes and 2000 sequences (fewer for thousands of words; drawn by the generator) are kept.
     """
@@ -59,17 +61,18 @@ def subject(data: TokenData, generator: torch.Generator) -> Subject | str:
     assert data.vocab_size is not None
     if data.ids.shape[1] < 3:
         return f"needs sequences of at least two contextual tokens and a query, got {data.ids.shape[1]} tokens"
-    query = data.ids[:, -1]
+    place = data.ids.shape[1] - 1 if data.query_position is None else data.query_position
+    query, context = data.ids[:, place], torch.cat([data.ids[:, :place], data.ids[:, place + 1 :]], dim=1)
     asked = (query == torch.bincount(query).argmax()).nonzero()[:, 0]
     classes, counts = data.next_id[asked].unique(return_counts=True)
     frequent = classes[counts.argsort(descending=True, stable=True)[:MOST_CLASSES]]
     if len(frequent) < 2:
         return f"needs at least two next tokens after the same query, got one in the {len(asked)} sequences of the most frequent query"
     kept = asked[torch.isin(data.next_id[asked], frequent)]
-    most = min(MOST_SEQUENCES, max(100, MOST_COUNTS // len(data.ids[kept, :-1].unique())))
+    most = min(MOST_SEQUENCES, max(100, MOST_COUNTS // len(context[kept].unique())))
     if len(kept) > most:
         kept = kept[torch.randperm(len(kept), generator=generator)[:most]].sort().values
-    counted = count_sequences(data.ids[kept, :-1], query[kept], data.next_id[kept], max(data.vocab_size, 2))
+    counted = count_sequences(context[kept], query[kept], data.next_id[kept], max(data.vocab_size, 2))
     K = len(counted.next_ids)
     if K < 2:
         return f"needs at least two next tokens after the same query, got one in {len(kept)} sequences"

@@ -24,4 +24,4 @@ suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached,
 exclude_patterns = ["_build", "auto_examples/*.ipynb"]
 
 html_theme = "furo"
-html_title = "transformer_theory"
+html_title = "Theories of transformers"

@@ -127,6 +127,6 @@ def test_every_dependency_is_pinned():
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
     assert pins["torch"] == "2.13.0"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    wanted = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
     names = {re.split(r"[<>=\[; ]", requirement)[0].lower() for requirement in wanted}
     assert names <= {name.lower() for name in pins}

@@ -41,10 +41,25 @@ def test_a_max_margin_matrix_is_aligned_with_itself(generator):
 
 @pytest.mark.parametrize(("n", "dim", "expected"), [(8, 64, 0.08), (16, 64, 0.11), (32, 64, 0.16), (16, 16, 0.41)])
 def test_the_null_of_random_weights_is_not_zero(n, dim, expected, generator):
-    read = room.alignment(gaussian(dim, dim), gaussian(n, 17, dim, seed=1), gaussian(n, dim, seed=2), generator=generator, constraints=600)
+    read = room.alignment(
+        gaussian(dim, dim), gaussian(n, 17, dim, seed=1), gaussian(n, dim, seed=2), generator=generator, constraints=600, draws=8
+    )
     assert read.constraints == 16 * n
     assert read.null == pytest.approx(expected, abs=0.04)
     assert read.cosine == pytest.approx(expected, abs=0.07)
+
+
+def test_random_tied_heads_do_not_read_above_their_null():
+    """W = U U^T selects mostly each token for itself, which is not alignment: the null has that symmetry too."""
+    above = []
+    for seed in range(4):
+        U, x = gaussian(96, 24, seed=seed), gaussian(16, 17, 96, seed=10 + seed)
+        read = room.alignment(U @ U.T, x, x, generator=torch.Generator().manual_seed(seed), draws=4)
+        assert read.cosine is not None
+        assert read.null is not None
+        assert read.null > 0.12  # a rotation of each side on its own gives about .07
+        above.append(read.cosine - read.null)
+    assert abs(sum(above) / 4) < 0.02
 
 
 def test_alignment_does_not_depend_on_scale_or_coordinates():
@@ -125,6 +140,39 @@ def test_a_head_that_selects_nothing_gives_a_row_that_says_so():
     (row,) = reducer.compute()
     assert row["value"] is None
     assert row["verdict"] == "not applicable: W is zero, so it selects nothing"
+
+
+def test_the_constraints_of_a_module_are_divided_among_its_heads():
+    for heads, expected in ((1, 256), (4, 64), (8, 32), (64, 8)):  # 8 a query
+        reducer = room.AlignmentReducer()
+        reducer.update(seen(gaussian(30, 9, 12), gaussian(heads, 12, 12, seed=1)), None)
+        assert {row["note"].split(";")[0] for row in reducer.compute() if "note" in row} == {f"{expected} constraints"}
+
+
+def test_sequences_and_heads_that_are_not_finite_are_left_out():
+    tokens, heads = gaussian(20, 9, 12), gaussian(2, 12, 12, seed=1)
+    spoilt = torch.cat([tokens[:5], tokens[:3] / 0, tokens[5:]])
+    heads[1, 0, 0] = torch.nan
+    whole, some = room.AlignmentReducer(), room.AlignmentReducer()
+    whole.update(seen(tokens, heads), None)
+    some.update(seen(spoilt, heads), None)
+    assert whole.compute() == some.compute()
+    assert [row["value"] is None for row in some.compute()] == [False, False, True]
+    assert "not finite" in some.compute()[-1]["verdict"]
+
+
+@pytest.mark.parametrize("length", [9, 4, 12])
+def test_attention_to_other_tokens_is_not_read_as_self_attention(length):
+    """A second attention of a block counts its heads on; W then acts on tokens that the probe does not see."""
+    x, memory, (K, Q) = gaussian(6, 9, 12), gaussian(6, length, 12, seed=1), gaussian(2, 2, 12, 4, seed=2)
+    reducer = room.AlignmentReducer()
+    for first, read in ((0, x), (2, memory)):
+        query, key = (y[:, None] @ P + 3.0 for y, P in ((x, Q), (read, K)))  # biases change nothing
+        reducer.update(Observation("m", 0, "attention", x, x, query=query, key=key, bilinear=K @ Q.mT, first_head=first), None)
+    found = {row["head"]: row for row in reducer.compute() if row["quantity"] == QUANTITY}
+    assert sorted(found) == [0, 1, 2, 3]
+    assert all(found[head]["value"] is not None for head in (0, 1))
+    assert all("other tokens" in found[head]["verdict"] for head in (2, 3))
 
 
 # ---- data

@@ -11,6 +11,7 @@ each token for itself, and reads twice as much at random weights as a head witho
 Source: the direction is that of :cite:t:`tarzanagh2023transformers`; reading it in trained heads, and the null, are this library's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,14 +20,14 @@ from torch import Tensor
 
 from ...citations import Source
 from ...errors import Infeasible, NotConverged
-from ...linalg import cosine
 from ...probes import Observation
 from ...rows import Row
-from .problem import distinct_constraints
+from .problem import Constraints
 from .solvers import frobenius_max_margin
 
 QUANTITY = "cosine to the max-margin direction"
 MARGIN = "smallest margin, share of the largest possible"
+SINGLE = "inputs have a single token, so there is nothing to select"
 
 
 @dataclass(frozen=True)
@@ -82,43 +83,59 @@ def alignment(
         raise ValueError("W, tokens and query must be finite, got NaN or infinite values")
     W, tokens, queries = W.double(), tokens.double(), queries.double()
     if T < 2:
-        return Alignment(None, None, 0.0, None, 0, "inputs have a single token, so there is nothing to select")
+        return Alignment(None, None, 0.0, None, 0, SINGLE)
     pairs = torch.randperm(n * queries.shape[1], generator=generator)[: max(1, constraints // (T - 1))]
     x, z = tokens[pairs // queries.shape[1]], queries.reshape(-1, queries.shape[-1])[pairs]
-    value, margin, count, reason = _to_own_selection(W, x, z)
+    return _beside_null(W, x, z, [_turn(W.shape[0], W.shape[1], generator) for _ in range(draws)])
+
+
+def _beside_null(W: Tensor, x: Tensor, z: Tensor, turns: Sequence[tuple[Tensor, Tensor]]) -> Alignment:
+    """The reading of finite float64 tokens [m, T, d], T > 1, with a query each."""
+    if not bool(W.any()):
+        return Alignment(None, None, 0.0, None, 0, "W is zero, so it selects nothing")
+    W = W / W.abs().amax()
+    W = W / W.norm()
+    value, margin, count, reason = _to_own_selection(_scores(W, x, z), x, z)
     if value is None:
         return Alignment(None, None, 0.0, None, count, reason)
-    nulls = [_to_own_selection(_turned(W, generator), x, z)[0] for _ in range(draws)]
+    nulls = [_to_own_selection(_scores(W, x @ left, z @ right), x, z)[0] for left, right in turns]
     known = torch.tensor([v for v in nulls if v is not None], dtype=torch.float64)
     if not len(known):
         return Alignment(value, None, 0.0, margin, count)
     return Alignment(value, float(known.mean()), float(known.std(correction=0)), margin, count)
 
 
-def _to_own_selection(W: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, float | None, int, str]:
-    """(cosine, share of the largest margin, number of constraints, reason)."""
-    if not bool(W.any()):
-        return None, None, 0, "W is zero, so it selects nothing"
-    select = (x @ (z @ W.mT)[..., None]).squeeze(-1).argmax(-1)
-    pairs = distinct_constraints(x, z, select)
-    if not len(pairs):
+def _scores(W: Tensor, x: Tensor, z: Tensor) -> Tensor:
+    """x^T W z of every token, [m, T]. Turning W as Q W Q^T is turning the tokens by Q^T, which costs less."""
+    return (x @ (z @ W.mT)[..., None]).squeeze(-1)
+
+
+def _to_own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, float | None, int, str]:
+    """(cosine, share of the largest margin, number of constraints, reason) of the W of norm one with these scores.
+
+    W itself is not needed: its inner product with the solution is that of its margins with the multipliers.
+    """
+    difference = x[torch.arange(len(x)), scores.argmax(-1)][:, None] - x
+    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one count as one with it
+    if not len(i):
         return None, None, 0, "all tokens of an input are equal, so there is nothing to select"
     try:
-        solution = frobenius_max_margin(pairs, tol=1e-9)
+        solution = frobenius_max_margin(Constraints(difference[i, t], z[i], i, t), tol=1e-9)
     except Infeasible:
-        return None, None, len(pairs), "infeasible: W scores two different tokens the same"
+        return None, None, len(i), "infeasible: W scores two different tokens the same"
     except NotConverged:
-        return None, None, len(pairs), "nearly tied scores: the max-margin direction cannot be resolved in float64"
-    margin = float(pairs.margins(W).min() / W.norm()) * solution.norm
-    if margin <= 0:
-        return None, None, len(pairs), "tied: W scores two different tokens the same"
-    return float(cosine(W, solution.W)), margin, len(pairs), ""
+        return None, None, len(i), "nearly tied scores: the max-margin direction cannot be resolved in float64"
+    margins = scores.amax(-1)[i] - scores[i, t]
+    smallest = float(margins.min())
+    if smallest <= 0:
+        return None, None, len(i), "tied: W scores two different tokens the same"
+    return min(1.0, float(margins @ solution.multipliers) / solution.norm), smallest * solution.norm, len(i), ""
 
 
-def _turned(W: Tensor, generator: torch.Generator) -> Tensor:
-    """Q W Q^T with a random orthogonal Q; if the two sides have different widths, each is turned by its own."""
-    left, right = (_orthogonal(size, generator) for size in W.shape)
-    return left @ W @ (left if W.shape[0] == W.shape[1] else right).mT
+def _turn(d: int, d_z: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A random orthogonal Q for both sides; if they have different widths, one for each."""
+    left = _orthogonal(d, generator)
+    return left, left if d == d_z else _orthogonal(d_z, generator)
 
 
 def _orthogonal(size: int, generator: torch.Generator) -> Tensor:
@@ -131,13 +148,14 @@ def _orthogonal(size: int, generator: torch.Generator) -> Tensor:
 class AlignmentReducer:
     """:func:`alignment` of every layer and head that offers its bilinear form, as rows of the timeline.
 
-    Keeps up to ``inputs`` sequences a layer and the latest W (weights do not change during a reading). Queries are the tokens themselves,
-    from a random subset of positions; selections are those of W, without the biases and masks that the network may add.
+    Keeps up to ``inputs`` sequences of each attention module and its latest W (weights do not change during a reading). Queries are the
+    tokens themselves, from a random subset of positions; selections are those of W, without the biases and masks that the network may add.
+    Heads without a reading (attention to other tokens than the module's own, values that are not finite) get a row that says why.
 
     Attributes:
-        constraints: see :func:`alignment`.
-        draws: random rotations for the null.
-        inputs: sequences kept a layer.
+        constraints: of a module, divided equally among its heads; at least one query a head. The null uses as many.
+        draws: random rotations for the null, the same for all heads.
+        inputs: sequences kept of a module.
         seed: of the subset and of the null.
     """
 
@@ -145,25 +163,23 @@ class AlignmentReducer:
     draws: int = 2
     inputs: int = 128
     seed: int = 0
-    _kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _kept: dict[tuple[int, int], tuple[Tensor, Tensor, str]] = field(default_factory=dict, repr=False)
+    _turns: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict, repr=False)
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
         """Keeps tokens and W of an attention module that has a bilinear form; ignores everything else."""
-        if seen.kind != "attention" or seen.bilinear is None:
-            return
-        before = self._kept[seen.layer][0] if seen.layer in self._kept else None
-        room = self.inputs - (0 if before is None else len(before))
-        new = seen.tokens[: max(room, 0)].detach().to("cpu", torch.float64)
-        tokens = new if before is None else torch.cat([before, new])
-        self._kept[seen.layer] = (tokens, seen.bilinear.detach().to("cpu", torch.float64))
+        if seen.kind == "attention" and seen.bilinear is not None:
+            new = seen.tokens[: self.inputs].detach()
+            finite = torch.isfinite(new).flatten(1).all(1)
+            new = (new if bool(finite.all()) else new[finite]).to("cpu", torch.float64)
+            self._add((seen.layer, seen.first_head), new, seen.bilinear.detach().to("cpu", torch.float64), _obstacle(seen))
 
     def compute(self) -> list[Row]:
         """Two rows a layer and head: the cosine beside its null, and the smallest margin as a share of the largest possible."""
         rows = []
-        for layer, (tokens, heads) in sorted(self._kept.items()):
-            for head, W in enumerate(heads):
-                generator = torch.Generator().manual_seed(self.seed + 1000 * layer + head)
-                read = alignment(W, tokens, tokens, generator=generator, constraints=self.constraints, draws=self.draws)
+        for (layer, first), (tokens, heads, obstacle) in sorted(self._kept.items(), key=lambda item: item[0]):
+            for head, W in enumerate(heads, start=first):
+                read = self._read(W, tokens, 1000 * layer + head, self.constraints // len(heads), obstacle)
                 where = {"layer": layer, "head": head, "source": str(Source("tarzanagh2023transformers"))}
                 if read.cosine is None:
                     rows.append(
@@ -176,14 +192,54 @@ class AlignmentReducer:
                 rows.append(Row(theory="attention_svm", quantity=MARGIN, value=read.margin, predicted=1.0, **where))
         return rows
 
+    def _read(self, W: Tensor, tokens: Tensor, place: int, constraints: int, obstacle: str) -> Alignment:
+        n, T, d = tokens.shape
+        reason = obstacle or ("" if n and bool(torch.isfinite(W).all()) else "W is not finite, or no sequence of tokens is")
+        reason = reason or ("" if T > 1 else SINGLE)
+        if reason:
+            return Alignment(None, None, 0.0, None, 0, reason)
+        pairs = torch.randperm(n * T, generator=torch.Generator().manual_seed(self.seed + place))[: max(1, constraints // (T - 1))]
+        if d not in self._turns:
+            generator = torch.Generator().manual_seed(self.seed)
+            self._turns[d] = [_turn(d, d, generator) for _ in range(self.draws)]
+        return _beside_null(W, tokens[pairs // T], tokens[pairs // T, pairs % T], self._turns[d])
+
     def reset(self) -> None:
         """Forgets what was seen."""
         self._kept.clear()
 
     def merge(self, other: "AlignmentReducer") -> None:
-        """Adds the sequences another reducer has kept, up to ``inputs`` a layer."""
-        for layer, (tokens, W) in other._kept.items():
-            if layer in self._kept:
-                self._kept[layer] = (torch.cat([self._kept[layer][0], tokens])[: self.inputs], W)
-            else:
-                self._kept[layer] = (tokens, W)
+        """Adds the sequences another reducer has kept, up to ``inputs`` a module."""
+        for place, (tokens, W, obstacle) in other._kept.items():
+            self._add(place, tokens, W, obstacle)
+
+    def _add(self, place: tuple[int, int], tokens: Tensor, W: Tensor, obstacle: str) -> None:
+        before = self._kept[place][0] if place in self._kept else None
+        if before is not None and before.shape[1:] == tokens.shape[1:]:
+            tokens = torch.cat([before, tokens])[: self.inputs]
+        elif before is not None and len(before):
+            tokens = before  # sequences of another length: those that came first stay
+        self._kept[place] = (tokens, W, obstacle)
+
+
+def _obstacle(seen: Observation) -> str:
+    """Why W does not act between the module's own tokens, empty if it does.
+
+    Biases of the projections, and what is the same for all keys, drop out of scores that are centred over queries and over keys.
+    """
+    assert seen.bilinear is not None
+    x, W = seen.tokens[:4].double(), seen.bilinear.double()
+    T, d = x.shape[1:]
+    if W.shape[1:] != (d, d):
+        return f"W is {list(W.shape[1:])}, tokens have width {d}"
+    if seen.query is None or seen.key is None or len(seen.key) != len(seen.tokens):
+        return ""
+    foreign = "attention to other tokens than the module's own, which the probe does not see"
+    if seen.query.shape[2] != T or seen.key.shape[2] < T:
+        return foreign
+    found = seen.query[:4].double() @ seen.key[:4, :, :T].double().mT
+    predicted = (x[:, None] @ W.mT) @ x[:, None].mT
+    found, predicted = (
+        s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (found, predicted)
+    )
+    return foreign if float((found * predicted).sum()) < 0.9 * float(found.norm() * predicted.norm()) else ""

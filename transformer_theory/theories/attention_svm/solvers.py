@@ -14,6 +14,7 @@ on the dimension. Every answer is checked before it is returned.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from ...errors import Infeasible, NotConverged
 from .problem import Constraints
 
+FEW = 64  # constraints for which least squares are cheaper than the exchanges of block pivoting
 EXCHANGES = 200  # active-set corrections after the least-squares solve; 0 or 1 in practice
 
 
@@ -36,8 +38,8 @@ class MaxMargin:
         margins: :math:`d_c^\top W z_c \ge 1`, ``[m]``.
         norm: the minimised norm of W; the largest possible margin of a W of norm one is ``1 / norm``.
         kkt: the largest of the KKT residuals (violated margins; complementarity and duality gap relative to the objective).
-        rank: of W. For the nuclear norm by complementarity: a direction counts if its singular value in W is larger, relative to the
-            first, than the slack of the dual in that direction; this does not depend on a threshold.
+        complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
+            the slack of the dual in that direction; this does not depend on a threshold.
         status: ``"optimal"``; a solver that has anything else to say raises.
     """
 
@@ -46,8 +48,16 @@ class MaxMargin:
     margins: Float[Tensor, " m"]
     norm: float
     kkt: float
-    rank: int
+    complementary_rank: int | None = None
     status: str = "optimal"
+
+    @cached_property
+    def rank(self) -> int:
+        """Rank of W: by complementarity where that is known, otherwise the singular values above 1e-10 of the first."""
+        if self.complementary_rank is not None:
+            return self.complementary_rank
+        sigma = torch.linalg.svdvals(self.W)
+        return int((sigma > 1e-10 * sigma.amax()).sum()) if sigma.numel() else 0
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
         """The constraints whose margin is one (within ``tol``): their tokens are the neighbours of the selected ones."""
@@ -87,11 +97,11 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
     """
     if len(constraints) == 0:
         W = constraints.difference.new_zeros(constraints.difference.shape[1], constraints.query.shape[1])
-        return MaxMargin(W, W.new_zeros(0), W.new_zeros(0), 0.0, 0.0, 0)
+        return MaxMargin(W, W.new_zeros(0), W.new_zeros(0), 0.0, 0.0)
     pairs = _Pairs(constraints.difference.detach().numpy(), constraints.query.detach().numpy())
     if not (pairs.length > 0).all():
         _refuse(constraints, pairs, (np.arange(len(pairs.length)) == pairs.length.argmin()).astype(float))
-    active = _block_pivoting(pairs.gram)
+    active = _block_pivoting(pairs.gram) if len(constraints) > FEW else None
     if active is None:
         weights = _least_distance(pairs)
         _refuse(constraints, pairs, weights)
@@ -105,7 +115,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         abs(square - float(multipliers.sum())) / max(1.0, square),
         float(np.linalg.norm(W - pairs.combine(multipliers))) / max(1.0, float(sizes.sum())),
     )
-    solution = MaxMargin(torch.from_numpy(W), torch.from_numpy(multipliers), torch.from_numpy(margins), square**0.5, kkt, _rank(W))
+    solution = MaxMargin(torch.from_numpy(W), torch.from_numpy(multipliers), torch.from_numpy(margins), square**0.5, kkt)
     if not kkt <= tol:
         raise NotConverged(
             f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}: the largest margin is about {1 / max(square, 1e-300) ** 0.5:.1e} "
@@ -260,6 +270,8 @@ def _refuse(constraints: Constraints, pairs: _Pairs, weights: np.ndarray) -> Non
     def residual(u: np.ndarray) -> float:
         return float(np.linalg.norm(pairs.combine(u)) / max(float(u @ pairs.length), 1e-300)) if pairs.length.all() else 0.0
 
+    if float(weights @ pairs.gram @ weights) > 1e-10 * float(weights @ pairs.length) ** 2:  # far from zero: no need of more digits
+        return
     left = residual(weights)
     if 1e-13 < left < 1e-5:  # the null vector of the active set's Gram matrix is accurate to rounding
         active = weights > 0
@@ -302,7 +314,7 @@ def _polish(pairs: _Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, 
             multipliers, W = multipliers + part, W + pairs.combine(part)
             margins = pairs.margins(W)
             short = 1 - margins[active]
-            if np.abs(short).max(initial=0) < 1e-15:
+            if np.abs(short).max(initial=0) < 1e-3 * tol:
                 break
         if multipliers.min() < 0:
             active = active & (np.arange(len(active)) != multipliers.argmin())
@@ -324,11 +336,6 @@ def _cholesky_solver(matrix: np.ndarray, smallest: float = 0.0) -> Callable[[np.
     if failed or diagonal.min() < smallest * diagonal.max():
         return None
     return lambda right: dpotrs(factor, right, lower=1)[0]
-
-
-def _rank(W: np.ndarray, tol: float = 1e-10) -> int:
-    sigma = np.linalg.svd(W, compute_uv=False)
-    return int((sigma > tol * sigma[0]).sum())
 
 
 def _basis(rows: Tensor) -> Tensor:

@@ -143,6 +143,7 @@ def test_principal_angles_agree_with_scipy():
         (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), -1.0), "scale"),
         (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), math.nan), "scale"),
         (lambda: linalg.logdet_identity_plus(torch.full((2, 2), 1e300, dtype=torch.float64), 1.0), "normalise"),
+        (lambda: linalg.logdet_identity_plus(1e10 * torch.ones(3, 3, dtype=torch.float64), 1.0), "below about 1e15.*normalise"),
         (lambda: linalg.logdet_identity_plus(torch.ones(2), 1.0), r"\[\*batch, n, d\]"),
         (lambda: linalg.cosine(torch.zeros(3), torch.ones(3)), "first argument"),
         (lambda: linalg.cosine(torch.ones(3), torch.ones(4)), "one shape"),

@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.networks import Net, built, seen_in, tokens
 from transformer_theory import metrics
 from transformer_theory.attention import attention_weights
 from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, Observation, probe
+from transformer_theory.theories import theories
 
 
 def test_attention_statistics_are_means_of_the_metrics():
@@ -94,6 +96,34 @@ def test_maps_are_kept_as_arrays():
     assert p.result().arrays["attention/00@1"].shape == (3, 2, 5, 5)
     with pytest.raises(ValueError, match="keep must be at least 1"):
         AttentionMaps(keep=0)
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "a sequence", "the weights"])
+def test_every_theory_reads_a_decoder_and_never_stops_its_training(spoilt):
+    """Blocks with causal self-attention and cross-attention to a memory of another length; NaN in the data or in the network."""
+    decoder = built(lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)).train()
+    x, memory = tokens(6, 5, 8), tokens(6, 7, 8)
+    if spoilt == "a sequence":
+        x[2, 3, 1] = math.nan
+    if spoilt == "the weights":
+        with torch.no_grad():
+            decoder.layers[1].self_attn.in_proj_weight.fill_(math.nan)
+    reducers = [reducer for theory in theories() for reducer in theory.reducers()] + [AttentionStatistics(), Geometry(), AttentionMaps()]
+    causal = nn.Transformer.generate_square_subsequent_mask(5)
+    with probe(decoder, reducers) as p:
+        for _ in range(2):
+            p.labels = torch.arange(6) % 2
+            decoder(x, memory, tgt_mask=causal).sum().backward()
+    table = p.result().table
+    assert {row["theory"] for row in table} == {theory.name for theory in theories()} | {"network"}
+    for quantity in ("sharpness", "cosine to the max-margin direction"):
+        places = {(row["layer"], row["head"]) for row in table if row["quantity"] == quantity}
+        assert places == {(layer, head) for layer in range(2) for head in range(4)}
+    sharp = {(row["layer"], row["head"]): row["value"] for row in table if row["quantity"] == "sharpness"}
+    assert all((value is None) == (spoilt == "the weights" and place[0] == 1) for place, value in sharp.items())
+    read = [row["head"] < 2 for row in table if row["quantity"] == "cosine to the max-margin direction" and row["value"] is not None]
+    assert read
+    assert all(read)  # cross-attention is to tokens that are not seen
 
 
 def test_half_precision_is_read_in_float32():

@@ -54,7 +54,8 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     Returns:
         ``[*batch]``, nats, >= 0.
     Raises:
-        ValueError: X holds NaN or infinite values, or the scale is negative or not finite.
+        ValueError: X holds NaN or infinite values, the scale is negative or not finite, or the vectors are so large that adding the
+            identity is lost to rounding.
     Source: textbook (Sylvester's determinant identity, Cholesky).
     """
     if X.ndim < 2:
@@ -87,7 +88,12 @@ class _LogdetIdentityPlus(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, X: Tensor, s: Tensor) -> Tensor:
-        factor = torch.linalg.cholesky(_identity_plus(X, s))
+        factor, failed = torch.linalg.cholesky_ex(_identity_plus(X, s))
+        if bool(failed.any()):
+            raise ValueError(
+                f"scale * ||X||^2 must stay below about 1e15, where adding the identity is lost to rounding, got up to "
+                f"{float((s * X.square().sum((-2, -1))).amax()):.1e}; normalise the vectors first"
+            )
         ctx.save_for_backward(X, s, factor)
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 

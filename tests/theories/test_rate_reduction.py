@@ -233,6 +233,51 @@ def test_reducer_reads_the_metric_and_its_null():
     assert list(reducer.compute()) == []
 
 
+def test_few_samples_and_many_are_read_alike():
+    """Few samples are kept, many folded into moments; what merges may be either."""
+    y, output = torch.arange(60) % 3, normal(60, 5, 8)
+    few, many = slice(0, 20), slice(20, 60)
+    readers = [room.RateReduction() for _ in range(7)]
+    whole, batched, a, b, c, d, small = readers
+    for reducer, parts in (
+        (whole, [slice(0, 60)]),
+        (batched, [few, many]),
+        (a, [few]),
+        (b, [many]),
+        (c, [many]),
+        (d, [few]),
+        (small, [few]),
+    ):
+        for part in parts:
+            reducer.update(observe(output[part]), y[part])
+    a.merge(b)
+    c.merge(d)
+    assert small.kept
+    assert not small.states
+    for reducer in (batched, a, c):
+        for one, other in zip(reducer.compute(), whole.compute(), strict=True):
+            assert_close(one["value"], other["value"], rtol=1e-9, atol=0)
+    X = unit_norm(output[few].mean(1))
+    first = small.compute()
+    assert first == small.compute()
+    assert_close(first[0]["value"], float(rate_reduction(X, y[few], eps=small.eps)), rtol=1e-10, atol=0)
+    assert first[0]["value"] > 0
+    assert 0 < first[0]["null"] != first[0]["value"]
+
+
+def test_reducer_leaves_out_what_is_not_finite_and_names_bad_labels(unchecked):
+    y, output = torch.arange(20) % 3, normal(20, 5, 8)
+    whole, some = room.RateReduction(), room.RateReduction()
+    whole.update(observe(output[1:]), y[1:])
+    output[0, 1, 2] = torch.inf
+    some.update(observe(output), y)
+    assert whole.compute() == some.compute()
+    with pytest.raises(ValueError, match="labels must be integers"):
+        some.update(observe(output), y - 1)
+    with pytest.raises(ValueError, match="labels must be integers"):
+        some.update(observe(output), y.double())
+
+
 @pytest.mark.parametrize("experiment", room.THEORY.experiments, ids=lambda e: e.name)
 def test_experiments(experiment):
     result = experiment.quick().run()

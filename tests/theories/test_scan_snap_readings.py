@@ -177,6 +177,47 @@ def test_sharpness_of_uniform_and_hard_attention():
     assert found == pytest.approx([0.0, 0.5, 1.0], abs=1e-12)
 
 
+def test_a_mask_counts_the_allowed_keys_only():
+    """Uniform attention over the past is not sharp, although most keys get nothing."""
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
+    uniform = (causal / causal.sum(-1, keepdim=True)).double().expand(3, 1, 4, 4)
+    masked, unmasked = ScanAndSnap(), ScanAndSnap()
+    masked.update(replace(seen(uniform), allowed=causal[None, None]), None)
+    unmasked.update(seen(uniform), None)
+    assert masked.compute()[0]["value"] == pytest.approx(0.0, abs=1e-12)
+    assert unmasked.compute()[0]["value"] > 0.3
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), 0.0])
+@pytest.mark.parametrize("mask", [False, True])
+def test_rows_that_are_no_distribution_are_left_out(spoilt, mask, generator):
+    weights = torch.softmax(torch.randn(6, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
+    cut, whole = ScanAndSnap(), ScanAndSnap()
+    allowed = torch.ones(6, 1, 4, 5, dtype=torch.bool) if mask else None
+    whole.update(seen(weights[1:]), None)
+    weights[0] = spoilt
+    if allowed is not None:
+        allowed[0] = False
+    for _ in range(2):
+        cut.update(replace(seen(weights), allowed=allowed), None)
+        assert [row["value"] for row in cut.compute()[:2]] == pytest.approx([row["value"] for row in whole.compute()], rel=1e-12)
+        cut.reset()
+    cut.update(seen(torch.full((1, 2, 4, 5), spoilt)), None)
+    assert [row["value"] for row in cut.compute()] == [None, None]
+
+
+def test_two_attentions_of_a_block_are_two_readings(generator):
+    reducer = ScanAndSnap()
+    own, cross = (torch.softmax(torch.randn(3, 2, 4, keys, generator=generator, dtype=torch.float64), dim=-1) for keys in (4, 7))
+    for _ in range(2):
+        reducer.reset()
+        reducer.update(seen(own), None)
+        reducer.update(replace(seen(cross), first_head=2), None)
+    assert [row["head"] for row in reducer.compute() if row["quantity"] == "sharpness"] == [0, 1, 2, 3]
+    overlaps = rows_by_head(reducer, "overlap with the previous reading")
+    assert [overlaps[head]["value"] for head in range(4)] == pytest.approx([1.0] * 4)
+
+
 def test_overlap_compares_readings_and_heads():
     reducer = ScanAndSnap()
     reducer.update(seen(maps([0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.25] * 4)), None)

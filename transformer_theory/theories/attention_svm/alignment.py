@@ -228,8 +228,7 @@ def _obstacle(seen: Observation) -> str:
     Biases of the projections, and what is the same for all keys, drop out of scores that are centred over queries and over keys.
     """
     assert seen.bilinear is not None
-    x, W = seen.tokens[:4].double(), seen.bilinear.double()
-    T, d = x.shape[1:]
+    W, (T, d) = seen.bilinear.double(), seen.tokens.shape[1:]
     if W.shape[1:] != (d, d):
         return f"W is {list(W.shape[1:])}, tokens have width {d}"
     if seen.query is None or seen.key is None or len(seen.key) != len(seen.tokens):
@@ -237,8 +236,9 @@ def _obstacle(seen: Observation) -> str:
     foreign = "attention to other tokens than the module's own, which the probe does not see"
     if seen.query.shape[2] != T or seen.key.shape[2] < T:
         return foreign
-    found = seen.query[:4].double() @ seen.key[:4, :, :T].double().mT
-    predicted = (x[:, None] @ W.mT) @ x[:, None].mT
+    some = torch.isfinite(seen.tokens).flatten(1).all(1).nonzero()[:4, 0]
+    x = seen.tokens[some, None].double()
+    found, predicted = seen.query[some].double() @ seen.key[some, :, :T].double().mT, (x @ W.mT) @ x.mT
     found, predicted = (
         s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (found, predicted)
     )

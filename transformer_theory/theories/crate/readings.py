@@ -13,6 +13,7 @@ Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +25,7 @@ from ...rows import Row
 from .problem import nonzeros, random_subspaces
 
 EPS = 0.5  # as in the unrolled model; at the released measurements' .1 the logarithm hides most of a change
-SEQUENCES = 64  # of a forward pass, evenly spaced: enough for a mean over sequences
+SEQUENCES = 16  # of a forward pass, evenly spaced: enough for a mean over sequences
 COMPRESSION = "compression by attention"
 BEFORE, AFTER, GROWTH, NONZEROS = (
     "R^c before attention",
@@ -37,6 +38,7 @@ BEFORE, AFTER, GROWTH, NONZEROS = (
 class Compression:
     """Reducer: R^c(Z; U_[K]) before and after every attention block, with random subspaces as null. Rows a layer, means over sequences.
 
+    Sequences that are not finite are left out. In a block that attends more than once, the first attention is read.
     Blocks whose subspaces are unknown (neither ``subspaces()`` nor ``bilinear()``) are skipped. Source: :cite:t:`yu2023white`.
     """
 
@@ -52,19 +54,24 @@ class Compression:
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
         """Keeps the subspaces of an attention block; adds the streams before and after it when its layer is seen."""
-        if seen.kind == "attention" and (found := _subspaces(seen)) is not None:
+        if seen.kind == "attention" and not seen.first_head and (found := _subspaces(seen)) is not None:
             self.bases[seen.layer] = found
         elif seen.kind == "features" and seen.attended is not None and seen.layer in self.bases:
             self._add(seen.layer, seen.tokens, seen.attended)
 
     def _add(self, layer: int, before: Tensor, after: Tensor) -> None:
         bases = self.bases[layer][0]
-        if before.shape != after.shape or before.shape[-1] != bases.shape[1] or not bool(torch.isfinite(after).all()):
+        if before.shape != after.shape or before.shape[-1] != bases.shape[1]:
             return
         chosen = torch.linspace(0, len(before) - 1, min(SEQUENCES, len(before))).round().long()
         raw = torch.stack([before[chosen], after[chosen]]).double()
+        finite = torch.isfinite(raw).all(-1).all(-1).all(0)
+        if not bool(finite.all()):
+            chosen, raw = chosen[finite.cpu()], raw[:, finite]
+        if not len(chosen):
+            return
         states = torch.cat([unit_norm(raw - raw.mean(-1, keepdim=True)), raw])
-        other = random_subspaces(*bases.shape, generator=torch.Generator().manual_seed(0)).to(bases.device)
+        other = _null(*bases.shape).to(bases.device)
         rates = [subspace_coding_rate(states, frames, eps=EPS).sum(-1).cpu() for frames in (bases, other)]
         sums = torch.cat([torch.tensor([float(len(chosen))], dtype=torch.float64), *rates])
         self.sums[layer] = self.sums.get(layer, torch.zeros(9, dtype=torch.float64)) + sums
@@ -143,11 +150,19 @@ def _subspaces(seen: Observation) -> tuple[Float[Tensor, "K d p"], str] | None:
     if callable(own):
         U = own()
         assert isinstance(U, Tensor)
-        return torch.linalg.qr(U.detach().double())[0], "the block itself (U)"
-    if seen.bilinear is None or seen.key is None:
+        U, source = U.detach().double(), "the block itself (U)"
+    elif seen.bilinear is not None and seen.key is not None:
+        W = seen.bilinear.detach().double()  # K Q^T: K spans what W makes of p random vectors, without a decomposition of W
+        U, source = W @ _null(1, W.shape[-1], min(seen.key.shape[-1], W.shape[-1])).to(W.device), "the key projections"
+    else:
         return None
-    left = torch.linalg.svd(seen.bilinear.detach().double())[0]  # W = K Q^T: its left side is spanned by the key projection
-    return left[..., : min(seen.key.shape[-1], left.shape[-1])].contiguous(), "the key projections"
+    return (torch.linalg.qr(U)[0], source) if bool(torch.isfinite(U).all()) else None
+
+
+@lru_cache(maxsize=8)
+def _null(K: int, d: int, p: int) -> Float[Tensor, "K d p"]:
+    """The same random subspaces at each reading."""
+    return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(0))
 
 
 def _drop(before: float, after: float) -> float:

@@ -12,13 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...citations import Source
-from ...metrics.coding import SecondMoments, unit_norm
+from ...metrics.coding import SecondMoments, class_coding_rates, coding_rate, unit_norm
 from ...probes import Observation
 from ...rows import Row
 from .problem import optimum
 
 EPS = 0.5**0.5  # ε² = 1/2 for features of norm 1, as in the MCR² experiments
 SHUFFLES = 4
+KEPT = 4  # samples, times the dimension: up to here they are kept as they are
 SOURCE = Source("yu2020learning")
 
 
@@ -40,7 +41,8 @@ class RateReduction:
 
     def reset(self) -> None:
         """Forgets what was seen."""
-        self.states: dict[int, list[SecondMoments]] = {}
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> features, labels, while they are few
+        self.states: dict[int, list[SecondMoments]] = {}  # layer -> moments by class, then by shuffled class, once they are many
         self.class_token: bool | None = None  # decided at the first features seen
         self.generator = torch.Generator().manual_seed(self.seed)
 
@@ -50,10 +52,25 @@ class RateReduction:
             return
         if self.class_token is None:
             self.class_token = has_class_token(seen.tokens)
+        if labels.is_floating_point() or (len(labels) and int(labels.min()) < 0):
+            raise ValueError(f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; relabel from zero")
         tokens = seen.output.detach()
         features = unit_norm(tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64))
-        labels = labels.to(features.device)
-        states = self.states.setdefault(seen.layer, [SecondMoments() for _ in range(1 + SHUFFLES)])
+        finite = torch.isfinite(features).all(1)
+        if not bool(finite.all()):
+            features, labels = features[finite], labels.to(features.device)[finite]
+        if len(features):
+            self._add(seen.layer, features, labels.to(features.device))
+
+    def _add(self, layer: int, features: Tensor, labels: Tensor) -> None:
+        """Keeps samples as they are while they take less room than moments would: their classes' Gram matrices are small."""
+        if layer in self.kept:
+            old = self.kept.pop(layer)
+            features, labels = torch.cat([old[0], features.to(old[0])]), torch.cat([old[1], labels.to(old[1].device)])
+        if layer not in self.states and len(features) <= KEPT * features.shape[1]:
+            self.kept[layer] = features, labels
+            return
+        states = self.states.setdefault(layer, [SecondMoments() for _ in range(1 + SHUFFLES)])
         states[0].update(features, labels)
         for state in states[1:]:
             state.update(features, labels[torch.randperm(len(labels), generator=self.generator).to(labels.device)])
@@ -68,17 +85,21 @@ class RateReduction:
             raise ValueError("merge needs two readings of the same token, got a class token and a mean of tokens; probe one network only")
         self.class_token = other.class_token if self.class_token is None else self.class_token
         for layer, states in other.states.items():
+            if layer in self.kept:
+                features, labels = self.kept.pop(layer)
+                self.states[layer] = [SecondMoments() for _ in range(1 + SHUFFLES)]
+                self._add(layer, features, labels)
             for mine, theirs in zip(self.states.setdefault(layer, [SecondMoments() for _ in range(1 + SHUFFLES)]), states):
                 mine.merge(theirs)
+        for layer, (features, labels) in other.kept.items():
+            self._add(layer, features, labels)
 
     def compute(self) -> Sequence[Row]:
         """Four rows a layer; none if no labelled features were seen."""
         rows: list[Row] = []
         note = "read at the class token" if self.class_token else "read at the mean of the tokens"
-        for layer, (state, *shuffled) in sorted(self.states.items()):
-            rate, within = float(state.coding_rate(eps=self.eps)), float(state.class_coding_rate(eps=self.eps))
-            within_null = sum(float(s.class_coding_rate(eps=self.eps)) for s in shuffled) / SHUFFLES
-            sizes, dim = state.counts.tolist(), state.moments.shape[-1]
+        for layer in sorted(self.kept | self.states):
+            rate, within, within_null, sizes, dim = self._rates(layer)
             best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
 
             def row(quantity: str, value: float, layer: int = layer, **more) -> Row:
@@ -91,6 +112,21 @@ class RateReduction:
             rows.append(row("coding rate", rate))
             rows.append(row("class coding rate", within, null=within_null))
         return rows
+
+    def _rates(self, layer: int) -> tuple[float, float, float, list[int], int]:
+        """R, R^c, R^c with shuffled labels, class sizes, dimension."""
+        if layer in self.states:
+            state = self.states[layer][0]
+            within, *null = (float(each.class_coding_rate(eps=self.eps)) for each in self.states[layer])
+            return float(state.coding_rate(eps=self.eps)), within, sum(null) / SHUFFLES, state.counts.tolist(), state.moments.shape[-1]
+        features, labels = self.kept[layer]
+        sizes = torch.bincount(labels)
+        generator = torch.Generator().manual_seed(self.seed)
+        orders = [torch.randperm(len(labels), generator=generator).to(labels.device) for _ in range(SHUFFLES)]
+        together = torch.cat([given + k * len(sizes) for k, given in enumerate([labels, *(labels[order] for order in orders)])])
+        rates = class_coding_rates(features.repeat(1 + SHUFFLES, 1), together, eps=self.eps)  # all labellings at once
+        within, *null = (rates.view(-1, len(sizes)) @ (sizes.double() / len(labels))).tolist()
+        return float(coding_rate(features, eps=self.eps)), within, sum(null) / SHUFFLES, sizes.tolist(), features.shape[1]
 
 
 def has_class_token(tokens: Float[Tensor, "batch seq dim"]) -> bool:

@@ -10,6 +10,7 @@ from transformer_theory.probes import Observation
 from transformer_theory.rows import collect
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.alignment import MARGIN, QUANTITY
+from transformer_theory.theories.attention_svm.solvers import multipliers_of
 
 
 def gaussian(*shape, seed=0, dtype=torch.float64):
@@ -94,6 +95,20 @@ def test_alignment_names_bad_input(generator, unchecked):
         room.alignment(gaussian(3, 4), gaussian(2, 5, 4), gaussian(2, 4), generator=generator)
     with pytest.raises(ValueError, match="finite"):
         room.alignment(gaussian(4, 4) / 0, gaussian(2, 5, 4), gaussian(2, 4), generator=generator)
+
+
+@pytest.mark.parametrize("dim", [8, 24, 96])
+def test_multipliers_from_inner_products_are_those_of_the_solver(dim):
+    for seed in range(10):
+        W, x, z = gaussian(dim, dim, seed=seed), gaussian(4, 17, dim, seed=10 + seed), gaussian(4, dim, seed=20 + seed)
+        pairs = room.constraints(x, z, (x @ (z @ W.T)[..., None]).squeeze(-1).argmax(-1))
+        solution, multipliers = room.frobenius_max_margin(pairs), multipliers_of(pairs.gram())
+        assert multipliers is not None
+        torch.testing.assert_close(pairs.combine(multipliers), solution.W, rtol=1e-7, atol=1e-9 * solution.norm)
+        assert float(multipliers.sum()) ** 0.5 == pytest.approx(solution.norm, rel=1e-9)
+    assert multipliers_of(torch.zeros(2, 2, dtype=torch.float64)) is None
+    opposed = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert multipliers_of(opposed) is None  # infeasible
 
 
 # ---- the reducer

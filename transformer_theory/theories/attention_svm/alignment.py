@@ -23,7 +23,7 @@ from ...errors import Infeasible, NotConverged
 from ...probes import Observation
 from ...rows import Row
 from .problem import Constraints
-from .solvers import frobenius_max_margin
+from .solvers import FEW, frobenius_max_margin, multipliers_of
 
 QUANTITY = "cosine to the max-margin direction"
 MARGIN = "smallest margin, share of the largest possible"
@@ -119,8 +119,14 @@ def _to_own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | Non
     i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one count as one with it
     if not len(i):
         return None, None, 0, "all tokens of an input are equal, so there is nothing to select"
+    d = difference[i, t]
     try:
-        solution = frobenius_max_margin(Constraints(difference[i, t], z[i], i, t), tol=1e-9)
+        multipliers = multipliers_of((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= FEW else None
+        if multipliers is None:
+            solution = frobenius_max_margin(Constraints(d, z[i], i, t), tol=1e-9)
+            multipliers, norm = solution.multipliers, solution.norm
+        else:
+            norm = float(multipliers.sum()) ** 0.5
     except Infeasible:
         return None, None, len(i), "infeasible: W scores two different tokens the same"
     except NotConverged:
@@ -129,7 +135,7 @@ def _to_own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | Non
     smallest = float(margins.min())
     if smallest <= 0:
         return None, None, len(i), "tied: W scores two different tokens the same"
-    return min(1.0, float(margins @ solution.multipliers) / solution.norm), smallest * solution.norm, len(i), ""
+    return min(1.0, float(margins @ multipliers) / norm), smallest * norm, len(i), ""
 
 
 def _turn(d: int, d_z: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -236,7 +242,7 @@ def _obstacle(seen: Observation) -> str:
     foreign = "attention to other tokens than the module's own, which the probe does not see"
     if seen.query.shape[2] != T or seen.key.shape[2] < T:
         return foreign
-    some = torch.isfinite(seen.tokens).flatten(1).all(1).nonzero()[:4, 0]
+    some = torch.isfinite(seen.tokens[:8]).flatten(1).all(1).nonzero()[:3, 0]
     x = seen.tokens[some, None].double()
     found, predicted = seen.query[some].double() @ seen.key[some, :, :T].double().mT, (x @ W.mT) @ x.mT
     found, predicted = (

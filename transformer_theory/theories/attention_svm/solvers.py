@@ -230,25 +230,55 @@ def _block_pivoting(gram: np.ndarray, rounds: int = 40) -> np.ndarray | None:
     return None
 
 
+def multipliers_of(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[Tensor, " m"] | None:
+    """Multipliers of the Frobenius problem from inner products alone, for few constraints in many dimensions; the norm of the solution is
+    the square root of their sum.
+
+    None unless margins and signs meet the KKT conditions to ``tol``, rounding included: then :func:`frobenius_max_margin` knows more.
+    Source: dual of (Att-SVM), :cite:t:`tarzanagh2023transformers`.
+    """
+    G = gram.numpy()
+    length = np.sqrt(G.diagonal())
+    if not (length > 0).all():
+        return None
+    active = _nearest(_root(G), length) > 0
+    where = active.nonzero()[0]
+    block = G[where[:, None], where]
+    solve = _cholesky_solver(block)
+    if solve is None:
+        return None
+    multipliers = np.zeros(len(G))
+    multipliers[where] = first = solve(np.ones(len(where)))
+    multipliers[where] += solve(1 - block @ first)
+    rounding = 1e-15 * float((np.abs(G) @ np.abs(multipliers)).max())
+    met = float((G @ multipliers).min()) >= 1 - tol and multipliers.min() >= 0 and rounding <= tol
+    return torch.from_numpy(multipliers) if met else None
+
+
 def _least_distance(pairs: _Pairs) -> np.ndarray:
     """Non-negative weights of the point of the constraints' convex hull that is nearest to zero, up to a factor; positive on the active
     set."""
-    from scipy.optimize import nnls
-
     m = len(pairs.length)
     if pairs.difference.shape[1] * pairs.query.shape[1] <= m:
         factor = (pairs.difference[:, :, None] * pairs.query[:, None, :]).reshape(m, -1).T
     else:
         factor = _root(pairs.gram)
-    rows = len(factor)
+    return _nearest(factor, pairs.length)
+
+
+def _nearest(factor: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """:func:`_least_distance` for constraints that are the columns of ``factor``, of these lengths."""
+    from scipy.optimize import nnls
+
+    rows, m = factor.shape
     scaled = np.empty((rows + 1, m), order="F")
-    scaled[:rows], scaled[rows] = factor, pairs.length.min()
-    scaled /= pairs.length
+    scaled[:rows], scaled[rows] = factor, length.min()
+    scaled /= length
     try:
         weights, _ = nnls(scaled, np.eye(1, rows + 1, rows)[0], maxiter=20 * m)
     except RuntimeError as error:
         raise NotConverged(f"non-negative least squares stopped ({error})") from error
-    return weights / pairs.length
+    return weights / length
 
 
 def _root(gram: np.ndarray) -> np.ndarray:

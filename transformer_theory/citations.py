@@ -73,12 +73,16 @@ def _letters(text: str) -> str:
     return unicodedata.normalize("NFC", accented)
 
 
-@cache
 def short(key: str) -> str:
-    """Author and year as in running text: ``"Yu et al. (2020)"``; papers that share both are told apart by letters, ``"(2023a)"``."""
-    twins = [other for other in entries() if _authors(other) == _authors(key) and field(other, "year") == field(key, "year")]
-    letter = chr(ord("a") + twins.index(key)) if len(twins) > 1 else ""
-    return f"{_authors(key)} ({field(key, 'year')}{letter})"
+    """Author and year as in running text: ``"Yu et al. (2020)"``."""
+    return f"{_authors(key)} ({year(key)})"
+
+
+@cache
+def year(key: str) -> str:
+    """The year; with a letter, ``"2023a"``, if several entries share it and their authors in running text."""
+    twins = [other for other in entries() if (_authors(other), field(other, "year")) == (_authors(key), field(key, "year"))]
+    return field(key, "year") + (chr(ord("a") + twins.index(key)) if len(twins) > 1 else "")
 
 
 def _authors(key: str) -> str:

@@ -162,12 +162,14 @@ def _cell(found: Correlations, i: int, j: int) -> dict[str, Any]:
 def _bibliography(result: Result, known: Sequence[Theory]) -> list[dict[str, str]]:
     from .bibtex import keys
 
-    fields = ("title", "journal", "booktitle", "year", "url", "author")
+    fields = ("title", "journal", "booktitle", "url", "author")
     found = []
     for key in keys(result, known):
         entry = {name: citations.field(key, name) for name in fields}
         names = [" ".join(reversed(name.split(", "))) for name in entry["author"].split(" and ")]
-        found.append({**entry, "key": key, "author": ", ".join(names), "venue": entry["journal"] or entry["booktitle"]})
+        found.append(
+            {**entry, "key": key, "year": citations.year(key), "author": ", ".join(names), "venue": entry["journal"] or entry["booktitle"]}
+        )
     return found
 
 

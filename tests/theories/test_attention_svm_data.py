@@ -220,6 +220,25 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_what_it_selects():
     assert same == rows
 
 
+def test_a_margin_that_is_only_small_does_not_refute_feasibility():
+    close = 3 + 0.05 * gaussian(400, 8, 24)  # in general position, so 24 inputs are feasible, with norms far above what descent resolves
+    rows, _ = measured(TokenData(close, labels=torch.arange(400) % 4))
+    row = only(rows, "number of inputs whose best tokens one W can select")
+    assert row["value"] < row["bound"] == 24
+    assert row["verdict"] == "inconclusive"
+
+
+def test_feasibility_is_promised_for_independent_queries_only():
+    tokens, labels = gaussian(100, 5, 12), torch.arange(100) % 2
+    rows, _ = measured(TokenData(tokens, labels=labels, query=torch.ones(100, 12, dtype=torch.float64)))
+    row = only(rows, "number of inputs whose best tokens one W can select")
+    assert row["bound"] == 1  # all queries are equal
+    assert row["verdict"] == "consistent"
+    rows, _ = measured(TokenData(tokens, labels=labels, query=gaussian(100, 12, seed=1)))
+    row = only(rows, "number of inputs whose best tokens one W can select")
+    assert row["value"] >= row["bound"] == 12
+
+
 def test_narrow_tokens_are_mostly_infeasible():
     rows, arrays = measured(labelled(seq=16, dim=3))
     assert arrays["attention_svm/feasible_share"][-1] == 0

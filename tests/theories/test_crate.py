@@ -63,6 +63,16 @@ def test_the_three_forms_are_their_formulas():
     assert_close(crate.released_step(tokens, bases, bases.mT), tied)
 
 
+def test_the_paper_step_claim_measures_that_the_neumann_series_converges(generator):
+    (claim,) = (each for each in crate.THEORY.claims if each.id == "crate/paper-step")
+    evidence = claim.check(generator)
+    assert 0.3 < evidence.detail["beta ||W_k||^2"] < 1
+    assert evidence.in_assumptions
+    bases = crate.random_subspaces(4, 24, 6, generator=generator)
+    alike = torch.ones(20, 24, dtype=torch.float64) / 24**0.5  # beta = 0.3 < 1 does not make the series converge
+    assert 0.3 * max(float(torch.linalg.matrix_norm(alike @ U, 2)) ** 2 for U in bases) > 1
+
+
 def test_paper_step_is_the_gradient_step_to_first_order():
     """Complete subspaces, weak coupling and the Neumann series in place of the softmax: both steps agree up to second order in beta."""
     tokens, bases = gaussian(6, 12), subspaces()

@@ -140,6 +140,14 @@ def test_features_are_flat_tokens_or_the_class_token_or_the_mean():
         assert features.words
 
 
+def test_held_out_accuracy_is_no_verdict_on_the_theory(generator):
+    features, labels = room.problem.orthogonal_classes((40, 40), (2, 2), 6, generator=generator)  # the classes have room
+    rows, _ = collect(room.THEORY.measure(TokenData(features[:, None], labels), torch.Generator().manual_seed(0)))
+    by_name = {row["quantity"]: row for row in rows}
+    assert by_name["assumption: the classes have room: their ranks add up to at most d"]["verdict"] == "holds"
+    assert by_name["held-out accuracy after ReduNet"]["verdict"] == "outside assumptions"
+
+
 def test_digits():
     rows, arrays = collect(room.THEORY.measure(data.load("digits"), torch.Generator().manual_seed(0)))
     by_name = {row["quantity"]: row for row in rows}

@@ -42,7 +42,8 @@ THEORY = Theory(
         r"concentrates on one token $a_i$ of each input, and the direction of $W$ becomes that of the hard-margin problem "
         r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ for all $i$ and $t \ne a_i$. "
         r"The selected tokens are locally optimal: each helps the prediction more than those that come closest to it. "
-        r"Training the factors of $W = K Q^\top$ replaces the Frobenius norm by the nuclear norm."
+        r"For the factors of $W = K Q^\top$ the nuclear norm takes the place of the Frobenius norm: proven for the regularisation path "
+        r"(loss minimised within a growing ball), observed for descent."
     ),
     sources=(Source("tarzanagh2023transformers"), Source("tarzanagh2023maxmargin"), Source("vasudeva2025implicit")),
     assumptions=(

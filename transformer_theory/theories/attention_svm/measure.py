@@ -96,19 +96,51 @@ def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[lis
     return sizes, shares
 
 
-def grow_feasible(instance: Instance, generator: torch.Generator) -> tuple[Tensor, MaxMargin | None]:
+@dataclass(frozen=True)
+class Grown:
+    """A set of inputs whose best tokens one W can select.
+
+    Attributes:
+        kept: their positions.
+        solution: the max-margin solution of their best tokens; None if there are none.
+        guaranteed: how many the theory promises, whatever the scores: the rank of the queries of those candidates whose differences (best
+            token minus each other one) are linearly independent. For data in general position, d of them if d >= T - 1.
+        resolved: every candidate left out was infeasible; otherwise the margin of one was only too small.
+    """
+
+    kept: Tensor
+    solution: MaxMargin | None
+    guaranteed: int
+    resolved: bool
+
+
+def grow_feasible(instance: Instance, generator: torch.Generator) -> Grown:
     """A set of inputs whose best tokens one W can select, grown greedily in random order, and the max-margin solution.
 
     An input is left out if the margin would become so small that descent could not show it in the steps it is given.
     """
-    kept, solution = [], None
-    for candidate in torch.randperm(len(instance.tokens), generator=generator)[:CANDIDATES].tolist():
-        found = _solve(_pairs(instance[torch.tensor([*kept, candidate])]))
-        if found is not None and 0 < found.norm <= BROADEST:
+    kept, solution, resolved = [], None, True
+    candidates = torch.randperm(len(instance.tokens), generator=generator)[:CANDIDATES]
+    for candidate in candidates.tolist():
+        try:
+            found = frobenius_max_margin(_pairs(instance[torch.tensor([*kept, candidate])]), tol=1e-9)
+        except Infeasible:
+            continue
+        except NotConverged:
+            resolved = False
+            continue
+        resolved &= found.norm <= BROADEST
+        if 0 < found.norm <= BROADEST:
             kept, solution = [*kept, candidate], found
         if len(kept) == INPUTS:
             break
-    return torch.tensor(kept, dtype=torch.long), solution
+    free = [c for c in candidates.tolist() if _independent(_pairs(instance[torch.tensor([c])]).difference)]
+    promised = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0
+    return Grown(torch.tensor(kept, dtype=torch.long), solution, promised, resolved)
+
+
+def _independent(vectors: Tensor) -> bool:
+    return 0 < len(vectors) == int(torch.linalg.matrix_rank(vectors))
 
 
 def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator[Row | Arrays]:
@@ -143,8 +175,9 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
         return
     clear = instance[(~tied).nonzero().squeeze(-1)]
     sizes, shares = feasible_shares(clear, generator)
-    subset, optimal = grow_feasible(clear, generator)
-    yield from _feasibility(sizes, shares, len(subset), T, d)
+    grown = grow_feasible(clear, generator)
+    subset, optimal = grown.kept, grown.solution
+    yield from _feasibility(sizes, shares, grown, T, d)
     if optimal is None:
         reason = "infeasible (no W selects the best token of even one input)"
         yield Row(theory=NAME, quantity=ANSWER, value=None, verdict=f"not applicable: {reason}", source=str(SOURCE), note=reason)
@@ -152,19 +185,20 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
     yield from _descent(clear[subset], optimal, len(clear.tokens), generator)
 
 
-def _feasibility(sizes: list[int], shares: list[float], grown: int, T: int, d: int) -> Iterator[Row | Arrays]:
-    yield Arrays({f"{NAME}/feasible_n": np.array(sizes), f"{NAME}/feasible_share": np.array(shares), f"{NAME}/grown": np.array(grown)})
-    wide = d >= T - 1
-    sure = (
-        f"guaranteed up to n = {d} for data in general position"
-        if wide
-        else f"nothing is guaranteed as the dimension {d} is below T - 1 = {T - 1}"
-    )
+def _feasibility(sizes: list[int], shares: list[float], grown: Grown, T: int, d: int) -> Iterator[Row | Arrays]:
+    n, promised = len(grown.kept), min(grown.guaranteed, INPUTS)
+    yield Arrays({f"{NAME}/feasible_n": np.array(sizes), f"{NAME}/feasible_share": np.array(shares), f"{NAME}/grown": np.array(n)})
+    if promised:
+        sure = f"guaranteed up to n = {grown.guaranteed}, the rank of the queries"
+    elif d < T - 1:
+        sure = f"nothing is guaranteed as the dimension {d} is below T - 1 = {T - 1}"
+    else:
+        sure = "nothing is guaranteed as the tokens of an input depend on one another linearly"
     curve = ", ".join(f"{share:.0%} of {n}" for n, share in zip(sizes, shares))
     yield finding(
         NAME,
         "number of inputs whose best tokens one W can select",
-        Evidence(grown, min(d, sizes[-1]) if wide else 0, ">=", in_assumptions=wide),
+        Evidence(n, promised, ">=", converged=grown.resolved or n >= promised, in_assumptions=promised > 0),
         source=SOURCE,
         note=f"set grown greedily, at most {INPUTS}, margin at least {1 / BROADEST:g}; {sure}; feasible random sets: {curve}",
     )

@@ -6,7 +6,7 @@ from torch import Tensor
 from ...citations import Source
 from ...claims import Claim, Evidence
 from ...metrics.coding import subspace_coding_rate, unit_norm
-from .attention import exact_step, lipschitz, paper_step, rate_gradient, released_step
+from .attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
 from .problem import random_subspaces
 from .sparse_coding import curvature, ista_step, lasso
 
@@ -40,14 +40,15 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
     """The worst relative change of R^c over step sizes."""
     tokens, bases = _instance(generator)
     eps = 1.0
-    beta = P / (N * eps**2)
+    beta = expansion(bases, n=N, eps=eps)
+    series = beta * float(torch.linalg.matrix_norm(coordinates(tokens, bases), 2).max()) ** 2
     changes = {}
     for share in (0.1, 0.25, 0.5, 1.0):
         after = paper_step(tokens, bases, kappa=share / beta, eps=eps)
         if tied_residual:
             after = after + share * tokens  # the shrink is left out: Z + kappa beta MSSA(Z)
         changes[f"kappa beta = {share}"] = _relative_change(tokens, after, bases, eps)
-    return Evidence(max(changes.values()), 0.0, "<=", detail=changes)
+    return Evidence(max(changes.values()), 0.0, "<=", in_assumptions=series < 1, detail={**changes, "beta ||W_k||^2": series})
 
 
 def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
@@ -96,7 +97,10 @@ CLAIMS = (
         statement=r"With orthonormal, complete and incoherent $U_{[K]}$ the step $(1 - \kappa\beta) Z + \kappa\beta\, \mathrm{MSSA}(Z)$ "
         r"lowers $R^c(Z; U_{[K]})$, for $0 < \kappa\beta \le 1$.",
         source=Source("yu2023white"),
-        assumptions=("U_k orthonormal, mutually orthogonal, K p = d", "tokens of norm one, beta < 1, so that the Neumann series converges"),
+        assumptions=(
+            "U_k orthonormal, mutually orthogonal, K p = d",
+            r"tokens of norm one, $\beta \|W_k\|_2^2 < 1$: the Neumann series converges",
+        ),
         check=lambda generator: _paper_step(generator, tied_residual=False),
         control=lambda generator: _paper_step(generator, tied_residual=True),
         control_says=r"the shrink $1 - \kappa\beta$ is left out, as in a residual connection",

@@ -64,6 +64,14 @@ def finding(theory: str, quantity: str, evidence: Evidence, *, source: Source, p
     )
 
 
+def by_construction(row: Row) -> Row:
+    """The row of :func:`finding` without its verdict: what holds whatever the data are cannot be refuted by them. The note says so."""
+    kept = row.copy()
+    kept.pop("verdict", None)
+    kept["note"] = "; ".join(filter(None, [row.get("note"), "holds by construction, so it is no evidence"]))
+    return kept
+
+
 def assumption(theory: str, statement: str, holds: bool, *, value: float, source: Source, **where) -> Row:
     """A row that says whether the data meet an assumption; ``value`` is the number behind it. Its verdict is "holds" or "fails"."""
     return Row(

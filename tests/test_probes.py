@@ -10,8 +10,9 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from tests.problems.networks import WIDE, Keep, Net, all_reducers, built, seen_in, tokens
+from transformer_theory import attention_svm, rate_reduction
 from transformer_theory.models import CRATE, ViT
-from transformer_theory.probes import AttentionStatistics, Geometry, probe
+from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, probe
 
 # nothing is changed
 
@@ -236,3 +237,50 @@ def test_errors_say_what_to_do():
             model(tokens(2, 5, 8))
     with pytest.raises(ValueError, match=r"together\(\) must see at least one forward pass"), probe(model, []) as p, p.together():
         pass
+
+
+def test_a_reducer_that_reads_nothing_says_why():
+    """The fused kernel alone does not tell W: the theory that needs it must not be silent."""
+    model = built(Net)  # its attention calls the kernel and has no bilinear()
+    reducers = [*attention_svm.THEORY.reducers(), *rate_reduction.THEORY.reducers(), AttentionStatistics(), AttentionMaps()]
+
+    def silent(labels):
+        with probe(model, reducers) as p, torch.no_grad():
+            for _ in range(2):
+                p.labels = labels
+                model(tokens(6, 5, 8))
+        return p.result().select(quantity="all")
+
+    alignment, rate = silent(None)
+    for row, name in ((alignment, "AlignmentReducer"), (rate, "RateReduction")):
+        assert row["verdict"] == f"not applicable: {name} read nothing"
+        assert (row["value"], row["theory"], row["model"]) == (None, "network", "Net")
+        assert "bilinear(), returning W [heads, dim, dim]" in row["note"]
+        assert "labels were not set" in row["note"]
+        assert len(row["note"]) <= 300
+    (alignment,) = silent(torch.arange(6) % 3)
+    assert "AlignmentReducer" in alignment["note"]
+    assert "bilinear()" in alignment["note"]
+    assert "labels" not in alignment["note"]
+
+    for block in model.blocks:
+        query, key = block.attention.q.weight, block.attention.kv.weight[:8]
+        W = key.unflatten(0, (2, 4)).mT @ query.unflatten(0, (2, 4)) / 4**0.5
+        block.attention.bilinear = lambda W=W: W
+    assert silent(torch.arange(6) % 3) == []
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("given", "came"),
+    [
+        (attention_svm.THEORY, "Theory"),
+        ([attention_svm.THEORY], "Theory"),
+        (AttentionStatistics(), "AttentionStatistics"),
+        ([AttentionStatistics], "type"),
+        ("crate", "str"),
+    ],
+)
+def test_what_is_no_list_of_reducers_is_refused(given, came):
+    with pytest.raises(ValueError, match=rf"^reducers must be a list of reducers, got {came}; pass e\.g\. THEORY\.reducers\(\)"):
+        probe(built(Net), given)

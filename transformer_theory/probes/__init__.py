@@ -16,7 +16,7 @@ fused path; both agree to rounding. Passes that are not observed run as they are
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -26,7 +26,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from ..experiment import Result, provenance
-from ..rows import Row, check_row
+from ..rows import Row, check_row, not_applicable
 from .forward_pass import ForwardPass, first_tensor, original_of
 from .observation import Observation, Pictured, Reducer
 from .reducers import AttentionMaps, AttentionStatistics, Geometry
@@ -49,7 +49,8 @@ def probe(model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", e
     Returns:
         :class:`Probe`; tensors that reducers see have the shapes of :class:`Observation`, e.g. weights ``[batch, heads, queries, keys]``.
     Raises:
-        ValueError: ``every`` is less than 1; at the first observed pass, if no attention was seen or no name fits ``layers``.
+        ValueError: ``every`` is less than 1, or ``reducers`` are not reducers; at the first observed pass, if no attention was seen or no
+            name fits ``layers``.
     Source: none, this is machinery.
     """
     return Probe(model, reducers, layers=layers, every=every, name=name)
@@ -63,19 +64,21 @@ class Probe:
         step: the column ``step`` of the next reading; the number of the forward pass (from 0) if not set.
 
     Raises:
-        ValueError: ``every`` is less than 1.
+        ValueError: ``every`` is less than 1, or ``reducers`` are not reducers.
     """
 
     def __init__(self, model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", every: int = 1, name: str | None = None):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.model, self.reducers, self.layers, self.every = model, tuple(reducers), layers, every
+        self.model, self.reducers, self.layers, self.every = model, _checked(reducers), layers, every
         self.name = type(original_of(model)).__name__ if name is None else name
         self.labels: Int[Tensor, " batch"] | None = None
         self.step: int | None = None
         self._passes = 0
         self._readings = 0
         self._together = self._running = False
+        self._labelled = self._bilinear = False  # whether labels, and the bilinear form of any attention, were seen
+        self._spoke: set[int] = set()  # the reducers, by number, that gave a row
         self._rows: list[Row] = []
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
         self._restore: Callable[[], None] | None = None
@@ -123,6 +126,8 @@ class Probe:
     def result(self) -> Result:
         """All readings: rows with ``model`` and ``step``; arrays, named ``<array>@<step>`` if there are several readings.
 
+        A reducer without a row in any reading gets one that says why, "not applicable: ... read nothing ..." (not if it draws pictures).
+
         Raises:
             ValueError: no forward pass was observed.
         """
@@ -140,7 +145,20 @@ class Probe:
             "forward_passes": self._passes,
             "readings": self._readings,
         }
-        return Result("probe", params, list(self._rows), arrays, (), provenance())
+        return Result("probe", params, [*self._rows, *self._silent()], arrays, (), provenance())
+
+    def _silent(self) -> Iterator[Row]:
+        """A row for each reducer that read nothing."""
+        reasons = []
+        if not self._bilinear:
+            reasons.append("no attention module offers bilinear(), returning W [heads, dim, dim] with score(key x, query z) = x^T W z")
+        if not self._labelled:
+            reasons.append("labels were not set before a forward pass")
+        why = "; ".join(reasons) or "the network has nothing of the kind that it reads"
+        for number, reducer in enumerate(self.reducers):
+            if number not in self._spoke and not isinstance(reducer, Pictured):
+                row = not_applicable("network", f"{type(reducer).__name__} read nothing")
+                yield Row(**{**row, "model": self.name, "note": f"{type(reducer).__name__} read nothing; what it may lack: {why}"})
 
     def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """A forward pass of the model: observed if it is its turn."""
@@ -170,6 +188,8 @@ class Probe:
     def _update(self, seen: Observation, labels: Tensor | None) -> None:
         if labels is not None:
             labels = labels.to(seen.tokens.device) if len(labels) == len(seen.tokens) else None  # windows: no sequence, no label
+        self._labelled |= labels is not None
+        self._bilinear |= seen.bilinear is not None
         for reducer in self.reducers:
             reducer.update(seen, labels)
 
@@ -179,11 +199,24 @@ class Probe:
 
     def _finish(self, step: int) -> None:
         with torch.no_grad():
-            for reducer in self.reducers:
-                self._rows.extend(check_row(Row(**{"model": self.name, "step": int(step), **row})) for row in reducer.compute())
+            for number, reducer in enumerate(self.reducers):
+                rows = [check_row(Row(**{"model": self.name, "step": int(step), **row})) for row in reducer.compute()]
+                self._rows.extend(rows)
+                if rows:
+                    self._spoke.add(number)
                 if isinstance(reducer, Pictured) and (found := reducer.arrays()):
                     self._arrays.setdefault(int(step), {}).update(found)
         self._readings += 1
+
+
+def _checked(reducers: Sequence[Reducer]) -> tuple[Reducer, ...]:
+    """The reducers; ValueError if they are something else, a theory or a single reducer, say."""
+    given = list(reducers) if isinstance(reducers, Iterable) else [reducers]
+    wrong = [one for one in given if not isinstance(one, Reducer) or isinstance(one, type)]
+    if wrong or not isinstance(reducers, Iterable):
+        came = type((wrong or given)[0]).__name__
+        raise ValueError(f"reducers must be a list of reducers, got {came}; pass e.g. THEORY.reducers() or [AttentionStatistics()]")
+    return tuple(given)
 
 
 class _Redirect:

@@ -22,6 +22,7 @@ def test_ids_are_unique():
 @every_claim
 def test_the_record_is_complete(room: str, claim: Claim):
     assert claim.id.startswith(f"{room}/")
+    assert len(claim.id) > len(f"{room}/")
     assert claim.id == claim.id.lower().replace(" ", "-")
     assert isinstance(claim.source, Source)
     assert claim.assumptions
@@ -42,7 +43,8 @@ def test_consistent_and_with_power(room: str, claim: Claim):
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
     assert verdict.verdict == "consistent", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.evidence]
     assert verdict.control_fails, [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.controls]
-    assert len(verdict.rows()) == 5
+    assert [row["seed"] for row in verdict.rows()] == [*range(5)]
+    assert all(row["quantity"] == f"claim: {claim.id}" and row["source"] for row in verdict.rows())
 
 
 @every_claim

@@ -46,6 +46,8 @@ def test_quick_runs_and_is_stored_and_drawn(room: str, kind: type[Experiment], t
     assert result.name == kind.name
     assert result.table
     assert all(row["theory"] == room for row in result.table)
+    assert all(row["quantity"].strip() for row in result.table)
+    assert all(row.get("source") for row in result.table if "bound" in row), "a finding without a source"
     assert json.loads(json.dumps(result.params)) == result.params
 
     stored = Result.load(result.save(tmp_path / "result"))

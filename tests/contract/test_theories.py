@@ -19,6 +19,7 @@ from transformer_theory.citations import Source
 from transformer_theory.data import TokenData
 from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation, Reducer, probe
+from transformer_theory.report.html import html
 from transformer_theory.rows import Row, collect, not_applicable
 from transformer_theory.theories import THEORIES
 from transformer_theory.theory import Theory
@@ -98,14 +99,16 @@ def test_any_data_become_valid_rows(theory: Theory, data: str):
 def check_row_of(theory: Theory, row: Row) -> None:
     """The row is of this room, its values are numbers, its verdict one of ours, its source known, its note short."""
     assert row["theory"] == theory.name
+    assert row["quantity"].strip()
     for column in ("value", "predicted", "bound", "null"):
         assert isinstance(row.get(column), int | float | None), f"{column} of {row['quantity']} is a {type(row.get(column)).__name__}"
     verdict = row.get("verdict")
     assert verdict is None or verdict in VERDICTS or re.match(r"not applicable: .+", verdict), verdict
     if row["value"] is None or math.isnan(row["value"]):
         assert verdict not in ("consistent", "violated"), f"no number behind the verdict of {row['quantity']}"
+    if "bound" in row or verdict in VERDICTS:  # made by finding() or assumption()
+        assert row.get("source"), f"{row['quantity']} has no source"
     if verdict in ("consistent", "violated", "outside assumptions"):
-        assert "source" in row
         assert {"bound", "op"} <= row.keys()
     if "source" in row:
         Source.parse(row["source"])
@@ -140,6 +143,13 @@ def test_draw_is_a_figure_of_the_stored_result(theory: Theory, tmp_path):
     result = measured(theory, sequences())
     stored = Result.load(result.save(tmp_path / "result"))
     assert isinstance(theory.draw(stored), matplotlib.figure.Figure)
+
+
+@every_theory
+def test_the_report_draws_the_figure(theory: Theory):
+    page = html(measured(theory, sequences()), theories=(theory,))
+    assert theory.title in page
+    assert "could not be drawn" not in page
 
 
 @every_theory

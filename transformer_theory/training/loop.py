@@ -1,8 +1,8 @@
 """The training loop: AdamW, linear warm-up and half a cosine, gradient norm clipped at 1, cross-entropy on the labels.
 
-Deterministic given the generator (batches; dropout on the CPU); the global CPU random state is left as it was. Nothing is learnt from the validation
-data, they are only measured. Source of the recipe: :cite:t:`loshchilov2019decoupled` (AdamW), :cite:t:`dosovitskiy2021image` (warm-up,
-cosine, clipping).
+Deterministic given the generator (batches; dropout on the CPU); the global CPU random state is left as it was. Nothing is learnt from
+the validation data, they are only measured. Source of the recipe: :cite:t:`loshchilov2019decoupled` (AdamW),
+:cite:t:`dosovitskiy2021image` (warm-up, cosine, clipping).
 """
 
 import math

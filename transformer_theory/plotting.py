@@ -162,13 +162,14 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
     rows = spec.get_gridspec().nrows if spec is not None else 1
     unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # height of a line of text  # pyright: ignore
     heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
-    for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights)):
+    for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights, low=-0.05, high=1.05)):
         text, tint = str(curve.get_label()), curve.get_color()
         ax.text(1.015, y, text, transform=ax.transAxes, color=tint, fontsize=fontsize, va="center", linespacing=1.05, clip_on=False)
 
 
-def _apart(places: list[float], heights: list[float]) -> list[float]:
-    """The sorted centres moved as little as needed so that boxes of these heights do not overlap (least squares, by merging blocks)."""
+def _apart(places: list[float], heights: list[float], low: float = -np.inf, high: float = np.inf) -> list[float]:
+    """The sorted centres moved as little as needed so that boxes of these heights do not overlap (least squares, by merging blocks), and
+    lie between ``low`` and ``high``; if they do not fit, they pass ``high``."""
     offsets = np.concatenate([[0.0], np.cumsum([(a + b) / 2 for a, b in pairwise(heights)])])
     blocks: list[tuple[float, int]] = []  # sum of (place - offset), count
     for place, offset in zip(places, offsets):
@@ -177,7 +178,8 @@ def _apart(places: list[float], heights: list[float]) -> list[float]:
             total, count = blocks.pop()
             blocks[-1] = (blocks[-1][0] + total, blocks[-1][1] + count)
     starts = [total / count for total, count in blocks for _ in range(count)]
-    return [start + float(offset) for start, offset in zip(starts, offsets)]
+    least, most = low + heights[0] / 2, high - heights[-1] / 2 - float(offsets[-1])
+    return [max(least, min(most, start)) + float(offset) for start, offset in zip(starts, offsets)]
 
 
 def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True):

@@ -10,31 +10,32 @@ from ..experiment import Result
 from ..plotting import COLOURS, axes, colour, label_ends, line, style
 from ..timeline import Series, series
 from .views import image_grid
-from .wording import drawn
+from .wording import drawn, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_GREYS = ("#5B6470", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
+_GREYS = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
 
 
 def timeline(group: Sequence[Series]) -> "Figure | None":
-    """Every order parameter over the same training steps, one panel a network, each scaled between its null (0) and its farthest value."""
+    """Every order parameter over the same training steps, one panel a network, each scaled so that 0 is its null and 1 (or -1) its farthest
+    value; the labels name the theory and say what 1 stands for."""
     moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
     models = list(dict.fromkeys(s.model for s in moving))
     if not models:
         return None
     rooted = False
     with style():
-        figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.55 * len(models))
+        figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
         for ax, model in zip(panels, models):
-            for rank, s in enumerate(s for s in moving if s.model == model):
-                own = s.theory == "network"
-                tint = _GREYS[rank % len(_GREYS)] if own else colour(s.theory)
-                label = drawn("\n".join(textwrap.wrap(s.quantity, 30)))
-                kwargs = {"linestyle": (0, (1.5, 1.2)), "linewidth": 1.2} if own else {"linewidth": 1.9}
-                line(ax, s.steps, s.scaled, label=label, **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
+            readings = [s for s in moving if s.model == model and s.theory == "network"]
+            for s in (s for s in moving if s.model == model):
+                own = s in readings
+                tint = _GREYS[readings.index(s) % len(_GREYS)] if own else colour(s.theory)
+                kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
+                line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
                 if s.crossing is not None and s.scaled is not None:
                     at = int(np.searchsorted(s.steps, s.crossing))
                     ax.plot(
@@ -42,7 +43,7 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
                     )
             ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
             ax.set_title(model)
-            ax.set_ylabel("0 = null, 1 = farthest")
+            ax.set_ylabel("0 = null,\n±1 = largest distance from it")
             ax.margins(x=0.02)
             rooted = _steps([s for s in moving if s.model == model], ax)
             label_ends(ax, fontsize=7.2)
@@ -50,8 +51,17 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     return figure
 
 
+def _label(s: Series) -> str:
+    """A curve's name, with its theory and with what 0 and 1 stand for."""
+    zero = "" if s.nulls is not None else f"0 = {number(float(s.values.min()))}, "
+    one = s.scale if s.nulls is not None else s.values.max()
+    name = s.quantity if s.theory == "network" else f"{s.theory}: {s.quantity}"
+    return drawn("\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {number(one)}"]))
+
+
 def _steps(group: Sequence[Series], ax: "Axes") -> bool:
     """Puts the steps on a square-root scale if the readings crowd at the start; returns whether it did."""
+    ax.xaxis.get_major_locator().set_params(integer=True)
     steps = max((s.steps for s in group), key=len)
     if len(steps) < 4 or steps[0] < 0 or np.diff(steps).max() < 4 * np.diff(steps).min():
         return False

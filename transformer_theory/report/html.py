@@ -17,7 +17,7 @@ from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences, series
 from . import figures, mathfont, wording
 from .formulas import mathml, paragraphs
-from .views import ASSUMPTION, RAW, checked, cite, findings, networks, on_timeline, summary, theories_of, view, view_of, views
+from .views import ASSUMPTION, RAW, Line, checked, cite, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 TEMPLATES = Path(__file__).with_name("templates")
 DRAWS = 1000  # bootstrap samples behind the intervals of the rank correlations
@@ -41,14 +41,16 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
     )
     environment.filters.update(
         number=wording.number,
-        mathml=mathml,
+        mathml=lambda text: mathml(wording.formulas(text)),
         paragraphs=paragraphs,
         slug=wording.slug,
         subject=wording.subject,
         prediction=wording.prediction,
     )
     environment.filters["quantity"] = _quantity
-    environment.globals.update(badge=_badge, source=_source, verdict=wording.verdict, absent=wording.absent)
+    environment.globals.update(
+        badge=_badge, source=_source, verdict=wording.verdict, absent=wording.absent, beside_null=wording.beside_null
+    )
     models = networks(result)
     lines = summary(result, known)
     context: dict[str, Any] = {
@@ -56,7 +58,7 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         "result": result,
         "data": result.params.get("data", "data"),
         "models": models,
-        "summary": [(theory, [line for line in lines if line.theory is theory], checked(result, theory)) for theory in known],
+        "summary": [(theory, *_lines(lines, theory), checked(result, theory)) for theory in known],
         "verdicts": [(name, meaning) for name, (_, _, meaning) in wording.VERDICTS.items() if name not in ("holds", "fails")],
         "timeline": _figure(figures.timeline([s for s in group if s.theory != "network" or "accuracy" in s.quantity]), "timeline"),
         "sentences": sentences([s for s in group if s.theory != "network"]),
@@ -75,6 +77,13 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
     return page.replace("/* math font */", mathfont.face(page), 1)
 
 
+def _lines(lines: Sequence[Line], theory: Theory) -> tuple[list[Line], list[Line]]:
+    """The theory's lines of the summary: each by itself, and the readings in trained networks, which share quantity and prediction."""
+    own = [line for line in lines if line.theory is theory]
+    inside = [line for line in own if line.trained and line.row is not None and not wording.absent(line.row)]
+    return [line for line in own if line not in inside], inside
+
+
 def _figure(figure, name: str) -> Markup | None:
     return None if figure is None else Markup(svg(figure, prefix=wording.slug(name)))
 
@@ -85,8 +94,8 @@ def _badge(name: str) -> Markup:
 
 
 def _quantity(text: str) -> Markup:
-    """A quantity's name, with the R^c that rows write as plain text set as a formula."""
-    return mathml(wording.drawn(text))
+    """A quantity's name, with the mathematics that rows write as plain text set as formulas."""
+    return mathml(wording.formulas(text))
 
 
 def _source(text) -> Markup:

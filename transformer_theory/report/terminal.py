@@ -27,9 +27,9 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
     for name, least, share in (
         ("theory · question", 23, 5),
         ("prediction on this data", 26, 7),
-        ("measured", 12, 1),
+        ("measured", 14, 1),
         ("verdict", 14, 4),
-        ("source", 16, 5),
+        ("source", 14, 5),
     ):
         made.add_column(name, width=least, ratio=share, vertical="top")
     lines = summary(result, theories)
@@ -43,13 +43,13 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
         before: Line | None = None
         for line, head in zip(own, heads):
             said, (measured, verdict, source) = _said(line), _cells(line)
-            if before is not None and said == _said(before):
+            if before is not None and said == _said(before) and line.trained == before.trained and "null" not in said:
                 said = "the same"
             elif before is not None and line.row and before.row and line.row["quantity"] == before.row["quantity"] != "all":
                 said = wording.prediction(line.row) if not wording.absent(line.row) else said
             if before is not None and source == _cells(before)[2]:
                 source = Text("″" if source.plain else "")
-            made.add_row(head, Text(said if line.view == RAW else f"{wording.subject(line.view)}: {said}"), measured, verdict, source)
+            made.add_row(head, Text(said if line.view == RAW else f"{line.subject}: {said}"), measured, verdict, source)
             before = line
     return made
 
@@ -60,7 +60,7 @@ def _said(line: Line) -> str:
         return "not measured"
     if wording.absent(line.row):
         return plain(wording.verdict(line.row)[1] or line.row.get("note") or "")
-    return f"{plain(line.row['quantity'])} {wording.prediction(line.row)}"
+    return f"{plain(line.row['quantity'].removesuffix(wording.TRAINED))} {wording.prediction(line.row)}"
 
 
 def _cells(line: Line) -> "list[Text]":
@@ -75,10 +75,12 @@ def _cells(line: Line) -> "list[Text]":
     null, source = row.get("null"), cite(row.get("source"))
     measured = Text(wording.number(row["value"]), style="bold")
     if null is not None:
-        measured.append(f"\nnull {wording.number(null)}", style="dim")
-    return [measured, Text(f"{symbol} {name}" if name else wording.NOTHING, style=_STYLES[group]), Text(source.label if source else "")]
+        side = {"above its null": "> ", "below its null": "< "}.get(wording.beside_null(row), "") if line.trained else ""
+        measured.append(f"\n{side}null {wording.number(null)}", style="dim")
+    return [measured, Text(f"{symbol} {name}" if name else "", style=_STYLES[group]), Text(source.label if source else "")]
 
 
 def plain(text: str) -> str:
-    r"""A quantity without the dollars and backslashes of its formulas."""
-    return re.sub(r"\$([^$]*)\$", lambda m: re.sub(r"[\\{}]", "", m[1]), text)
+    r"""A quantity without the dollars and backslashes of its formulas, its ASCII mathematics in Unicode."""
+    parts = re.split(r"\$([^$]*)\$", text)
+    return "".join(re.sub(r"[\\{}]", "", part) if i % 2 else wording.symbols(part) for i, part in enumerate(parts))

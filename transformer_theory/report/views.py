@@ -15,6 +15,7 @@ from ..experiment import Result
 from ..rows import Row
 from ..theory import Theory
 from ..timeline import Series, series
+from . import wording
 
 RAW = "raw"
 CLAIM, CLAIM_VERDICT, ASSUMPTION = "claim: ", "claim verdict: ", "assumption: "
@@ -91,25 +92,43 @@ def _stranger(name: str) -> Theory:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the summary: what a theory predicted and what was measured on one view. ``row`` is None if nothing was measured."""
+    """One line of the summary: what a theory predicted and what was measured on one view. ``row`` is None if nothing was measured.
+
+    If ``trained``, it is the theory's order parameter in the trained network ``view`` instead of its minimal model on the features.
+    """
 
     theory: Theory
     view: str
     row: Row | None
+    trained: bool = False
+
+    @property
+    def subject(self) -> str:
+        return wording.subject(self.view, self.trained)
 
 
 def summary(result: Result, known: Iterable[Theory] | None = None) -> list[Line]:
-    """A line for each theory and view: the row whose quantity is the theory's answer, or the row that says why there is none."""
+    """A line for each theory and view: the row whose quantity is the theory's answer, or the row that says why there is none; then a line
+    for each trained network in which the theory's order parameter was read."""
     lines = []
     for theory in theories_of(result, known):
+        mine = [row for row in findings(result) if row["theory"] == theory.name]
+        inside = [row for row in mine if in_trained(row, theory)]
         for name in views(result) or [RAW]:
-            own = [row for row in findings(result) if row["theory"] == theory.name and view_of(row) == name]
+            own = [row for row in mine if view_of(row) == name and row not in inside]
             answer = [row for row in own if row["quantity"] == theory.answer and row.get("layer") is None]
             reason = [row for row in own if (row.get("verdict") or "").startswith("not applicable")]
             row = (answer or reason or [None])[0]
             if row is not None or name == RAW:
                 lines.append(Line(theory, name, row))
+        lines += [Line(theory, view_of(row), row, trained=True) for row in inside]
     return lines
+
+
+def in_trained(row: Row, theory: Theory) -> bool:
+    """Whether a finding is the theory's order parameter in a trained network, or says that the network does not show it."""
+    missing = f"not applicable: no layer of {row.get('model')} shows its "
+    return row["quantity"] == theory.order_parameter + wording.TRAINED or (row.get("verdict") or "").startswith(missing)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Numbers, predictions and verdicts in the words of the report, one way everywhere."""
+"""Numbers, predictions, verdicts and formulas in the words of the report, one way everywhere."""
 
 import math
 import re
@@ -7,6 +7,8 @@ from ..rows import Row
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "—"
+TRAINED = " in the trained network"  # ends the quantity of a row that reads a theory's order parameter there
+ROUNDING = 2e-6  # a line that differs from the prediction by less differs by the tolerance of the check only
 
 VERDICTS = {
     "consistent": ("good", "✓", "the measurement lies on the predicted side of the line; a finite check never proves a theorem"),
@@ -44,15 +46,31 @@ def number(value: float | int | None, digits: int = 3) -> str:
 def prediction(row: Row) -> str:
     """What the theory says and the line that decides: ``"→ 1 (line: ≥ 0.990)"``, ``"≥ 0"`` if the two are one number.
 
-    Spaces that must not break are no-break spaces.
+    A line that is the null of an order parameter in a trained network is called so: ``"≥ null"``. Spaces that must not break are
+    no-break spaces.
     """
-    predicted, bound = row.get("predicted"), row.get("bound")
-    line = f"{'≤' if row.get('op') == '<=' else '≥'}\u00a0{number(bound)}" if bound is not None and row.get("op") else ""
-    if predicted is None or not math.isfinite(predicted):
-        return line if bound is not None and math.isfinite(bound) and line else NOTHING
-    if not line or bound == predicted:
-        return line or f"→\u00a0{number(predicted)}"
-    return f"→\u00a0{number(predicted)} (line:\u00a0{line})"
+    predicted, bound, null = (_finite(row.get(name)) for name in ("predicted", "bound", "null"))
+    sign = "≤" if row.get("op") == "<=" else "≥"
+    if row.get("quantity", "").endswith(TRAINED) and bound is not None and bound == null:
+        return f"{sign}\u00a0null"
+    line = f"{sign}\u00a0{number(bound)}" if bound is not None and row.get("op") else ""
+    if predicted is None:
+        return line or NOTHING
+    if line and bound is not None and abs(bound - predicted) <= ROUNDING * (abs(predicted) or 1):
+        return f"{sign}\u00a0{number(predicted)}"
+    return f"→\u00a0{number(predicted)} (line:\u00a0{line})" if line else f"→\u00a0{number(predicted)}"
+
+
+def beside_null(row: Row) -> str:
+    """Where a measurement lies: ``"above its null"``, ``"below its null"``, ``"at its null"``; empty without a null."""
+    value, null = _finite(row["value"]), _finite(row.get("null"))
+    if value is None or null is None:
+        return ""
+    return "at its null" if math.isclose(value, null, rel_tol=1e-9) else f"{'above' if value > null else 'below'} its null"
+
+
+def _finite(value: float | int | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def verdict(row: Row) -> tuple[str, str]:
@@ -72,14 +90,59 @@ def kind(name: str) -> tuple[str, str]:
     return found[:2] if found else ("bad" if "no power" in name or name.startswith("control") else "none", "!")
 
 
+_UNITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_GREEK = {"eps": ("\\varepsilon", "ε"), "eta": ("\\eta", "η"), "gamma": ("\\gamma", "γ"), "lambda": ("\\lambda", "λ")}
+_ASCII = re.compile(
+    r"(?P<bars>\|\|(?P<inside>[^|$]{1,20})\|\|)"
+    r"|\b(?P<greek>eps|eta|gamma|lambda)(?:_(?P<index>[A-Za-z0-9])\b|\^(?P<power>\d)\b|(?P<argument>\([a-z]\)))"
+    r"|\bR\^c\b"
+    r"|\b(?P<letter>[A-Za-z])(?:_(?P<below>[A-Za-z0-9])(?:\^(?P<above>\d))?|\^(?P<square>\d))\b"
+    r"|(?<=\b\w) (?P<minus>-) (?=\w)"
+)
+
+
+def formulas(text: str) -> str:
+    r"""Text with the ASCII mathematics of rows as LaTeX between dollars: ``"eps^2" -> r"$\varepsilon^2$"``, ``"R^c" -> "$R^c$"``.
+
+    What stands between dollars already is left alone, and so is whatever is not surely mathematics.
+    """
+    parts = re.split(r"((?<!\\)\$.+?(?<!\\)\$)", text, flags=re.DOTALL)
+    return "".join(part if i % 2 else _ASCII.sub(_as_latex, part) for i, part in enumerate(parts))
+
+
+def _as_latex(found: re.Match) -> str:
+    if found["minus"]:
+        return " − "
+    if found["bars"]:
+        return f"$\\lVert {found['inside'].strip()} \\rVert$"
+    if found["greek"]:
+        below, above = found["index"], found["power"]
+        return f"${_GREEK[found['greek']][0]}{f'_{below}' if below else ''}{f'^{above}' if above else ''}{found['argument'] or ''}$"
+    return f"${found[0]}$"
+
+
+def symbols(text: str) -> str:
+    """The same in plain Unicode, for the terminal: ``"eps^2" -> "ε²"``, ``"gamma(t)" -> "γ(t)"``; an index keeps its underscore."""
+    return _ASCII.sub(_as_unicode, text)
+
+
+def _as_unicode(found: re.Match) -> str:
+    if found["minus"]:
+        return " − "
+    if found["bars"]:
+        return f"‖{found['inside'].strip()}‖"
+    text = found[0] if not found["greek"] else _GREEK[found["greek"]][1] + found[0].removeprefix(found["greek"])
+    return re.sub(r"\^(\d)", lambda power: power[1].translate(_UNITS), text)
+
+
 def drawn(quantity: str) -> str:
     """A quantity for a label in a figure: R^c as a formula."""
     return quantity if "$" in quantity else re.sub(r"\bR\^c", "$R^c$", quantity)
 
 
-def subject(view: str) -> str:
-    """Which data a view names: ``"raw" -> "raw tokens"``, ``"ViT" -> "features of ViT"``."""
-    return "raw tokens" if view == "raw" else f"features of {view}"
+def subject(view: str, trained: bool = False) -> str:
+    """Which data a view names: ``"raw" -> "raw tokens"``, ``"ViT" -> "features of ViT"``, or the network itself: ``"trained ViT"``."""
+    return "raw tokens" if view == "raw" else f"trained {view}" if trained else f"features of {view}"
 
 
 def slug(text: str) -> str:

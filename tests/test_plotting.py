@@ -73,6 +73,13 @@ def test_labels_are_pushed_apart_and_no_farther():
     np.testing.assert_allclose(gaps, 0, atol=1e-12)
 
 
+def test_labels_stay_beside_the_axes():
+    placed = _apart([0.9, 1.0, 1.0], [0.2, 0.2, 0.2], low=0.0, high=1.0)
+    np.testing.assert_allclose(placed, [0.5, 0.7, 0.9])
+    np.testing.assert_allclose(_apart([0.0, 0.0], [0.2, 0.2], low=0.0, high=1.0), [0.1, 0.3])
+    np.testing.assert_allclose(_apart([0.5, 0.5], [0.8, 0.8], low=0.0, high=1.0), [0.4, 1.2])  # too many: they start at the bottom
+
+
 def test_heatmap_wants_a_matrix():
     _, (ax,) = axes()
     with pytest.raises(ValueError, match=r"\[rows, cols\]"):

@@ -72,6 +72,22 @@ def test_crossing_is_the_first_step_beyond_half_of_the_change():
     assert curve("a", [2.0]).crossing is None
 
 
+def test_crossing_belongs_to_the_curve_that_is_drawn():
+    """The value rises early, its null with it: what is drawn, the excess, rises late."""
+    values, nulls = np.array([0.0, 8.0, 8.0, 9.0, 10.0]), np.array([0.0, 8.0, 7.9, 6.5, 6.0])
+    moving = Series("crate", "a", "ViT", 10 * np.arange(5), values, nulls)
+    np.testing.assert_allclose(moving.excess, [0, 0, 0.1, 2.5, 4.0])
+    assert moving.crossing == 30
+    assert moving.scale == pytest.approx(4.0)
+    assert curve("a", values).crossing == curve("a", values, nulls=3.0).crossing == 10
+    assert sentences([moving]) == ["In ViT, a crosses half of its change at step 30."]
+    along = Series("crate", "a", "ViT", 10 * np.arange(5), values, values - 0.1)
+    assert along.still
+    assert not along.constant
+    assert along.scaled is along.scale is along.crossing is None
+    assert sentences([along]) == ["In ViT, a does not move."]
+
+
 def test_sentences_name_the_order_of_events():
     group = [
         curve("attention sharpness", [0, 0, 0, 1]),

@@ -13,7 +13,7 @@ from transformer_theory.claims import Evidence
 from transformer_theory.experiment import Result
 from transformer_theory.report import html, view, write
 from transformer_theory.report.views import checked, summary, views
-from transformer_theory.rows import finding, not_applicable
+from transformer_theory.rows import by_construction, finding, not_applicable
 
 VOID = {"meta", "br", "link", "img", "hr", "input", "path", "use", "rect", "circle", "image"}
 
@@ -164,6 +164,27 @@ def test_a_finding_without_model_is_raw():
     lines = {line.theory.name: line.row for line in summary(small([row]), THEORIES)}
     assert lines["crate"] is row
     assert lines["scan_snap"] is None
+
+
+def test_the_summary_shows_each_trained_network_beside_its_null(page, compared, theories):
+    lines = [line for line in summary(compared, theories) if line.trained]
+    assert [(line.theory.name, line.subject) for line in lines[:2]] == [
+        ("attention_svm", "trained ViT"),
+        ("attention_svm", "trained CRATE (paper form)"),
+    ]
+    assert len(lines) == 2 * len(THEORIES)
+    assert not [line for line in summary(compared, theories) if not line.trained and "in the trained network" in line.row["quantity"]]
+    text = words(page[: page.index('id="timeline"')]).replace("\u00a0", " ")
+    assert "≥ null 0.420 0.230 ○ outside assumptions above its null" in text
+    assert "trained CRATE (paper form) 0.110 0.230 ○ outside assumptions below its null" in text
+    assert "no layer of CRATE (paper form) shows its attention sharpness" in text
+
+
+def test_what_holds_by_construction_has_no_verdict(theories):
+    made = finding("rate_reduction", theories[2].answer, Evidence(0.3, -1e-9, ">="), source=Source("yu2020learning"), predicted=0.0)
+    text = words(html(small([by_construction(made)]), theories=theories)).replace("\u00a0", " ")
+    assert "holds by construction, so it is no evidence ≥ 0 0.300 — Yu et al. (2020)" in text
+    assert "10⁻⁹" not in text
 
 
 def test_nothing_measured_still_makes_a_page():

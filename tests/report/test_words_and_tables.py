@@ -11,7 +11,7 @@ from tests.report.synthetic import THEORIES, small
 from transformer_theory.citations import entries
 from transformer_theory.report import bibtex, latex, mathml, table
 from transformer_theory.report.latex import escape
-from transformer_theory.report.wording import kind, number, prediction, slug, verdict
+from transformer_theory.report.wording import formulas, kind, number, prediction, slug, symbols, verdict
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,33 @@ def test_predictions_name_limit_and_line():
             {"bound": 1e-12, "op": "<="},
             {"predicted": float("nan"), "bound": float("nan"), "op": ">="},
             {},
+            {"predicted": 0.0, "bound": -1e-9, "op": ">="},
+            {"predicted": 1.0, "bound": 1 - 1e-6, "op": ">="},
+            {"predicted": -1.0, "bound": -0.9999, "op": "<="},
+            {"quantity": "sharpness in the trained network", "predicted": 0.2, "bound": 0.2, "null": 0.2, "op": ">="},
+            {"quantity": "sharpness", "predicted": 0.2, "bound": 0.2, "null": 0.2, "op": ">="},
         )
     ]
-    assert said == ["→ 1 (line: ≥ 0.990)", "≥ 0", "→ 0.500", "≤ 1.00·10⁻¹²", "—", "—"]
+    assert said[:6] == ["→ 1 (line: ≥ 0.990)", "≥ 0", "→ 0.500", "≤ 1.00·10⁻¹²", "—", "—"]
+    assert said[6:] == ["≥ 0", "≥ 1", "→ −1 (line: ≤ −1.00)", "≥ null", "≥ 0.200"]
+
+
+@pytest.mark.parametrize(
+    ("ascii", "formula", "unicode"),
+    [
+        ("eps^2 = 0.1", r"$\varepsilon^2$ = 0.1", "ε² = 0.1"),
+        ("eps^4 < (n_j/n) d^2/r_j^2", r"$\varepsilon^4$ < ($n_j$/n) $d^2$/$r_j^2$", "ε⁴ < (n_j/n) d²/r_j²"),
+        ("far out along W_a, they", "far out along $W_a$, they", "far out along W_a, they"),
+        ("the smallest ||x C_j||, after", r"the smallest $\lVert x C_j \rVert$, after", "the smallest ‖x C_j‖, after"),
+        ("where gamma(t) peaks; ln M / eta_Y", r"where $\gamma(t)$ peaks; ln M / $\eta_Y$", "where γ(t) peaks; ln M / η_Y"),
+        ("below T - 1 = 15", "below T − 1 = 15", "below T − 1 = 15"),
+        ("class R^c after $R^c$ and $T - 1$", "class $R^c$ after $R^c$ and $T - 1$", None),
+        ("next_id - a word, attention_svm, e.g. a-b, 5 - five", "next_id - a word, attention_svm, e.g. a-b, 5 − five", None),
+    ],
+)
+def test_ascii_mathematics_is_set(ascii, formula, unicode):
+    assert formulas(ascii) == formula
+    assert unicode is None or symbols(ascii) == unicode
 
 
 def test_verdicts_are_split_and_coloured():
@@ -105,7 +129,7 @@ def test_the_latex_table_is_whole_and_cites_known_keys(compared, theories):
     assert "<script>" not in made
     assert made.isascii()
     cited = set(re.findall(r"\\cite(?:\[[^]]*\])?\{([^}]*)\}", made))
-    assert cited == {"tarzanagh2023transformers", "yu2020learning", "yu2023white"}
+    assert cited == {"tarzanagh2023transformers", "tian2023scan", "yu2020learning", "yu2023white"}
     in_bib = bibtex(compared, theories=theories)
     assert all(f"{{{key}," in in_bib for key in cited)
 

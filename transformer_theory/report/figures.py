@@ -61,7 +61,7 @@ def _label(s: Series) -> str:
 
 def _steps(group: Sequence[Series], ax: "Axes") -> bool:
     """Puts the steps on a square-root scale if the readings crowd at the start; returns whether it did."""
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
     steps = max((s.steps for s in group), key=len)
     if len(steps) < 4 or steps[0] < 0 or np.diff(steps).max() < 4 * np.diff(steps).min():
         return False

@@ -96,6 +96,24 @@ def test_verify_tells_by_its_exit_code(which, code, claims, capsys):
         assert "PASSES: no power" in captured.out
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [((float("nan"), 2.0), "inconclusive: power unknown"), ((float("nan"), 0.5), "PASSES: no power"), ((2.0, 2.0), "fails as it must")],
+)
+def test_verify_tells_an_inconclusive_control_from_one_that_passes(monkeypatch, capsys, values, words):
+    from dataclasses import replace
+
+    from transformer_theory.claims import Evidence
+
+    control = iter(values)
+    claim = replace(THEORY.claims[0], control=lambda generator: Evidence(next(control), 1.0, "<=", in_assumptions=False))
+    monkeypatch.setattr(REGISTRY, "THEORIES", (replace(THEORY, claims=(claim,)),))
+    assert main(["verify", "all", "--seeds", "2"]) == int(words != "fails as it must")
+    out = " ".join(capsys.readouterr().out.split())
+    assert [w for w in ("inconclusive", "PASSES", "fails") if w in out] == [words.split()[0].strip(":")]
+    assert words.split(":")[0] in out
+
+
 def test_verify_shows_long_names_whole(monkeypatch, capsys):
     from dataclasses import replace
 
@@ -129,6 +147,31 @@ def test_the_report_is_made_from_what_is_stored(written, tmp_path):
     assert main(["compare", "--data", "digits", "--out", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "report.html").read_text() == "None"  # the NaN of the fresh result, as stored
     assert "steps" not in written[0][2]  # compare's own default
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [("none", ()), ("ViT", ("ViT",)), ("CRATE (paper form), ViT,ViT", ("CRATE (paper form)", "ViT"))],
+)
+def test_compare_takes_names_of_networks(written, tmp_path, given, names):
+    assert main(["compare", "--data", "digits", "--out", str(tmp_path / "run"), "--networks", given]) == 0
+    assert written[0][2]["networks"] == names
+
+
+def test_compare_trains_nothing_for_none(tmp_path, capsys):
+    assert main(["compare", "--data", "digits", "--out", str(tmp_path / "run"), "--networks", "none"]) == 0
+    result = Result.load(tmp_path / "run")
+    assert result.params["networks"] == []
+    assert {row["model"] for row in result.table if "model" in row} == {"raw"}
+    assert not any("step" in row for row in result.table)
+    assert "training" not in capsys.readouterr().err
+
+
+def test_compare_help_shows_networks_and_steps(capsys):
+    assert main(["compare", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "training steps of each network (default: 600)" in out
+    assert "of 'ViT', 'CRATE (released form)', 'CRATE (paper form)'; or none" in out
 
 
 def test_compare_reads_the_users_file(written, tmp_path):

@@ -97,13 +97,19 @@ def test_a_member_that_is_no_array(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tokens": np.full((4, 3, 2), np.nan)}, "tokens must be finite, got 24"),
+        (
+            {"tokens": np.full((4, 3, 2), np.nan)},
+            "a.npz: tokens must be finite, got 24 NaN or infinite values of 24, the first in sequence 0",
+        ),
         ({"tokens": np.zeros((4, 3))}, r"tokens must have shape \[n, seq, dim\], got \[4, 3\]"),
         ({"tokens": np.zeros((4, 3, 2), dtype=complex)}, "tokens must be an array of numbers, got dtype complex128"),
         ({"tokens": np.full((4, 3, 2), "a")}, "tokens must be an array of numbers, got dtype <U1"),
         ({"labels": np.zeros(4)}, "labels must be integers, got dtype float64"),
         ({"labels": np.zeros(0, int)}, r"labels must have shape \[4\]"),
-        ({"labels": np.array([0, 1, 2, 10**9])}, "labels must count the classes 0, 1, ..., got 1000000001 classes for 4 sequences"),
+        (
+            {"labels": np.array([0, 1, 2, 10**9])},
+            r"labels must be 0..k-1 for k classes, got label 1000000000 with only 4 sequences; relabel",
+        ),
         ({"ids": np.full((4, 3), 7), "vocab_size": 7}, r"ids must lie in \[0, 7\), got 7"),
         ({"vocab_size": np.array([1, 2])}, "vocab_size must be one whole number"),
         ({"vocab_size": 2.5}, "vocab_size must be one whole number"),
@@ -111,7 +117,31 @@ def test_a_member_that_is_no_array(tmp_path):
 )
 def test_fields_that_do_not_fit(unchecked, tmp_path, fields, message):
     np.savez(tmp_path / "a.npz", **{"tokens": TOKENS} | fields)
-    refused(tmp_path / "a.npz", message)
+    assert refused(tmp_path / "a.npz", message).startswith(str(tmp_path / "a.npz"))
+
+
+def test_the_first_bad_sequence_is_named(tmp_path):
+    tokens = TOKENS.copy()
+    tokens[2, 1, 0], tokens[3, 0, 0] = np.inf, np.nan
+    np.savez(tmp_path / "a.npz", tokens=tokens)
+    refused(tmp_path / "a.npz", r"got 2 NaN or infinite values of 24, the first in sequence 2 \(counted from 0\); drop or impute")
+
+
+def test_values_that_float32_cannot_hold_are_refused(tmp_path):
+    tokens = np.ones((5, 3, 2))
+    tokens[3, 1], tokens[1, 0] = -1e200, 1e16
+    np.savez(tmp_path / "a.npz", tokens=tokens)
+    words = r"a.npz: tokens must stay within 1e\+15 in magnitude .* got largest 1e\+200 in sequence 3 \(counted from 0\); rescale them"
+    refused(tmp_path / "a.npz", words)
+    np.savez(tmp_path / "a.npz", tokens=np.ones((5, 3, 2)), query=np.full((5, 2), 1e16))
+    refused(tmp_path / "a.npz", "query must stay within")
+    np.savez(tmp_path / "a.npz", tokens=np.full((5, 3, 2), -1e15))
+    assert len(TokenData.from_npz(tmp_path / "a.npz")) == 5
+
+
+def test_a_label_too_large_for_one_sequence(tmp_path):
+    np.savez(tmp_path / "a.npz", tokens=TOKENS[:1], labels=np.array([2]))
+    refused(tmp_path / "a.npz", r"labels must be 0\.\.k-1 for k classes, got label 2 with only 1 sequence; relabel with numpy.unique")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from torch import Tensor
 from ..citations import Source
 from ..errors import nearest
 
+# Networks compute in float32, which ends at 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is still finite.
+LARGEST = 1e15
+
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
@@ -124,10 +127,12 @@ class TokenData:
     def from_npz(cls, path: str | Path) -> "TokenData":
         """The user's own data: an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
 
-        Real fields become float64 and whole numbers int64; ``vocab_size`` is one whole number.
+        Real fields become float64 and whole numbers int64; ``vocab_size`` is one whole number. Tokens and queries stay below 1e15 in
+        magnitude, so that networks can compute with them in float32.
 
         Raises:
-            ValueError: the file cannot be read, has no ``tokens``, an unknown array or an object array, or a field does not fit.
+            ValueError: the file cannot be read, has no ``tokens``, an unknown array or an object array, or a field does not fit; the
+                message names the file.
         """
         path = Path(path)
         known = [f.name for f in fields(cls) if f.name not in ("name", "sources")]
@@ -136,14 +141,24 @@ class TokenData:
             raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; name it so")
         if unknown := [name for name in arrays if name not in known]:
             raise ValueError(f"{path} has an unknown array {unknown[0]!r}{nearest(unknown[0], known)}; rename it or leave it out")
+        try:
+            return cls._from_arrays(arrays, path.stem)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @classmethod
+    def _from_arrays(cls, arrays: dict[str, np.ndarray], name: str) -> "TokenData":
         size = arrays.pop("vocab_size", None)
         if size is not None and (size.size != 1 or size.dtype.kind not in "iu"):
             raise ValueError(f"vocab_size must be one whole number, got {size.dtype} of shape {list(size.shape)}; save int(vocab_size)")
-        tensors = {name: _as_tensor(array, name, floating=name in ("tokens", "query", "images")) for name, array in arrays.items()}
-        data = cls(**tensors, vocab_size=None if size is None else int(size.item()), name=path.stem)  # pyright: ignore[reportArgumentType]
+        tensors = {key: _as_tensor(array, key, floating=key in ("tokens", "query", "images")) for key, array in arrays.items()}
+        data = cls(**tensors, vocab_size=None if size is None else int(size.item()), name=name)  # pyright: ignore[reportArgumentType]
+        _expect_size(data.tokens, "tokens")
+        assert data.query is not None
+        _expect_size(data.query, "query")
         if data.labels is not None and data.classes > max(len(data), 2):
-            count = f"{data.classes} classes for {len(data)} sequences"
-            raise ValueError(f"labels must count the classes 0, 1, ..., got {count}; use numpy.unique(labels, return_inverse=True)[1]")
+            came = f"label {data.classes - 1} with only {len(data)} sequence{'s'[: len(data) > 1]}"
+            raise ValueError(f"labels must be 0..k-1 for k classes, got {came}; relabel with numpy.unique(labels, return_inverse=True)[1]")
         return data
 
 
@@ -194,4 +209,13 @@ def _expect(value, name: str, shape: str, rank: int, *, floating: bool) -> None:
         raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
     if floating and not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
-        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite values of {value.numel()}; drop or impute those sequences")
+        first = int((~torch.isfinite(value)).nonzero()[0, 0])
+        came = f"{bad} NaN or infinite values of {value.numel()}, the first in sequence {first} (counted from 0)"
+        raise ValueError(f"{name} must be finite, got {came}; drop or impute those sequences")
+
+
+def _expect_size(value: Tensor, name: str) -> None:
+    sizes = value.abs().flatten(1).amax(1)
+    if float(largest := sizes.max()) > LARGEST:
+        came = f"largest {float(largest):.3g} in sequence {int(sizes.argmax())} (counted from 0)"
+        raise ValueError(f"{name} must stay within {LARGEST:.0e} in magnitude for networks in float32, got {came}; rescale them")

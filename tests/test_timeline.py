@@ -68,6 +68,8 @@ def test_crossing_is_the_first_step_beyond_half_of_the_change():
     assert curve("a", [0.0, 0.4, 0.5, 1.0]).crossing == 20
     assert curve("a", [1.0, 0.9, 0.2, 0.0]).crossing == 20
     assert curve("a", [0.0, 5.0, 0.01]).crossing is None  # back where it began
+    assert curve("a", [0.0, 5.0, 1.2]).crossing is None  # nearly
+    assert curve("a", [0.0, 5.0, 1.3]).crossing == 10
     assert curve("a", [2.0, 2.0, 2.0]).crossing is None
     assert curve("a", [2.0]).crossing is None
 

@@ -71,13 +71,13 @@ class Series:
 
     @property
     def crossing(self) -> int | None:
-        """First step at which half of the excess's total change is done; None if it is still or ends within a tenth of its range of its
+        """First step at which half of the excess's total change is done; None if it is still or ends within a quarter of its range of its
         start."""
         if self.still:
             return None
         excess = self.excess
         total = excess[-1] - excess[0]
-        if abs(total) < 0.1 * np.ptp(excess):
+        if abs(total) < 0.25 * np.ptp(excess):
             return None
         return int(self.steps[np.argmax((excess - excess[0]) / total >= 0.5)])
 

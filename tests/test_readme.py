@@ -70,11 +70,18 @@ def test_command_exists(line: str):
                 assert option in usage.stdout
     elif program.endswith("python"):
         assert arguments[:2] == ["-m", "benchmarks"] or (ROOT / arguments[0]).is_file()
+    elif program.endswith("pytest"):
+        assert all((ROOT / argument).exists() for argument in arguments if argument.startswith("tests"))
     else:
         assert program in ("git", "cd", "source", "pip", "."), f"unknown program {program!r}"
 
 
-@pytest.mark.parametrize(("page", "code"), blocks("python"), ids=lambda value: value if value.endswith(".md") else "")
+def pages() -> list[tuple[str, str]]:
+    """The Python blocks that stand for themselves; those of the page on theories are files of a room (tests/test_docs_skeleton.py)."""
+    return [(page, code) for page, code in blocks("python") if page != "docs/adding_a_theory.md"]
+
+
+@pytest.mark.parametrize(("page", "code"), pages(), ids=lambda value: value if value.endswith(".md") else "")
 def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a small ``mine.npz``, a small ``model`` and its ``batches``, ``features`` and ``labels`` at hand, and few training steps."""
     from tests.contract.instances import sequences
@@ -90,6 +97,19 @@ def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.M
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         given = {"model": model, "batches": batches, "optimizer": optimizer, "features": data.tokens[:, 0], "labels": data.labels}
         exec(compile(code, page, "exec"), given)
+
+
+def test_the_bilinear_form_of_the_readme_gives_the_scores():
+    """score(key x, query z) = x^T W z is what scaled_dot_product_attention computes from the same projections."""
+    (code,) = (code for page, code in blocks("python") if page == "README.md" and "def bilinear" in code)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module, x = names["MyAttention"](), torch.randn(5, 6)
+        module.heads, module.query, module.key = 2, torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False)
+    query, key = (layer(x).unflatten(-1, (2, 3)).transpose(0, 1) for layer in (module.query, module.key))
+    torch.testing.assert_close(x @ module.bilinear().mT @ x.T, query @ key.mT / 3**0.5)
 
 
 def test_the_table_of_the_readme_is_that_of_the_registry():

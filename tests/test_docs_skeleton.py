@@ -1,0 +1,81 @@
+"""The room that docs/adding_a_theory.md builds passes what every room must: in a copy of the project, with the page's own commands."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "adding_a_theory.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^## \d\. [^\n]*`(averaging/\w+\.py)`$.*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+REST = shutil.ignore_patterns("__pycache__", "_build", "auto_examples", "*.pyc")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project in which the page was followed."""
+    copy = tmp_path_factory.mktemp("skeleton") / "project"
+    for name in ("transformer_theory", "tests", "docs", "examples", "benchmarks"):
+        shutil.copytree(ROOT / name, copy / name, ignore=REST)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, copy / path.name)
+    for name, text in FILES.items():
+        path = copy / "transformer_theory" / "theories" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def change(name: str, old: str, new: str) -> None:
+        text = (copy / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {name}"
+        (copy / name).write_text(text.replace(old, new), encoding="utf-8")
+
+    change("transformer_theory/theories/__init__.py", "from . import attention_svm,", "from . import attention_svm, averaging,")
+    change("transformer_theory/theories/__init__.py", "crate.THEORY)\n", "crate.THEORY, averaging.THEORY)\n")
+    change("transformer_theory/__init__.py", "from .theories import attention_svm,", "from .theories import attention_svm, averaging,")
+    change("transformer_theory/__init__.py", '    "attention_svm",\n', '    "attention_svm",\n    "averaging",\n')
+    (copy / "docs" / "theories" / "averaging.md").write_text("# Attention as averaging\n", encoding="utf-8")
+    question = "Does attention make the tokens of a sequence alike?"
+    change("README.md", "\n## Measured\n", f"\n[Averaging](docs/theories/averaging.md): {question}\n\n## Measured\n")
+    return copy
+
+
+def run(project: Path, *command: str) -> str:
+    """Standard output of a command in the copy; fails with it if the command fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"PYTHONPATH": str(project)}
+    done = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_page_holds_every_file():
+    assert [Path(name).name for name in FILES] == ["problem.py", "claims.py", "analysis.py", "experiments.py", "__init__.py"]
+
+
+def test_the_room_passes_the_contract(project: Path):
+    (command,) = re.findall(r"^\.venv/bin/pytest (.* -k averaging)$", PAGE, re.MULTILINE)
+    told = run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *command.split())
+    passed = re.search(r"(\d+) passed, \d+ deselected", told)
+    assert passed, told
+    assert int(passed[1]) > 40
+
+
+def test_the_registry_takes_the_room(project: Path):
+    chosen = ["tests/test_face.py", "tests/test_readme.py", "-k", "registry or names or cite or exported or table_of_the_readme"]
+    run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen)
+
+
+def test_the_room_has_style(project: Path):
+    run(project, "-m", "ruff", "check", "--no-cache", "transformer_theory/theories/averaging")
+    run(project, "-m", "ruff", "format", "--check", "--no-cache", "transformer_theory/theories/averaging")
+
+
+def test_the_control_has_power_on_many_seeds(project: Path):
+    code = "import transformer_theory as tt; v = tt.verify('averaging/diameter', range(20)); print(tt.__file__, v.share, v.control_fails)"
+    file, share, fails = run(project, "-c", code).split()
+    assert Path(file).is_relative_to(project)
+    assert (share, fails) == ("1.0", "True")

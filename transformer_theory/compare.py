@@ -191,7 +191,7 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
         source=theory.sources[0],
         null=null,
         model=model,
-        note=f"mean over layers and heads after {last} steps; the line is its null",
+        note=f"mean over layers and heads after {last} steps",
     )
 
 

@@ -68,7 +68,7 @@ def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> n
         constructor: without arguments, e.g. ``lambda: ViT.for_tokens(16, 4, 10)``.
         generator: advanced by one draw.
     Returns:
-        What the constructor returns. Source: none, a helper.
+        What the constructor returns. Source: none, this is machinery.
     """
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +80,7 @@ def divide(dim: int, heads: int) -> int:
     """dim / heads, the width of a head.
 
     Raises:
-        ValueError: heads do not divide dim. Source: none, a helper.
+        ValueError: heads do not divide dim. Source: none, this is machinery.
     """
     if heads < 1 or dim % heads:
         divisors = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)

@@ -57,15 +57,11 @@ def codebook(
         fitted = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
     centres = torch.from_numpy(fitted.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
+    # distances from differences, not from squared norms, which lose digits for near points
     ids = torch.cat(
         [torch.cdist(chunk, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=-1) for chunk in points.split(65_536)]
     )
     return ids.reshape(tokens.shape[:-1]), centres
-
-
-def _distances(points: Tensor, centres: Tensor) -> Tensor:
-    """Euclidean distances from differences, not from squared norms, which lose digits for near points."""
-    return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def one_hot(ids: Int[Tensor, "*batch"], vocab_size: int) -> Float[Tensor, "*batch vocab"]:

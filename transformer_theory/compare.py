@@ -26,6 +26,7 @@ from .errors import nearest
 from .experiment import Result, provenance
 from .rows import Arrays, Row, collect, finding, not_applicable, select
 from .theories import THEORIES
+from .theories import theory as theory_named
 from .theory import Theory
 from .threads import one_thread
 from .training.recipes import RECIPES, Recipe
@@ -235,15 +236,7 @@ def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
     """
     if theories is None:
         return THEORIES
-    known = {theory.name: theory for theory in THEORIES}
-    chosen = []
-    for theory in theories:
-        if isinstance(theory, Theory):
-            chosen.append(theory)
-        elif theory in known:
-            chosen.append(known[theory])
-        else:
-            raise ValueError(f"unknown theory {theory!r}{nearest(str(theory), known)}")
+    chosen = tuple(dict.fromkeys(given if isinstance(given, Theory) else theory_named(given) for given in theories))
     if not chosen:
-        raise ValueError(f"theories must name at least one, got none; there are: {', '.join(known)}")
-    return tuple(dict.fromkeys(chosen))
+        raise ValueError(f"theories must name at least one, got none; there are: {', '.join(theory.name for theory in THEORIES)}")
+    return chosen

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..citations import Source
+from ..linalg import orthonormalise
 from .bridges import one_hot
 from .tokens import TokenData
 
@@ -176,9 +177,8 @@ def sequence_classes(
 
 
 def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
-    """A uniformly random orthonormal frame: QR of a Gaussian matrix, signs fixed by the diagonal of R."""
-    q, r = torch.linalg.qr(torch.randn(dim, columns, generator=generator, dtype=torch.float64))
-    return q * torch.where(r.diagonal() < 0, -1.0, 1.0)
+    """A uniformly random orthonormal frame."""
+    return orthonormalise(torch.randn(dim, columns, generator=generator, dtype=torch.float64))
 
 
 def _positive(**sizes: int) -> None:

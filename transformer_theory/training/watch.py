@@ -33,14 +33,12 @@ class Watched:
     Attributes:
         model: trained, in evaluation mode.
         rows: the readings, with ``model`` and ``step``.
-        arrays: ``network/<name>/{steps, attention, features}`` and what they were read on.
-        seconds: wall time of training and reading.
+        arrays: ``network/<name>/steps`` and ``network/<name>/attention``, maps [steps, layers, heads, sequences, queries, keys].
     """
 
     model: nn.Module
     rows: list[Row]
     arrays: Arrays
-    seconds: float
 
 
 def checkpoints(steps: int, readings: int = READINGS) -> tuple[int, ...]:
@@ -120,7 +118,7 @@ def watched_training(
             f"network/{recipe.name}/attention": np.stack([maps[step] for step in sorted(maps)]),
         }
     )
-    return Watched(trained.model, rows, arrays, trained.seconds)
+    return Watched(trained.model, rows, arrays)
 
 
 def _own(reducers: Callable[[], Sequence[Reducer]]) -> list[Reducer]:

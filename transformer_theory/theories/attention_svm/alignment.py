@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ...citations import Source
 from ...errors import Infeasible, NotConverged
+from ...linalg import orthonormalise
 from ...probes import Observation
 from ...rows import Row
 from .problem import Constraints
@@ -143,15 +144,9 @@ def _to_own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | Non
 
 
 def _turn(d: int, d_z: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A random orthogonal Q for both sides; if they have different widths, one for each."""
-    left = _orthogonal(d, generator)
-    return left, left if d == d_z else _orthogonal(d_z, generator)
-
-
-def _orthogonal(size: int, generator: torch.Generator) -> Tensor:
-    """Uniform on the orthogonal group: the signs of R's diagonal are taken out of the QR factorisation of a Gaussian matrix."""
-    Q, R = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
-    return Q * R.diagonal().sign()
+    """A random orthogonal Q (uniform: the QR factor of a Gaussian matrix) for both sides; if they have different widths, one for each."""
+    left = orthonormalise(torch.randn(d, d, generator=generator, dtype=torch.float64))
+    return left, left if d == d_z else orthonormalise(torch.randn(d_z, d_z, generator=generator, dtype=torch.float64))
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from tests.problems.attention_svm import orthogonal_constraints, published_picture, two_tokens
 from transformer_theory.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
-from transformer_theory.theories.attention_svm.solvers import _block_pivoting, _least_distance, _Pairs
+from transformer_theory.theories.attention_svm.solvers.frobenius import _block_pivoting, _least_distance, _Pairs
 
 
 def problem(inputs=6, tokens=8, dim=10, seed=0):
@@ -71,7 +71,7 @@ def test_orthogonal_constraints_have_the_closed_form(generator):
     pairs, W, multipliers = orthogonal_constraints(generator)
     solution = room.frobenius_max_margin(pairs)
     assert_close(solution.W, W, atol=1e-14, rtol=0)
-    assert_close(solution.multipliers, multipliers, atol=1e-14, rtol=0)
+    assert_close(solution.dual, multipliers, atol=1e-14, rtol=0)
     assert solution.support().tolist() == [0, 1, 2, 3]
 
 
@@ -88,9 +88,9 @@ def test_kkt_conditions_hold_to_rounding(n, T, d):
         scale = max(1.0, float(solution.W.square().sum()))
         assert solution.kkt <= 1e-12
         assert float(solution.margins.min()) >= 1 - 1e-12
-        assert float(solution.multipliers.min()) >= 0
-        assert float((solution.multipliers * (pairs.margins(solution.W) - 1)).abs().max()) <= 1e-11 * scale
-        assert_close(pairs.combine(solution.multipliers), solution.W, rtol=1e-9, atol=1e-11)
+        assert float(solution.dual.min()) >= 0
+        assert float((solution.dual * (pairs.margins(solution.W) - 1)).abs().max()) <= 1e-11 * scale
+        assert_close(pairs.combine(solution.dual), solution.W, rtol=1e-9, atol=1e-11)
         assert solution.norm == pytest.approx(float(solution.W.norm()))
         assert solution.rank <= min(n, d)
     assert feasible >= 3
@@ -136,11 +136,11 @@ def test_nuclear_solution_meets_its_optimality_conditions():
     for seed in range(4):
         _, pairs = problem(6, 6, 8, seed)
         solution = room.nuclear_max_margin(pairs)
-        dual = pairs.combine(solution.multipliers)
+        dual = pairs.combine(solution.dual)
         assert solution.kkt <= 1e-6
         assert float(torch.linalg.matrix_norm(dual, 2)) <= 1 + 1e-9
         assert float(solution.margins.min()) >= 1 - 1e-12
-        assert float(solution.multipliers.sum()) == pytest.approx(solution.norm, rel=1e-6)  # no duality gap
+        assert float(solution.dual.sum()) == pytest.approx(solution.norm, rel=1e-6)  # no duality gap
         assert solution.norm == pytest.approx(float(torch.linalg.matrix_norm(solution.W, "nuc")))
         assert solution.norm <= float(torch.linalg.matrix_norm(room.frobenius_max_margin(pairs).W, "nuc"))
         active = int((solution.margins < 1 + 1e-6).sum())

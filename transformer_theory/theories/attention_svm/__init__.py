@@ -4,26 +4,26 @@ r"""Attention as a support vector machine: where gradient descent sends the atte
     frobenius_max_margin(c).W                     # where descent on W goes, in direction
     nuclear_max_margin(c).W                       # where descent on W = K Q^T goes
 
-:mod:`.problem` definitions and samplers · :mod:`.solvers` the max-margin problems · :mod:`.dynamics` descent · :mod:`.selection` local
-optimality ·
-:mod:`.alignment` any trained head · :mod:`.measure` real data · :mod:`.claims` · :mod:`.experiments` · :mod:`.pictures`
+:mod:`.constraint_set` the one form of every problem · :mod:`.builders` the constraints of each kind of attention · :mod:`.problem`
+training problems and samplers · :mod:`.solvers` the max-margin problems, :mod:`.solution` their answer · :mod:`.dynamics` descent ·
+:mod:`.selection` local optimality · :mod:`.alignment` any trained head · :mod:`.measure` real data · :mod:`.claims` ·
+:mod:`.experiments` · :mod:`.figures`
 """
 
 from ...citations import Source
 from ...errors import Infeasible, NotConverged
 from ...theory import Theory
 from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
+from .builders import constraints, distinct_constraints
 from .claims import CLAIMS
+from .constraint_set import Constraints, stack
 from .dynamics import State, descent_direction, normalised_descent, plain_descent, random_start, start, trajectory
-from .experiments import LocalConvergence
+from .experiments import EXPERIMENTS, LocalConvergence
+from .figures import draw
 from .measure import ANSWER, predict_and_measure
-from .pictures import draw
 from .problem import (
-    Constraints,
     Instance,
-    constraints,
     cross_attention,
-    distinct_constraints,
     equal_distractors,
     published_instance,
     random_selection,
@@ -31,7 +31,8 @@ from .problem import (
     token_scores,
 )
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
-from .solvers import Farkas, MaxMargin, frobenius_max_margin, nuclear_max_margin
+from .solution import Farkas, MaxMargin, MaxMargins
+from .solvers import frobenius_max_margin, nuclear_max_margin
 
 THEORY = Theory(
     name="attention_svm",
@@ -53,7 +54,7 @@ THEORY = Theory(
         "The statements are limits: nothing is said about how long descent takes.",
     ),
     claims=CLAIMS,
-    experiments=(LocalConvergence,),
+    experiments=EXPERIMENTS,
     needs=("labels",),
     predict_and_measure=predict_and_measure,
     reducers=lambda: (AlignmentReducer(),),
@@ -64,6 +65,7 @@ THEORY = Theory(
 
 __all__ = [
     "CLAIMS",
+    "EXPERIMENTS",
     "THEORY",
     "Alignment",
     "AlignmentReducer",
@@ -73,6 +75,7 @@ __all__ = [
     "Instance",
     "LocalConvergence",
     "MaxMargin",
+    "MaxMargins",
     "NotConverged",
     "State",
     "alignment",
@@ -94,6 +97,7 @@ __all__ = [
     "published_instance",
     "random_selection",
     "random_start",
+    "stack",
     "start",
     "token_logits",
     "token_scores",

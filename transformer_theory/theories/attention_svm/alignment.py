@@ -27,7 +27,7 @@ from ...errors import Infeasible, NotConverged
 from ...linalg import orthonormalise
 from ...probes import Observation
 from ...rows import Row
-from .problem import Constraints
+from .constraint_set import Constraints
 from .solvers import FEW, frobenius_max_margin, multipliers_of
 
 QUANTITY = "cosine to the max-margin direction"
@@ -128,8 +128,8 @@ def _to_own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | Non
     try:
         multipliers = multipliers_of((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= FEW else None
         if multipliers is None:
-            solution = frobenius_max_margin(Constraints(d, z[i], i, t), tol=1e-9)
-            multipliers, norm = solution.multipliers, solution.norm
+            solution = frobenius_max_margin(Constraints(d, z[i], input=i, token=t), tol=1e-9)
+            multipliers, norm = solution.dual, solution.norm
         else:
             norm = float(multipliers.sum()) ** 0.5
     except Infeasible:

@@ -20,10 +20,13 @@ from ...errors import Infeasible, NotConverged
 from ...linalg import cosine
 from ...rows import Arrays, Row, assumption, finding, not_applicable
 from .alignment import alignment
+from .builders import distinct_constraints
+from .constraint_set import Constraints
 from .dynamics import State, start, trajectory
-from .problem import Constraints, Instance, distinct_constraints, token_scores
+from .problem import Instance, token_scores
 from .selection import first_step_condition, neighbour_gap, ties
-from .solvers import MaxMargin, frobenius_max_margin
+from .solution import MaxMargin
+from .solvers import frobenius_max_margin
 
 NAME = "attention_svm"
 SOURCE = Source("tarzanagh2023transformers")

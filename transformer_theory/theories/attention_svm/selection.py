@@ -12,9 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .builders import constraints
+from .constraint_set import Constraints
 from .dynamics import descent_direction
-from .problem import Constraints, Instance, constraints
-from .solvers import MaxMargin
+from .problem import Instance
+from .solution import MaxMargin
 
 
 def neighbours(pairs: Constraints, solution: MaxMargin, *, tol: float = 1e-6) -> list[tuple[int, int]]:

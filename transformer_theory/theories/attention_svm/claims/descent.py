@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ...citations import Source
-from ...claims import Claim, Evidence
-from ...errors import Infeasible
-from ...linalg import cosine
-from .dynamics import State, descent_direction, normalised_descent, random_start
-from .problem import Instance, constraints, cross_attention, equal_distractors, random_selection
-from .selection import neighbour_gap
-from .solvers import MaxMargin, frobenius_max_margin, nuclear_max_margin
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....errors import Infeasible
+from ....linalg import cosine
+from ..builders import constraints
+from ..dynamics import State, descent_direction, normalised_descent, random_start
+from ..problem import Instance, cross_attention, equal_distractors, random_selection
+from ..selection import neighbour_gap
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin, nuclear_max_margin
 
 PAPER = "tarzanagh2023transformers"
 SATURATED = 1e-3  # attention has selected when all but this much is on one token

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...citations import Source
-from ...experiment import Experiment, Result
-from ...linalg import cosine
-from ...rows import Arrays, Row
-from .dynamics import random_start, trajectory
-from .pictures import local_convergence
-from .problem import Instance, constraints, published_instance
-from .solvers import frobenius_max_margin, nuclear_max_margin
+from ....citations import Source
+from ....experiment import Experiment, Result
+from ....linalg import cosine
+from ....rows import Arrays, Row
+from ..builders import constraints
+from ..dynamics import random_start, trajectory
+from ..figures import local_convergence
+from ..problem import Instance, published_instance
+from ..solvers import frobenius_max_margin, nuclear_max_margin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .problem import Instance
+from ..problem import Instance
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The figures of the room, pure functions of a stored result."""
+"""The figure of the room on data: what descent did, a pure function of a stored result."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...experiment import Result
-from ...plotting import COLOURS, axes, heatmap, line, null_band, style, text_figure
+from ....experiment import Result
+from ....plotting import COLOURS, axes, heatmap, line, null_band, style, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,20 +66,3 @@ def _feasible(ax, arrays: dict[str, np.ndarray]) -> None:
     n, share = arrays["feasible_n"], arrays["feasible_share"]
     ax.plot(n, share, color=BLUE, marker="o")
     ax.set(title="Feasible random sets", xlabel="inputs", ylim=(-0.04, 1.06), xlim=(0, max(n.max(), 4) + 1))
-
-
-def local_convergence(result: Result) -> "Figure":
-    """Cosine to the two max-margin solutions against the step, mean and spread over trials."""
-    a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    with style():
-        figure, (left, right) = axes(1, 2)
-        for name, label, colour in (("frobenius", "Frobenius", BLUE), ("nuclear", "nuclear", COLOURS["scan_snap"])):
-            values = a[f"cosine_{name}"]
-            mean, spread = values.mean(0), values.std(0)
-            left.plot(a["steps"], mean, color=colour, label=f"to the {label} solution")
-            left.fill_between(a["steps"], mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
-        left.set(title="Cosine of W to the max-margin solution", xlabel="step", ylim=(None, 1.02))
-        left.legend(loc="lower right")
-        right.loglog(a["steps"][1:], np.median(1 - a["cosine_frobenius"], 0)[1:], color=BLUE)
-        right.set(title="1 - cosine, Frobenius (median)", xlabel="step")
-    return figure

@@ -1,10 +1,6 @@
-r"""Maximum-margin token selection: the hard-margin problem that gradient descent on attention weights follows.
+r"""Maximum-margin token selection in the Frobenius norm, the bias of descent on W: one problem at a time.
 
-.. math:: \min \|W\| \quad \text{subject to} \quad (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \quad \text{for all inputs } i, t \ne a_i
-
-in the Frobenius norm (the bias of descent on W) or in the nuclear norm (of descent on a factorisation :math:`W = K Q^\top`).
-
-Source: problems (Att-SVM) and (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. With :math:`F_c = d_c z_c^\top`
+Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. With :math:`F_c = d_c z_c^\top`
 (:class:`~.problem.Constraints`) and the Gram matrix G of the F_c, the dual of the Frobenius problem is
 :math:`\max_{\lambda \ge 0} 1^\top\lambda - \tfrac12\lambda^\top G\lambda` and :math:`W = \sum_c \lambda_c F_c`. It is solved as a
 least-distance problem by non-negative least squares (:cite:t:`lawson1974solving`, ch. 23) or, when G is well conditioned, by block
@@ -13,72 +9,18 @@ on the dimension. Every answer is checked before it is returned.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import Infeasible, NotConverged
-from .problem import Constraints
+from ....errors import Infeasible, NotConverged
+from ..constraint_set import Constraints
+from ..solution import Farkas, MaxMargin
 
 FEW = 64  # constraints for which least squares are cheaper than the exchanges of block pivoting
 EXCHANGES = 200  # active-set corrections after the least-squares solve; 0 or 1 in practice
-
-
-@dataclass(frozen=True)
-class MaxMargin:
-    r"""A verified solution of a max-margin problem. Margins are scaled to one, so residuals have no unit.
-
-    Attributes:
-        W: the solution, ``[d_x, d_z]``.
-        multipliers: :math:`\lambda \ge 0`, ``[m]``.
-        margins: :math:`d_c^\top W z_c \ge 1`, ``[m]``.
-        norm: the minimised norm of W; the largest possible margin of a W of norm one is ``1 / norm``.
-        kkt: the largest of the KKT residuals (violated margins; complementarity and duality gap relative to the objective).
-        complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
-            the slack of the dual in that direction; this does not depend on a threshold.
-        status: ``"optimal"``; a solver that has anything else to say raises.
-    """
-
-    W: Float[Tensor, "d_x d_z"]
-    multipliers: Float[Tensor, " m"]
-    margins: Float[Tensor, " m"]
-    norm: float
-    kkt: float
-    complementary_rank: int | None = None
-    status: str = "optimal"
-
-    @cached_property
-    def rank(self) -> int:
-        """Rank of W: by complementarity where that is known, otherwise the singular values above 1e-10 of the first."""
-        if self.complementary_rank is not None:
-            return self.complementary_rank
-        sigma = torch.linalg.svdvals(self.W)
-        return int((sigma > 1e-10 * sigma.amax()).sum()) if sigma.numel() else 0
-
-    def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
-        """The constraints whose margin is one (within ``tol``): their tokens are the neighbours of the selected ones."""
-        return (self.margins <= 1 + tol).nonzero().squeeze(-1)
-
-
-@dataclass(frozen=True)
-class Farkas:
-    r"""Why a selection is infeasible: non-negative weights, summing to one, whose combination of the constraints says :math:`0 \ge 1`.
-
-    Attributes:
-        weights: :math:`u \ge 0,\ 1^\top u = 1`, ``[m]``.
-        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c u_c \|d_c z_c^\top\|_F`; zero up to rounding.
-        norm_at_least: what the weights prove in any case: a W that meets the constraints has at least this Frobenius norm.
-        constraints: (input, token) of the constraints with a positive weight.
-    """
-
-    weights: Float[Tensor, " m"]
-    residual: float
-    norm_at_least: float
-    constraints: tuple[tuple[int, int], ...]
 
 
 def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> MaxMargin:
@@ -97,7 +39,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
     """
     if len(constraints) == 0:
         W = constraints.difference.new_zeros(constraints.difference.shape[1], constraints.query.shape[1])
-        return MaxMargin(W, W.new_zeros(0), W.new_zeros(0), 0.0, 0.0)
+        return MaxMargin(W, W.new_zeros(0), W.new_zeros(0), 0.0, 0.0, 0.0)
     pairs = _Pairs(constraints.difference.detach().numpy(), constraints.query.detach().numpy())
     if not (pairs.length > 0).all():
         _refuse(constraints, pairs, (np.arange(len(pairs.length)) == pairs.length.argmin()).astype(float))
@@ -108,14 +50,15 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         active = weights > 0
     W, multipliers = _polish(pairs, active, tol)
     margins, square, sizes = pairs.margins(W), float((W * W).sum()), multipliers * pairs.length
+    gap = abs(square - float(multipliers.sum())) / max(1.0, square)
     kkt = max(
+        gap,
         float((1 - margins).max()),
         float((-multipliers).max()),
         float(np.abs(multipliers * (margins - 1)).max()) / max(1.0, square),
-        abs(square - float(multipliers.sum())) / max(1.0, square),
         float(np.linalg.norm(W - pairs.combine(multipliers))) / max(1.0, float(sizes.sum())),
     )
-    solution = MaxMargin(torch.from_numpy(W), torch.from_numpy(multipliers), torch.from_numpy(margins), square**0.5, kkt)
+    solution = MaxMargin(torch.from_numpy(W), torch.from_numpy(multipliers), torch.from_numpy(margins), square**0.5, kkt, gap)
     if not kkt <= tol:
         raise NotConverged(
             f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}: the largest margin is about {1 / max(square, 1e-300) ** 0.5:.1e} "
@@ -123,62 +66,6 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
             state=solution,
             residuals=kkt,
         )
-    return solution
-
-
-def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-6) -> MaxMargin:
-    r"""Smallest matrix, in nuclear norm (sum of singular values), that scores every selected token above the others by one.
-
-    Solved by an interior-point method (Clarabel, through cvxpy) in the span of the queries and of the differences,
-    in which a solution lies. It need not be unique. KKT conditions checked: margins at least one, :math:`\lambda \ge 0`, complementarity,
-    :math:`\|\sum_c\lambda_c F_c\|_2 \le 1`, and the gap :math:`\|W\|_* - 1^\top\lambda` relative to the objective.
-
-    Args:
-        constraints: as for :func:`frobenius_max_margin`.
-        tol: largest KKT residual accepted.
-    Raises:
-        Infeasible: no W separates the selection; ``certificate`` is a :class:`Farkas`.
-        NotConverged: the residual stayed above ``tol``.
-
-    Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
-    """
-    scale = frobenius_max_margin(constraints)
-    if len(constraints) == 0 or scale.norm == 0:
-        return scale
-    import cvxpy as cp
-
-    left, right = _basis(constraints.difference), _basis(constraints.query)
-    D, Z = (
-        (constraints.difference @ left).numpy() * scale.norm,
-        (constraints.query @ right).numpy(),
-    )  # margins of W / ||W_fro||: well scaled
-    small = cp.Variable((D.shape[1], Z.shape[1]))
-    margin = cp.sum(cp.multiply(D @ small, Z), axis=1)
-    problem = cp.Problem(cp.Minimize(cp.normNuc(small)), [margin >= 1])  # pyright: ignore[reportArgumentType]
-    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas", "tol_ktratio"), 1e-10)
-    try:
-        problem.solve(solver="CLARABEL", **tight)
-    except cp.SolverError as error:
-        raise NotConverged(f"the interior-point method stopped ({error})", state=scale) from error
-    if small.value is None:
-        raise NotConverged(f"the interior-point method stopped with status {problem.status!r}", state=scale)
-    W = scale.norm * left @ torch.from_numpy(np.ascontiguousarray(small.value)) @ right.T
-    margins = constraints.margins(W)
-    W, margins = W / margins.min(), margins / margins.min()  # on the boundary exactly; the objective pays for it and shows it in the gap
-    multipliers = torch.from_numpy(np.ascontiguousarray(problem.constraints[0].dual_value)).clamp(min=0) * scale.norm
-    dual = constraints.combine(multipliers)
-    multipliers, dual = (v / max(1.0, float(torch.linalg.matrix_norm(dual, 2))) for v in (multipliers, dual))
-    sigma = torch.linalg.svdvals(W)
-    objective = float(sigma.sum())
-    slack = 1 - torch.linalg.svdvals(dual)
-    kkt = max(
-        float((1 - margins).clamp(min=0).max()),
-        float((multipliers * (margins - 1)).abs().max()) / max(1.0, objective),
-        abs(objective - float(multipliers.sum())) / max(1.0, objective),
-    )
-    solution = MaxMargin(W, multipliers, margins, objective, kkt, int((sigma / sigma[0] > slack).sum()))
-    if not kkt <= tol:
-        raise NotConverged(f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}; pass a larger tol", state=solution, residuals=kkt)
     return solution
 
 
@@ -366,12 +253,6 @@ def _cholesky_solver(matrix: np.ndarray, smallest: float = 0.0) -> Callable[[np.
     if failed or diagonal.min() < smallest * diagonal.max():
         return None
     return lambda right: dpotrs(factor, right, lower=1)[0]
-
-
-def _basis(rows: Tensor) -> Tensor:
-    """Orthonormal basis of the span of the rows, as columns."""
-    _, sigma, vectors = torch.linalg.svd(rows, full_matrices=False)
-    return vectors[sigma > 1e-12 * sigma[0]].mT.contiguous()
 
 
 def _words(named: tuple[tuple[int, int], ...], most: int = 4) -> str:

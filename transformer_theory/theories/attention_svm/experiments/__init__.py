@@ -1,0 +1,10 @@
+"""Runs that repeat the published figures, and some that no one has run; one file a figure.
+
+Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
+"""
+
+from .local_convergence import LocalConvergence
+
+EXPERIMENTS = (LocalConvergence,)
+
+__all__ = ["EXPERIMENTS", "LocalConvergence"]

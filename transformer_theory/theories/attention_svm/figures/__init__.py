@@ -1,0 +1,6 @@
+"""The figures of the room, pure functions of a stored result; one file a figure."""
+
+from .data import draw
+from .local_convergence import local_convergence
+
+__all__ = ["draw", "local_convergence"]

@@ -1,0 +1,115 @@
+r"""What a max-margin solver returns: a verified solution, a batch of them, or the reason why there is none.
+
+.. math:: \min \|W\| \quad \text{subject to} \quad d_c^\top W z_c \ge b_c \ (\text{or } = b_c)
+
+Source: problems (Att-SVM) and (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .constraint_set import Constraints
+
+OPTIMAL, INFEASIBLE, NOT_CONVERGED = "optimal", "infeasible", "not converged"
+
+
+@dataclass(frozen=True)
+class MaxMargin:
+    r"""A verified solution of a max-margin problem. Margins are scaled to one, so residuals have no unit.
+
+    Attributes:
+        W: the solution, ``[d_x, d_z]``.
+        dual: the multipliers :math:`\lambda`, ``[m]``; not negative where the constraint is an inequality.
+        margins: :math:`d_c^\top W z_c`, ``[m]``; at least the right-hand sides, which are one unless said otherwise.
+        norm: the minimised norm of W; the largest possible margin of a W of norm one is ``1 / norm``.
+        kkt: the largest of the KKT residuals (violated margins; complementarity and duality gap relative to the objective).
+        gap: the duality gap relative to the objective; bounds how far the norm is from the smallest.
+        complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
+            the slack of the dual in that direction; this does not depend on a threshold.
+        status: ``"optimal"``; a solver that has anything else to say raises.
+    """
+
+    W: Float[Tensor, "d_x d_z"]
+    dual: Float[Tensor, " m"]
+    margins: Float[Tensor, " m"]
+    norm: float
+    kkt: float
+    gap: float
+    complementary_rank: int | None = None
+    status: str = OPTIMAL
+
+    @cached_property
+    def rank(self) -> int:
+        """Rank of W: by complementarity where that is known, otherwise the singular values above 1e-10 of the first."""
+        if self.complementary_rank is not None:
+            return self.complementary_rank
+        sigma = torch.linalg.svdvals(self.W)
+        return int((sigma > 1e-10 * sigma.amax()).sum()) if sigma.numel() else 0
+
+    def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
+        """The constraints whose margin is one (within ``tol``): their tokens are the neighbours of the selected ones."""
+        return (self.margins <= 1 + tol).nonzero().squeeze(-1)
+
+
+@dataclass(frozen=True)
+class MaxMargins:
+    r"""Solutions of a batch of problems, each with its own status. Unsolved ones hold zeros, with infinite residuals: ask :attr:`solved`.
+
+    Attributes:
+        W: ``[B, d_x, d_z]``.
+        dual: :math:`\lambda`, ``[B, m]``.
+        margins: ``[B, m]``.
+        norm, kkt, gap: as in :class:`MaxMargin`, ``[B]``.
+        rank: ``[B]``; 0 where unsolved.
+        status: ``"optimal"``, ``"infeasible"`` or ``"not converged"``, B of them.
+        constraints: the batch of problems.
+        alone: the solver of a single problem, which explains a failure.
+    """
+
+    W: Float[Tensor, "B d_x d_z"]
+    dual: Float[Tensor, "B m"]
+    margins: Float[Tensor, "B m"]
+    norm: Float[Tensor, " B"]
+    kkt: Float[Tensor, " B"]
+    gap: Float[Tensor, " B"]
+    rank: Int[Tensor, " B"]
+    status: tuple[str, ...]
+    constraints: Constraints
+    alone: Callable[[Constraints], MaxMargin]
+
+    @cached_property
+    def solved(self) -> Bool[Tensor, " B"]:
+        """Where the status is ``"optimal"``."""
+        return torch.tensor([status == OPTIMAL for status in self.status])
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def __getitem__(self, problem: int) -> MaxMargin:
+        """The solution of one problem; raises what :attr:`alone` raises if there is none (``Infeasible`` with its certificate)."""
+        if self.status[problem] != OPTIMAL:
+            return self.alone(self.constraints.problem(problem))
+        norm, kkt, gap = (float(v[problem]) for v in (self.norm, self.kkt, self.gap))
+        return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, int(self.rank[problem]))
+
+
+@dataclass(frozen=True)
+class Farkas:
+    r"""Why a selection is infeasible: non-negative weights, summing to one, whose combination of the constraints says :math:`0 \ge 1`.
+
+    Attributes:
+        weights: :math:`u \ge 0,\ 1^\top u = 1`, ``[m]``.
+        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c u_c \|d_c z_c^\top\|_F`; zero up to rounding.
+        norm_at_least: what the weights prove in any case: a W that meets the constraints has at least this Frobenius norm.
+        constraints: (input, token) of the constraints with a positive weight.
+    """
+
+    weights: Float[Tensor, " m"]
+    residual: float
+    norm_at_least: float
+    constraints: tuple[tuple[int, int], ...]

@@ -1,0 +1,10 @@
+r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`, one file a norm.
+
+They return a verified :class:`~..solution.MaxMargin` or raise; the batched ones return :class:`~..solution.MaxMargins`, a status a problem.
+Source: :cite:t:`tarzanagh2023transformers`.
+"""
+
+from .frobenius import FEW, frobenius_max_margin, multipliers_of
+from .nuclear import nuclear_max_margin
+
+__all__ = ["FEW", "frobenius_max_margin", "multipliers_of", "nuclear_max_margin"]

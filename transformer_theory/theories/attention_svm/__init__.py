@@ -30,6 +30,7 @@ from .problem import (
     token_logits,
     token_scores,
 )
+from .published import published_instances, published_picture
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
 from .solution import Farkas, MaxMargin, MaxMargins
 from .solvers import frobenius_max_margin, nuclear_max_margin
@@ -95,6 +96,8 @@ __all__ = [
     "plain_descent",
     "predict_and_measure",
     "published_instance",
+    "published_instances",
+    "published_picture",
     "random_selection",
     "random_start",
     "stack",

@@ -14,12 +14,24 @@ from ...citations import Source
 from ...errors import Infeasible, NotConverged
 from ...theory import Theory
 from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
-from .builders import constraints, distinct_constraints
+from .builders import (
+    causal,
+    causal_mask,
+    constraints,
+    distinct_constraints,
+    graph_svm,
+    multi_token,
+    prompt,
+    self_attention,
+    sequence_to_sequence,
+)
 from .claims import CLAIMS
 from .constraint_set import Constraints, stack
 from .dynamics import State, descent_direction, normalised_descent, plain_descent, random_start, start, trajectory
 from .experiments import EXPERIMENTS, LocalConvergence
+from .feasibility import Construction, construct
 from .figures import draw
+from .graph import PriorityGraph, finite_part, next_token_instance, priority_graph
 from .measure import ANSWER, predict_and_measure
 from .problem import (
     Instance,
@@ -71,6 +83,7 @@ __all__ = [
     "Alignment",
     "AlignmentReducer",
     "Constraints",
+    "Construction",
     "Farkas",
     "Infeasible",
     "Instance",
@@ -78,28 +91,40 @@ __all__ = [
     "MaxMargin",
     "MaxMargins",
     "NotConverged",
+    "PriorityGraph",
     "State",
     "alignment",
+    "causal",
+    "causal_mask",
     "constraints",
+    "construct",
     "cross_attention",
     "descent_direction",
     "distinct_constraints",
     "draw",
     "equal_distractors",
+    "finite_part",
     "first_step_condition",
     "frobenius_max_margin",
+    "graph_svm",
     "locally_optimal",
+    "multi_token",
     "neighbour_gap",
     "neighbours",
+    "next_token_instance",
     "normalised_descent",
     "nuclear_max_margin",
     "plain_descent",
     "predict_and_measure",
+    "priority_graph",
+    "prompt",
     "published_instance",
     "published_instances",
     "published_picture",
     "random_selection",
     "random_start",
+    "self_attention",
+    "sequence_to_sequence",
     "stack",
     "start",
     "token_logits",

@@ -24,8 +24,8 @@ def orthogonal_constraints(generator: torch.Generator, count: int = 4, dim: int 
     return Constraints(d.contiguous(), z), (d * multipliers[:, None]).T @ z, multipliers
 
 
-# The paper's two pictured examples, to the digits known: norms of the Frobenius and nuclear solutions, the Frobenius solution, the tokens it
-# selects, rank of the nuclear one, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
+# The paper's two pictured examples, to the digits known: norms of the Frobenius and nuclear solutions, these, the tokens that they
+# select, rank of the nuclear one, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
 PICTURES = {
     1: {
         "W": [[2.85369, -2.70294], [5.37124, 5.58053]],

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from tests.problems.attention_svm import orthogonal_constraints, published_picture, two_tokens
 from transformer_theory.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
-from transformer_theory.theories.attention_svm.solvers.frobenius import _block_pivoting, _least_distance, _Pairs
+from transformer_theory.theories.attention_svm.solvers.active_set import Pairs, block_pivoting, least_distance
 
 
 def problem(inputs=6, tokens=8, dim=10, seed=0):
@@ -126,10 +126,10 @@ def test_frobenius_agrees_with_a_linear_support_vector_machine():
 def test_block_pivoting_and_non_negative_least_squares_find_the_same_active_set():
     for seed in range(10):
         _, pairs = problem(6, 8, 10, seed)
-        plain = _Pairs(pairs.difference.numpy(), pairs.query.numpy())
-        pivoted = _block_pivoting(plain.gram)
+        plain = Pairs(*(v.numpy() for v in (pairs.difference, pairs.query, pairs.rhs, pairs.equality)))
+        pivoted = block_pivoting(plain)
         assert pivoted is not None
-        assert (pivoted == (_least_distance(plain) > 0)).all()
+        assert (pivoted == (least_distance(plain) > 0)).all()
 
 
 def test_nuclear_solution_meets_its_optimality_conditions():

@@ -45,7 +45,7 @@ from .problem import (
 from .published import published_instances, published_picture
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
 from .solution import Farkas, MaxMargin, MaxMargins
-from .solvers import frobenius_max_margin, nuclear_max_margin
+from .solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 
 THEORY = Theory(
     name="attention_svm",
@@ -106,6 +106,7 @@ __all__ = [
     "finite_part",
     "first_step_condition",
     "frobenius_max_margin",
+    "frobenius_max_margins",
     "graph_svm",
     "locally_optimal",
     "multi_token",

@@ -5,6 +5,7 @@ Source: :cite:t:`tarzanagh2023transformers`.
 """
 
 from .frobenius import FEW, frobenius_max_margin, multipliers_of
+from .frobenius_batched import frobenius_max_margins
 from .nuclear import nuclear_max_margin
 
-__all__ = ["FEW", "frobenius_max_margin", "multipliers_of", "nuclear_max_margin"]
+__all__ = ["FEW", "frobenius_max_margin", "frobenius_max_margins", "multipliers_of", "nuclear_max_margin"]

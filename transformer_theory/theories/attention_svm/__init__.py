@@ -28,7 +28,7 @@ from .builders import (
 from .claims import CLAIMS
 from .constraint_set import Constraints, stack
 from .dynamics import State, descent_direction, normalised_descent, plain_descent, random_start, start, trajectory
-from .experiments import EXPERIMENTS, LocalConvergence
+from .experiments import EXPERIMENTS, GlobalConvergence, LocalConvergence
 from .feasibility import Construction, construct
 from .figures import draw
 from .graph import PriorityGraph, finite_part, next_token_instance, priority_graph
@@ -45,7 +45,14 @@ from .problem import (
 from .published import published_instances, published_picture
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
 from .solution import Farkas, MaxMargin, MaxMargins
-from .solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
+from .solvers import (
+    Generalised,
+    frobenius_max_margin,
+    frobenius_max_margins,
+    generalised_max_margin,
+    generalised_max_margins,
+    nuclear_max_margin,
+)
 
 THEORY = Theory(
     name="attention_svm",
@@ -85,6 +92,8 @@ __all__ = [
     "Constraints",
     "Construction",
     "Farkas",
+    "Generalised",
+    "GlobalConvergence",
     "Infeasible",
     "Instance",
     "LocalConvergence",
@@ -107,6 +116,8 @@ __all__ = [
     "first_step_condition",
     "frobenius_max_margin",
     "frobenius_max_margins",
+    "generalised_max_margin",
+    "generalised_max_margins",
     "graph_svm",
     "locally_optimal",
     "multi_token",

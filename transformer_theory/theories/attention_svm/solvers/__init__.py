@@ -6,6 +6,16 @@ Source: :cite:t:`tarzanagh2023transformers`.
 
 from .frobenius import FEW, frobenius_max_margin, multipliers_of
 from .frobenius_batched import frobenius_max_margins
+from .generalised import Generalised, generalised_max_margin, generalised_max_margins
 from .nuclear import nuclear_max_margin
 
-__all__ = ["FEW", "frobenius_max_margin", "frobenius_max_margins", "multipliers_of", "nuclear_max_margin"]
+__all__ = [
+    "FEW",
+    "Generalised",
+    "frobenius_max_margin",
+    "frobenius_max_margins",
+    "generalised_max_margin",
+    "generalised_max_margins",
+    "multipliers_of",
+    "nuclear_max_margin",
+]

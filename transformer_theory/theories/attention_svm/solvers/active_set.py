@@ -137,7 +137,8 @@ def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray
     wanted = pairs.rhs[free] / scale[free]
     contradicting = wanted - right.T @ (right @ wanted)
     if np.abs(contradicting).max() > 1e-9 * np.abs(wanted).max():
-        raise Contradiction(_spread(contradicting / scale[free], free))
+        size = np.abs(contradicting)
+        raise Contradiction(_spread(np.where(size > 1e-10 * size.max(), contradicting, 0.0) / scale[free], free))
     rest = factor[:, ~free]
     pulled = left.T @ rest  # what each inequality takes from the equations
     reduced = rest - (left * sigma[:rank] ** 2) @ pulled

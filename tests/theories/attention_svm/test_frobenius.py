@@ -1,0 +1,315 @@
+"""The Frobenius solvers: right-hand sides and equations, batches, thousands of constraints, and what they refuse."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.problems.attention_svm import orthogonal_constraints
+from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm.solvers.active_set import Contradiction, Pairs, block_pivoting, least_distance
+from transformer_theory.theories.attention_svm.solvers.first_order import approach, solve_large
+
+
+def drawn(n, T, d, *, trials, seed=0):
+    instance = room.cross_attention(inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials)
+    return room.constraints(instance.tokens, instance.query, instance.optimal())
+
+
+def mixed(seed, m=20, d=5, equations=4):
+    """Random constraints with random right-hand sides, some negative, and some equations."""
+    g = torch.Generator().manual_seed(seed)
+    difference, query = torch.randn(2, m, d, generator=g, dtype=torch.float64)
+    rhs = torch.randn(m, generator=g, dtype=torch.float64)
+    return room.Constraints(difference, query, rhs=rhs, equality=torch.arange(m) % (m // equations) == 0)
+
+
+def plain(c):
+    return Pairs(*(v.numpy() for v in (c.difference, c.query, c.rhs, c.equality)))
+
+
+def interior_point(c):
+    """cvxpy's solution; None if it finds none."""
+    import cvxpy as cp
+
+    W = cp.Variable((c.difference.shape[1], c.query.shape[1]))
+    margins = cp.sum(cp.multiply(c.difference.numpy() @ W, c.query.numpy()), axis=1)
+    e, rhs = c.equality.numpy(), c.rhs.numpy()
+    held = [margins[np.flatnonzero(~e)] >= rhs[~e], margins[np.flatnonzero(e)] == rhs[e]]
+    cp.Problem(cp.Minimize(cp.sum_squares(W)), held[: 1 + bool(e.any())]).solve(solver="CLARABEL", tol_gap_rel=1e-11, tol_feas=1e-11)
+    return None if W.value is None else torch.from_numpy(np.array(W.value))
+
+
+# ---- right-hand sides and equations
+
+
+@pytest.mark.parametrize("m", [20, 80])
+def test_right_hand_sides_and_equations_agree_with_an_interior_point_solver(m):
+    """m = 20: independent constraints. m = 80 in 36 dimensions: dependent ones, of which some draws are infeasible."""
+    outcomes = []
+    for seed in range(8):
+        c = mixed(seed, m=m, d=5 if m == 20 else 8, equations=4)
+        if m == 80:
+            c = room.Constraints(c.difference, c.query[:, :5].contiguous(), rhs=c.rhs - 0.8 * (~c.equality), equality=c.equality)
+        expected = interior_point(c)
+        if expected is None:
+            with pytest.raises(Infeasible):
+                room.frobenius_max_margin(c)
+        else:
+            solution = room.frobenius_max_margin(c)
+            assert solution.kkt < 1e-13
+            assert_close(solution.W, expected, rtol=0, atol=1e-6 * solution.norm)  # what the other solver reaches
+            assert_close(solution.margins[c.equality], c.rhs[c.equality], rtol=0, atol=1e-13)
+            assert float((solution.margins - c.rhs).min()) > -1e-13
+            assert float(solution.dual[~c.equality].min()) >= 0
+        outcomes.append(expected is not None)
+    assert any(outcomes)
+
+
+def test_equations_alone_give_the_smallest_solution_of_the_linear_system():
+    c = mixed(3, m=9, d=4, equations=9)
+    assert c.equality.all()
+    flat = torch.einsum("cx,cz->cxz", c.difference, c.query).reshape(9, -1)
+    solution = room.frobenius_max_margin(c)
+    assert_close(solution.W.reshape(-1), torch.linalg.pinv(flat) @ c.rhs, rtol=0, atol=1e-13)
+    assert solution.kkt < 1e-14
+    assert float(solution.dual.min()) < 0  # multipliers of equations have either sign
+
+
+def test_the_same_equation_twice_changes_nothing():
+    c = mixed(1)
+    twice = room.Constraints(
+        *(torch.cat([v, v[:1]]) for v in (c.difference, c.query)),
+        **{name: torch.cat([v, v[:1]]) for name, v in (("rhs", c.rhs), ("equality", c.equality))},
+    )
+    assert_close(room.frobenius_max_margin(twice).W, room.frobenius_max_margin(c).W, rtol=0, atol=1e-12)
+
+
+def test_margins_asked_twice_as_large_double_the_solution():
+    c = drawn(4, 5, 6, trials=1).problem(0)
+    for factor in (2.0, 1e-9, 1e9):
+        scaled = room.frobenius_max_margin(room.Constraints(c.difference, c.query, rhs=factor * c.rhs))
+        assert_close(scaled.W, factor * room.frobenius_max_margin(c).W, rtol=1e-12, atol=0)
+        assert scaled.kkt < 1e-14
+
+
+def test_constraints_that_hold_for_zero_give_zero(generator):
+    pairs, _, _ = orthogonal_constraints(generator)
+    free = room.Constraints(pairs.difference, pairs.query, rhs=-torch.ones(4, dtype=torch.float64))
+    solution = room.frobenius_max_margin(free)
+    assert not solution.W.any()
+    assert solution.kkt == 0
+    assert solution.rank == 0
+
+
+def test_a_constraint_with_a_lower_margin_is_met_with_equality_only_if_it_binds(generator):
+    """Orthogonal constraints: each multiplier is its right-hand side over the squared length, or zero where that is negative."""
+    pairs, _, ones = orthogonal_constraints(generator)
+    rhs = torch.tensor([2.0, -3.0, 0.5, 0.0], dtype=torch.float64)
+    assert_close(room.frobenius_max_margin(room.Constraints(pairs.difference, pairs.query, rhs=rhs)).dual, ones * rhs.clamp(min=0))
+    equal = room.Constraints(pairs.difference, pairs.query, rhs=rhs, equality=torch.ones(4, dtype=torch.bool))
+    assert_close(room.frobenius_max_margin(equal).dual, ones * rhs)
+
+
+# ---- contradictions
+
+
+def combination(c, proof):
+    """What the certificate combines the constraints to: a matrix that should be zero, and a right-hand side that should be one."""
+    return float(c.combine(proof.weights).norm()), float(proof.weights @ c.rhs)
+
+
+def test_inconsistent_equations_are_refused_with_weights_of_both_signs(generator):
+    u, z = torch.randn(2, 1, 4, generator=generator, dtype=torch.float64)
+    c = room.Constraints(
+        torch.cat([u, 2 * u, u + 1]),
+        z.expand(3, 4).contiguous(),
+        rhs=torch.tensor([1.0, 3.0, 1.0], dtype=torch.float64),
+        equality=torch.ones(3, dtype=torch.bool),
+    )
+    with pytest.raises(Infeasible, match=r"input 0 .*input 1") as caught:
+        room.frobenius_max_margin(c)
+    matrix, rhs = combination(c, caught.value.certificate)
+    assert matrix < 1e-12
+    assert rhs == pytest.approx(1)
+    assert caught.value.certificate.weights[:2].sign().tolist() == [-1, 1]
+    assert caught.value.certificate.constraints == ((0, 0), (1, 0))  # the third equation has no part in it
+
+
+@pytest.mark.parametrize("rhs", [0.0, 0.5])
+def test_inequalities_against_equations_are_refused_with_a_proof(rhs):
+    """Random equations fix 12 of 16 directions; many inequalities cannot hold in the rest."""
+    g = torch.Generator().manual_seed(0)
+    difference, query = torch.randn(2, 60, 4, generator=g, dtype=torch.float64)
+    equality = torch.arange(60) < 12
+    c = room.Constraints(difference, query, rhs=torch.where(equality, rhs, 1.0).double(), equality=equality)
+    with pytest.raises(Infeasible) as caught:
+        room.frobenius_max_margin(c)
+    matrix, one = combination(c, caught.value.certificate)
+    assert matrix < 1e-10
+    assert one == pytest.approx(1)
+    assert float(caught.value.certificate.weights[~equality].min()) >= 0
+    assert interior_point(c) is None
+
+
+def test_an_inequality_that_an_equation_decides_is_refused(generator):
+    u, z = torch.randn(2, 1, 4, generator=generator, dtype=torch.float64)
+    equality = torch.tensor([True, False])
+    twice, rhs = torch.cat([u, u]), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    c = room.Constraints(twice, z.expand(2, 4).contiguous(), rhs=rhs, equality=equality)
+    with pytest.raises(Infeasible) as caught:
+        room.frobenius_max_margin(c)
+    assert combination(c, caught.value.certificate)[0] < 1e-12
+    met = room.Constraints(twice, z.expand(2, 4).contiguous(), rhs=rhs.flip(0), equality=equality)
+    assert_close(room.frobenius_max_margin(met).margins, torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("rhs", "equality"), [(1.0, False), (1.0, True), (-1.0, True)])
+def test_a_zero_constraint_is_refused_unless_it_holds(rhs, equality):
+    zero = torch.zeros(1, 3, dtype=torch.float64)
+    c = room.Constraints(zero, zero, rhs=torch.tensor([rhs], dtype=torch.float64), equality=torch.tensor([equality]))
+    with pytest.raises(Infeasible) as caught:
+        room.frobenius_max_margin(c)
+    assert combination(c, caught.value.certificate) == (0, 1)
+    assert caught.value.certificate.norm_at_least == float("inf")
+
+
+# ---- accuracy
+
+
+@pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (20, 10, 30), (5, 15, 10)])
+def test_residuals_are_at_rounding(n, T, d):
+    """The target is 1e-13; the worst seen over 1,000 instances of each size is 3e-15."""
+    solved = room.frobenius_max_margins(drawn(n, T, d, trials=20))
+    assert solved.solved.all()
+    assert float(solved.kkt.max()) < 1e-14
+    for b in range(20):
+        assert room.frobenius_max_margin(solved.constraints.problem(b)).kkt < 1e-14
+
+
+# ---- batches
+
+
+@pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (5, 15, 10), (10, 5, 4), (8, 5, 3), (20, 10, 12), (3, 4, 1)])
+def test_a_batch_is_its_problems(n, T, d):
+    c = drawn(n, T, d, trials=24)
+    batch = room.frobenius_max_margins(c)
+    assert len(batch) == 24
+    for b in range(24):
+        try:
+            one = room.frobenius_max_margin(c.problem(b))
+        except (Infeasible, NotConverged) as refusal:
+            expected, one = refusal, None
+        if one is None:
+            assert batch.status[b] == ("infeasible" if isinstance(expected, Infeasible) else "not converged")
+            assert not batch.W[b].any()
+            assert batch.kkt[b] == torch.inf
+            with pytest.raises(type(expected)):
+                batch[b]
+            continue
+        assert batch.status[b] == "optimal"
+        assert_close(batch.W[b], one.W, rtol=0, atol=1e-11 * one.norm)
+        assert_close(batch.dual[b], one.dual, rtol=1e-7, atol=1e-9 * float(one.dual.max()))
+        assert batch[b].rank == one.rank
+        assert batch[b].norm == pytest.approx(one.norm)
+    assert batch.W.isfinite().all()
+
+
+def test_a_batch_takes_equations_padding_and_right_hand_sides():
+    problems = [mixed(seed, m=12 + 4 * seed, equations=4) for seed in range(5)]
+    batch = room.frobenius_max_margins(room.stack(problems))
+    assert batch.solved.all()
+    for b, c in enumerate(problems):
+        one = room.frobenius_max_margin(c)
+        assert_close(batch.W[b], one.W, rtol=0, atol=1e-12 * one.norm)
+        assert_close(batch.dual[b, : len(c)], one.dual, rtol=0, atol=1e-11 * float(one.dual.abs().max()))
+        assert not batch.dual[b, len(c) :].any()
+
+
+def test_an_infeasible_problem_does_not_disturb_its_neighbours():
+    good, bad = mixed(0), mixed(1)
+    difference, query, rhs = bad.difference.clone(), bad.query, bad.rhs.clone()
+    difference[1], rhs[1] = 0.0, 1.0
+    batch = room.frobenius_max_margins(room.stack([good, room.Constraints(difference, query, rhs=rhs, equality=bad.equality)]))
+    assert batch.status == ("optimal", "infeasible")
+    assert_close(batch.W[0], room.frobenius_max_margin(good).W, rtol=0, atol=1e-12)
+    with pytest.raises(Infeasible, match=r"input 1 \(token 0\)"):
+        batch[1]
+
+
+def test_empty_batches_and_problems_without_constraints():
+    c = drawn(3, 4, 5, trials=4)
+    assert len(room.frobenius_max_margins(c.problem(slice(0, 0)))) == 0
+    single = drawn(3, 1, 5, trials=4)
+    batch = room.frobenius_max_margins(single)
+    assert batch.solved.all()
+    assert not batch.W.any()
+    assert batch.rank.tolist() == [0] * 4
+
+
+def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
+    c = drawn(3, 4, 5, trials=4)
+    with pytest.raises(ValueError, match=r"got a batch \[4\]; use frobenius_max_margins"):
+        room.frobenius_max_margin(c)
+    with pytest.raises(ValueError, match=r"got leading dimensions \[\]; use frobenius_max_margin"):
+        room.frobenius_max_margins(c.problem(0))
+    nested = room.Constraints(c.difference[None], c.query[None])
+    with pytest.raises(ValueError, match=r"got leading dimensions \[1, 4\]; flatten"):
+        room.frobenius_max_margins(nested)
+
+
+# ---- thousands of constraints
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_working_sets_find_the_solution_of_the_direct_method(seed):
+    c = drawn(40, 11, 12, trials=1, seed=seed).problem(0)
+    W, multipliers = solve_large(plain(c), tol=1e-12)
+    direct = room.frobenius_max_margin(c)
+    assert_close(torch.from_numpy(W), direct.W, rtol=0, atol=1e-11 * direct.norm)
+    assert_close(torch.from_numpy(multipliers), direct.dual, rtol=0, atol=1e-8 * float(direct.dual.max()))
+
+
+def test_three_thousand_constraints_are_solved_to_rounding():
+    c = drawn(150, 21, 50, trials=1).problem(0)
+    assert len(c) == 3000
+    solution = room.frobenius_max_margin(c)
+    assert solution.kkt < 1e-12
+    assert_close(c.combine(solution.dual), solution.W, rtol=0, atol=1e-10 * solution.norm)
+    active = (solution.dual > 0).nonzero().squeeze(-1)
+    few = room.frobenius_max_margin(c.take(active))  # the active constraints alone have the same solution
+    assert_close(few.W, solution.W, rtol=0, atol=1e-10 * solution.norm)
+
+
+def test_a_contradiction_among_thousands_is_named():
+    c = drawn(500, 5, 3, trials=1).problem(0)
+    with pytest.raises(Infeasible) as caught:
+        room.frobenius_max_margin(c)
+    matrix, one = combination(c, caught.value.certificate)
+    assert matrix < 1e-11
+    assert one == pytest.approx(1)
+    assert len(caught.value.certificate.constraints) <= 10  # as many as W has entries, and one
+
+
+def test_the_first_order_method_comes_near():
+    c = drawn(10, 6, 12, trials=1).problem(0)
+    exact = room.frobenius_max_margin(c)
+    near = torch.from_numpy(approach(plain(c), steps=20_000, tol=1e-9))
+    assert_close(near, exact.dual, rtol=0, atol=1e-4 * float(exact.dual.max()))
+
+
+def test_both_ways_to_the_active_set_agree_with_equations():
+    for seed in range(10):
+        pairs = plain(mixed(seed))
+        pivoted = block_pivoting(pairs)
+        assert pivoted is not None
+        assert (pivoted == ((least_distance(pairs) > 0) | pairs.free)).all()
+
+
+def test_least_distance_refuses_equations_that_contradict_one_another(generator):
+    pairs = plain(mixed(0))
+    doubled = Pairs(*(np.concatenate([v, v[:1]]) for v in (pairs.difference, pairs.query, pairs.rhs, pairs.free)))
+    doubled.rhs[-1] += 1
+    with pytest.raises(Contradiction):
+        least_distance(doubled)

@@ -1,0 +1,95 @@
+r"""Attention shared among several tokens: the direction in which W diverges, and the finite part that keeps the shares (Gen-SVM).
+
+With a nonlinear head, descent may keep a set :math:`O_i` of tokens of each input. It is conjectured that
+:math:`W(k) \approx W_{fin} + R(k)\, W_{dir}` with :math:`R(k) \to \infty`, where
+
+.. math::
+    W_{dir} &= \arg\min \|W\|_F: && (x_{i,t} - x_{i,\tau})^\top W z_i = 0 \ (t, \tau \in O_i),\quad
+        \ge 1 \ (t \in O_i, \tau \notin O_i),\\
+    W_{fin} &= \arg\min \|W\|_F: && (x_{i,t} - x_{i,\tau})^\top W z_i = \log (s_{i,t} / s_{i,\tau}) \ (t, \tau \in O_i),
+
+s being the attention in the limit. The scale that fits a given W best has a closed form, since W_dir is orthogonal to all the equations:
+:math:`R = \langle W_{dir}, W - W_{fin}\rangle / \|W_{dir}\|_F^2`.
+
+Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..builders import multi_token
+from ..constraint_set import Constraints
+from ..solution import MaxMargin, MaxMargins
+from .frobenius import frobenius_max_margin
+from .frobenius_batched import frobenius_max_margins
+
+
+@dataclass(frozen=True)
+class Generalised:
+    r"""The two parts of the predicted weights, of one problem or of a batch of B.
+
+    Attributes:
+        direction: :math:`W_{dir}`.
+        finite: :math:`W_{fin}`; only the equations, the other constraints being replaced by 0 >= -1.
+    """
+
+    direction: MaxMargin | MaxMargins
+    finite: MaxMargin | MaxMargins
+
+    def scale(self, W: Float[Tensor, "*B d d_z"]) -> Float[Tensor, "*B"]:
+        r"""R, the multiple of the direction that brings the prediction nearest to W; 0 where the direction is zero (nothing diverges)."""
+        square = self.direction.W.square().sum((-2, -1))
+        along = (self.direction.W * (W - self.finite.W)).sum((-2, -1))
+        return torch.where(square > 0, along / square.clamp(min=1e-300), 0.0)
+
+    def predict(self, W: Float[Tensor, "*B d d_z"]) -> Float[Tensor, "*B d d_z"]:
+        r""":math:`W_{fin} + R\, W_{dir}` with the R of :meth:`scale`."""
+        return self.finite.W + self.scale(W)[..., None, None] * self.direction.W
+
+
+def generalised_max_margin(
+    tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n d_z"], attention: Float[Tensor, "n T"], *, threshold: float = 1e-3
+) -> Generalised:
+    r"""Direction and finite part for the tokens that keep attention.
+
+    Args:
+        tokens: x, ``[n, T, d]``, float64.
+        query: z, ``[n, d_z]``.
+        attention: s, that of the weights at hand, far enough that the other tokens have next to none, ``[n, T]``.
+        threshold: tokens with more attention than this are the set :math:`O_i`.
+    Raises:
+        Infeasible: no W separates the tokens that share attention from the others.
+        ValueError: as :func:`~..builders.multi_token`, or an input in which no token has more attention than the threshold.
+
+    Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
+    """
+    direction, equations = _constraints(tokens, query, attention, threshold)
+    return Generalised(frobenius_max_margin(direction), frobenius_max_margin(equations))
+
+
+def generalised_max_margins(
+    tokens: Float[Tensor, "B n T d"], query: Float[Tensor, "B n d_z"], attention: Float[Tensor, "B n T"], *, threshold: float = 1e-3
+) -> Generalised:
+    """:func:`generalised_max_margin` for a batch: ask ``direction.solved`` and ``finite.solved`` which problems have a solution.
+
+    Raises:
+        ValueError: as :func:`generalised_max_margin`.
+
+    Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
+    """
+    direction, equations = _constraints(tokens, query, attention, threshold)
+    return Generalised(frobenius_max_margins(direction), frobenius_max_margins(equations))
+
+
+def _constraints(tokens: Tensor, query: Tensor, attention: Tensor, threshold: float) -> tuple[Constraints, Constraints]:
+    chosen = attention > threshold
+    direction = multi_token(tokens, query, chosen)
+    both = multi_token(tokens, query, chosen, logits=attention.clamp(min=1e-300).log())
+    equation = both.equality
+    assert equation is not None
+    assert both.rhs is not None
+    rhs, difference = torch.where(equation, both.rhs, -1.0), both.difference * equation[..., None]
+    return direction, replace(both, difference=difference, rhs=rhs)

@@ -3,8 +3,12 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
+from .global_convergence import GlobalConvergence
 from .local_convergence import LocalConvergence
 
-EXPERIMENTS = (LocalConvergence,)
+EXPERIMENTS = (
+    LocalConvergence,
+    GlobalConvergence,
+)
 
-__all__ = ["EXPERIMENTS", "LocalConvergence"]
+__all__ = ["EXPERIMENTS", "GlobalConvergence", "LocalConvergence"]

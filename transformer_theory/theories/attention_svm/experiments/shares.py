@@ -1,0 +1,23 @@
+r"""Shares of random instances with their uncertainty: the interval that binomial counts leave open.
+
+:math:`k` successes in :math:`n` trials leave open every p whose binomial tails beyond k both exceed :math:`\alpha/2`: the interval of
+Clopper and Pearson, from quantiles of the beta distribution. It covers the truth with probability at least :math:`1 - \alpha`.
+"""
+
+import numpy as np
+
+
+def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the interval for a share; (0, 1) where there was no trial.
+
+    Args:
+        successes, trials: whole numbers, arrays of one shape or single ones.
+        confidence: 1 - alpha.
+    """
+    from scipy.stats import beta
+
+    k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
+    tail = (1 - confidence) / 2
+    low = np.where(k > 0, beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0)
+    high = np.where(k < n, beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0)
+    return low, high

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_theory.citations import Source
-from transformer_theory.experiment import Experiment, Result, atomic_directory, provenance, sweep
+from transformer_theory.experiment import Experiment, Result, atomic_directory, provenance
 from transformer_theory.rows import Arrays, Row, collect, finding
 
 
@@ -282,14 +282,6 @@ def test_a_finding_predicts_its_bound_unless_told():
     assert row["verdict"] == "consistent"
     assert row["layer"] == 2
     assert finding("t", "q", Evidence(0.9, 1.0, "<="), source=Source("tian2023scan"), predicted=0.7)["predicted"] == 0.7
-
-
-def _square(x: int) -> int:
-    return x * x
-
-
-def test_sweep_keeps_the_order():
-    assert sweep(_square, [{"x": i} for i in range(5)]) == [0, 1, 4, 9, 16]
 
 
 def test_no_stray_files(tmp_path):

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "transformer_theory"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(folder.name for folder in (PACKAGE / "theories").iterdir() if (folder / "__init__.py").is_file())
 UPSTAIRS = ("compare", "cli", "__main__", "models", "training", "report", "theories")  # what stands on the ground
-LAZY = ("cvxpy", "scipy", "sklearn", "matplotlib", "joblib", "jinja2", "latex2mathml", "rich", "pandas")
+LAZY = ("cvxpy", "scipy", "sklearn", "matplotlib", "joblib", "distributed", "jinja2", "latex2mathml", "rich", "pandas")
 
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 

@@ -14,23 +14,25 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from .citations import Source
 from .rows import Arrays, Row, check_row, collect, select
+from .threads import one_thread
+from .workers import at_work
+from .workers import sweep as sweep  # what an experiment may call
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT = 1
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Result:
         table: rows (:class:`~transformer_theory.rows.Row`), tidy.
         arrays: named arrays that the figures are drawn from.
         sources: the literature behind it.
-        provenance: versions, seed, threads, device, wall time, commit, command line (see :func:`provenance`).
+        provenance: versions, seed, threads, device, wall time, commit, command line (see :func:`provenance`), workers.
     """
 
     name: str
@@ -244,20 +246,22 @@ class Experiment:
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
 
-    def run(self) -> Result:
-        """Measures with the global random state forked, times it and records provenance."""
+    def run(self, *, workers: int | str | None = None) -> Result:
+        """Measures on one thread with the global random state forked, times it and records provenance.
+
+        Args:
+            workers: what :func:`sweep` uses, if the experiment sweeps: processes, or the address of a dask scheduler (see
+                :func:`~transformer_theory.workers.at_work`); None leaves the active joblib context as it is. The rows do not depend on it.
+        Raises:
+            ValueError: no such workers.
+            ConnectionError: no scheduler answers, or it has no workers.
+        """
         started = time.perf_counter()
-        with torch.random.fork_rng(devices=[]):
+        with at_work(workers) as number, torch.random.fork_rng(devices=[]), one_thread():
             torch.manual_seed(self.seed)
             rows, arrays = collect(self.measure())
-        return Result(self.name, _jsonable(asdict(self)), rows, arrays, self.sources, provenance(seed=self.seed, started=started))
-
-
-def sweep(function: Callable[..., T], settings: Iterable[dict], *, workers: int = 1) -> list[T]:
-    """``function(**setting)`` for each setting, over joblib processes; the order is kept."""
-    from joblib import Parallel, delayed
-
-    return list(Parallel(n_jobs=workers)(delayed(function)(**setting) for setting in settings))  # pyright: ignore[reportReturnType]
+            record = provenance(seed=self.seed, started=started) | {"workers": number}
+        return Result(self.name, _jsonable(asdict(self)), rows, arrays, self.sources, record)
 
 
 def _jsonable(value: Any) -> Any:

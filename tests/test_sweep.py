@@ -1,0 +1,122 @@
+"""A sweep gives the same rows in one process, in two, and on a dask cluster, and says in plain words why a cluster cannot be used."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from transformer_theory.errors import Infeasible
+from transformer_theory.experiment import Experiment, Result, sweep
+from transformer_theory.rows import Arrays, Row
+from transformer_theory.workers import at_work, listening, tell
+
+
+def _spectrum(*, seed: int, size: int) -> tuple[list[float], int, int]:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.linalg.svdvals(torch.randn(size, size, generator=generator, dtype=torch.float64))
+    return values.tolist(), torch.get_num_threads(), os.getpid()
+
+
+def _fail(*, seed: int) -> None:
+    raise Infeasible(f"no solution for seed {seed}", certificate=torch.ones(2))
+
+
+@dataclass(frozen=True)
+class Spectra(Experiment):
+    """Singular values of random matrices."""
+
+    sizes: tuple[int, ...] = (3, 40, 5, 60)
+    name = "test.spectra"
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        """One row a matrix, one that counts the processes."""
+        found = sweep(_spectrum, [{"seed": self.seed + i, "size": size} for i, size in enumerate(self.sizes)])
+        for (values, threads, _), size in zip(found, self.sizes):
+            yield Row(theory="test", quantity=f"largest of {size}", value=values[0], predicted=float(threads))
+            yield Arrays({f"test/{size}": torch.tensor(values).numpy()})
+
+
+def same(one: Result, other: Result) -> bool:
+    return one.table == other.table and all((one.arrays[name] == other.arrays[name]).all() for name in one.arrays | other.arrays)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Result:
+    return Spectra().run()
+
+
+def test_one_worker_has_one_thread_and_keeps_the_order(alone):
+    assert [row["quantity"] for row in alone.table] == [f"largest of {size}" for size in (3, 40, 5, 60)]
+    assert {row["predicted"] for row in alone.table} == {1.0}
+    assert alone.provenance["workers"] == 1
+    assert "workers" not in alone.params
+
+
+def test_two_processes_give_the_same_rows(alone):
+    two = Spectra().run(workers=2)
+    assert same(two, alone)
+    assert two.provenance["workers"] == 2
+
+
+def test_the_callers_joblib_context_is_used():
+    from joblib import parallel_config
+
+    settings = [{"seed": seed, "size": 4} for seed in range(4)]
+    assert {pid for _, _, pid in sweep(_spectrum, settings)} == {os.getpid()}
+    with parallel_config(backend="loky", n_jobs=2):
+        found = sweep(_spectrum, settings)
+    assert os.getpid() not in {pid for _, _, pid in found}
+    assert [values for values, _, _ in found] == [values for values, _, _ in sweep(_spectrum, settings)]
+
+
+def test_a_dask_cluster_gives_the_same_rows(alone):
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, at_work(cluster.scheduler_address):
+        there = Spectra().run()
+        assert os.getpid() not in {pid for _, _, pid in sweep(_spectrum, [{"seed": 0, "size": 2}, {"seed": 1, "size": 2}])}
+    assert same(there, alone)
+    assert there.provenance["workers"] == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_comes_back_whole(workers):
+    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, at_work(workers):
+        sweep(_fail, [{"seed": 3}])
+    assert caught.value.certificate.tolist() == [1.0, 1.0]
+
+
+def test_progress_reaches_the_listener():
+    lines = []
+    with listening(lines.append):
+        sweep(_spectrum, [{"seed": 1, "size": 2}, {"seed": 2, "size": 3}])
+        tell("and drawn")
+    tell("nobody listens")
+    assert lines == ["2 of 2 settings (seed=2, size=3)", "and drawn"]
+
+
+def test_no_settings_are_no_work():
+    assert sweep(_spectrum, []) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "kind", "message"),
+    [
+        (0, ValueError, "workers must be a number from 1 on, or the address of a dask scheduler, got 0"),
+        ("nonsense://host:1", ValueError, "workers must be an address such as tcp://host:8786, got 'nonsense://host:1'"),
+        ("tcp://127.0.0.1:9", ConnectionError, "no dask scheduler answers at tcp://127.0.0.1:9 within .* start one with `dask scheduler`"),
+    ],
+)
+def test_workers_that_cannot_be_had(monkeypatch, workers, kind, message):
+    monkeypatch.setattr("transformer_theory.workers.ANSWERS_WITHIN", 0.5)
+    with pytest.raises(kind, match=message), at_work(workers):
+        pass
+
+
+def test_dask_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ValueError, match=r"needs dask: pip install 'transformer-theory\[dask\]', or pass a number"), at_work("tcp://h:1"):
+        pass

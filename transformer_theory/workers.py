@@ -1,0 +1,103 @@
+"""Where the settings of a sweep are worked off: here, in several processes, or on a dask cluster. Source: none, this is machinery.
+
+An experiment calls :func:`sweep` and does not know. Who runs it chooses, with :func:`at_work` or joblib's own ``parallel_config``.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from .threads import one_thread
+
+T = TypeVar("T")
+ANSWERS_WITHIN = 5.0  # seconds for a dask scheduler to answer, and to have a worker
+
+_listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
+
+
+def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
+    """``function(**setting)`` for each setting, in order, over whatever joblib context is active (none: one after the other, here).
+
+    Each call has one thread, so the results do not depend on the number of workers, provided that they depend on their arguments alone:
+    draw random numbers from a seed in the setting. The function must be importable, arguments and results must be picklable.
+    """
+    from joblib import Parallel, delayed
+
+    settings = list(settings)
+    results, last = [], time.monotonic()
+    # the annotation of joblib knows nothing of return_as
+    stream: Any = Parallel(return_as="generator")(delayed(_alone)(function, setting) for setting in settings)
+    for setting, result in zip(settings, stream):
+        results.append(result)
+        if time.monotonic() - last > 1 or len(results) == len(settings):  # a line a second is enough
+            last = time.monotonic()
+            shown = ", ".join(f"{name}={value}" for name, value in setting.items() if isinstance(value, str | int | float))
+            tell(f"{len(results)} of {len(settings)} settings{f' ({shown})' if shown else ''}")
+    return results
+
+
+def _alone(function: Callable[..., T], setting: dict[str, Any]) -> T:
+    with one_thread():
+        return function(**setting)
+
+
+def tell(text: str) -> None:
+    """One line of progress for whoever listens; nothing happens if nobody does."""
+    _listener.get()(text)
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """Within it, ``listener`` is called with each line of :func:`tell`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@contextlib.contextmanager
+def at_work(workers: int | str | None) -> Iterator[int]:
+    """Within it, :func:`sweep` uses these workers; yields their number.
+
+    Args:
+        workers: processes on this machine, or the address of a dask scheduler ("tcp://host:8786"; its workers need this package, and
+            ``dask worker --nthreads 1``, since the matrices are small); None leaves the active joblib context as it is.
+    Raises:
+        ValueError: fewer than one process, an address of another form, or dask is not installed.
+        ConnectionError: no scheduler answers at that address, or it has no workers.
+    """
+    from joblib import effective_n_jobs, parallel_config
+
+    with contextlib.ExitStack() as stack:
+        if isinstance(workers, str):
+            stack.enter_context(parallel_config(backend="dask", n_jobs=-1, client=stack.enter_context(_cluster(workers))))
+        elif workers is not None:
+            if workers < 1:
+                raise ValueError(f"workers must be a number from 1 on, or the address of a dask scheduler, got {workers}")
+            stack.enter_context(parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1))
+        yield effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
+
+
+def _cluster(address: str) -> Any:
+    """A client of the scheduler, which closes when it is left."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[dask]', or pass a number") from error
+    try:
+        client = Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
+    except ValueError as error:
+        raise ValueError(f"workers must be an address such as tcp://host:8786, got {address!r} ({error})") from error
+    except OSError as error:
+        raise ConnectionError(
+            f"no dask scheduler answers at {address} within {ANSWERS_WITHIN:g} s; start one with `dask scheduler`"
+        ) from error
+    try:
+        client.wait_for_workers(1, timeout=ANSWERS_WITHIN)
+    except TimeoutError as error:
+        client.close()
+        raise ConnectionError(f"the dask scheduler at {address} has no workers; start some with `dask worker {address}`") from error
+    return client

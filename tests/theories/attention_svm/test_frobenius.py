@@ -10,6 +10,7 @@ from transformer_theory.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.solvers.active_set import Contradiction, Pairs, block_pivoting, least_distance
 from transformer_theory.theories.attention_svm.solvers.first_order import approach, solve_large
+from transformer_theory.theories.attention_svm.solvers.frobenius import LARGE
 
 
 def drawn(n, T, d, *, trials, seed=0):
@@ -59,7 +60,7 @@ def test_right_hand_sides_and_equations_agree_with_an_interior_point_solver(m):
         else:
             solution = room.frobenius_max_margin(c)
             assert solution.kkt < 1e-13
-            assert_close(solution.W, expected, rtol=0, atol=1e-6 * solution.norm)  # what the other solver reaches
+            assert_close(solution.W, expected, rtol=0, atol=1e-5 * solution.norm)  # what the other solver reaches
             assert_close(solution.margins[c.equality], c.rhs[c.equality], rtol=0, atol=1e-13)
             assert float((solution.margins - c.rhs).min()) > -1e-13
             assert float(solution.dual[~c.equality].min()) >= 0
@@ -264,7 +265,8 @@ def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_working_sets_find_the_solution_of_the_direct_method(seed):
-    c = drawn(40, 11, 12, trials=1, seed=seed).problem(0)
+    c = drawn(20, 11, 12, trials=1, seed=seed).problem(0)
+    assert len(c) < LARGE
     W, multipliers = solve_large(plain(c), tol=1e-12)
     direct = room.frobenius_max_margin(c)
     assert_close(torch.from_numpy(W), direct.W, rtol=0, atol=1e-11 * direct.norm)

@@ -1,4 +1,4 @@
-r"""The Frobenius problem with thousands of constraints: a first-order method finds the neighbourhood, working sets the exact solution.
+r"""The Frobenius problem with many constraints: a first-order method finds the neighbourhood, working sets the exact solution.
 
 Accelerated projected gradient on the dual (:cite:t:`beck2009fast`; :cite:t:`odonoghue2015adaptive`: restarted where it turns uphill),
 

@@ -1,6 +1,6 @@
 r"""Maximum-margin token selection in the Frobenius norm, the bias of descent on W: one problem at a time.
 
-Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. Up to a few thousand constraints the active set is found directly
+Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. Up to a few hundred constraints the active set is found directly
 (:mod:`.active_set`, after :cite:t:`lawson1974solving`), beyond that by a first-order method and working sets (:mod:`.first_order`). Every
 answer is checked before it is returned.
 """
@@ -16,7 +16,7 @@ from ..solution import Farkas, MaxMargin
 from .active_set import FEW, Contradiction, Pairs, cholesky_solver, nearest, root, solve
 from .first_order import solve_large
 
-LARGE = 2000  # constraints above which the Gram matrix of all of them is not formed
+LARGE = 300  # constraints from which working sets are faster; the Gram matrix of all of them is not formed then
 
 __all__ = ["FEW", "LARGE", "frobenius_max_margin", "multipliers_of"]
 

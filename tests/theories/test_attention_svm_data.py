@@ -63,13 +63,79 @@ def test_random_tied_heads_do_not_read_above_their_null():
     assert abs(sum(above) / 4) < 0.02
 
 
+def correlated(seed, *size):
+    """Gaussian tokens whose covariance C has eigenvalues from 1 to .01 along random axes, and C^1/2."""
+    d = size[-1]
+    axes = torch.linalg.qr(gaussian(d, d, seed=seed))[0]
+    root = (axes * torch.logspace(0, -1, d, dtype=torch.float64)) @ axes.T
+    return gaussian(*size, seed=100 + seed) @ root, root
+
+
+@pytest.mark.parametrize(
+    ("weights", "cosine"),
+    [
+        (lambda root, seed: gaussian(48, 48, seed=seed), 0.14),
+        (lambda root, seed: root @ gaussian(48, 48, seed=seed) @ root, 0.26),
+        (lambda root, seed: (lambda U: U @ U.T)(root @ gaussian(48, 12, seed=seed)), 0.32),
+    ],
+)
+def test_weights_shaped_like_the_covariance_do_not_read_above_their_null(weights, cosine):
+    """The null that turns any direction reads .13, .13 and .16 for these."""
+    cosines, above = [], []
+    for seed in range(5):
+        x, root = correlated(seed, 64, 17, 48)
+        read = room.alignment(weights(root, 200 + seed), x, x, generator=torch.Generator().manual_seed(seed), draws=6)
+        assert read.cosine is not None
+        assert read.null is not None
+        cosines.append(read.cosine)
+        above.append(read.cosine - read.null)
+    assert sum(cosines) / 5 == pytest.approx(cosine, abs=0.03)
+    assert abs(sum(above) / 5) < 0.03
+
+
+def test_queries_of_their_own_have_axes_of_their_own():
+    above = []
+    for seed in range(5):
+        x, left = correlated(seed, 16, 17, 48)
+        z, right = correlated(50 + seed, 400, 48)
+        many = torch.stack([z[i::16] for i in range(16)])  # 25 queries an input
+        W = left @ gaussian(48, 48, seed=200 + seed) @ right
+        read = room.alignment(W, x, many, generator=torch.Generator().manual_seed(seed), draws=6)
+        assert read.cosine is not None
+        assert read.null is not None
+        above.append(read.cosine - read.null)
+    assert abs(sum(above) / 5) < 0.03  # the same axes for both leave .06
+
+
+def test_heads_trained_by_descent_read_far_above_their_null_on_correlated_tokens():
+    x, _ = correlated(0, 16, 17, 48)
+    instance = room.Instance(x, x[:, 0].contiguous(), torch.nn.functional.one_hot(torch.arange(16), 17).double())
+    W = room.normalised_descent(instance, room.start(instance), steps=1500).W
+    read = room.alignment(W, x, x[:, 0], generator=torch.Generator().manual_seed(0), draws=6)
+    assert read.cosine is not None
+    assert read.null is not None
+    assert read.cosine > 0.98
+    assert 0.15 < read.null < 0.35
+
+
 def test_alignment_does_not_depend_on_scale_or_coordinates():
-    W, x, z = gaussian(10, 10), gaussian(6, 5, 10, seed=1), gaussian(6, 10, seed=2)
+    W, x = gaussian(10, 10), gaussian(6, 5, 10, seed=1)
     q = torch.linalg.qr(gaussian(10, 10, seed=3))[0]
-    plain = room.alignment(W, x, z, generator=torch.Generator().manual_seed(0))
-    turned = room.alignment(30 * q @ W @ q.T, x @ q.T, z @ q.T, generator=torch.Generator().manual_seed(0))
-    assert turned.cosine == pytest.approx(plain.cosine)
-    assert turned.margin == pytest.approx(plain.margin)
+    for z, turned_z in ((x, x @ q.T), (gaussian(6, 10, seed=2), gaussian(6, 10, seed=2) @ q.T)):
+        plain = room.alignment(W, x, z, generator=torch.Generator().manual_seed(0))
+        turned = room.alignment(30 * q @ W @ q.T, x @ q.T, turned_z, generator=torch.Generator().manual_seed(0))
+        assert turned.cosine == pytest.approx(plain.cosine)
+        assert turned.margin == pytest.approx(plain.margin)
+        assert turned.null == pytest.approx(plain.null)  # the axes turn with the tokens
+
+
+def test_equal_tokens_count_as_one():
+    x, W = gaussian(8, 5, 12), gaussian(12, 12, seed=1)
+    twice = torch.cat([x, x[:, :3]], 1)
+    plain, doubled = (room.alignment(W, v, x[:, 0], generator=torch.Generator().manual_seed(0)) for v in (x, twice))
+    assert doubled.cosine == pytest.approx(plain.cosine)
+    assert doubled.margin == pytest.approx(plain.margin)
+    assert doubled.null is not None
 
 
 @pytest.mark.parametrize(

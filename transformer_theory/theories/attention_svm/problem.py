@@ -18,7 +18,7 @@ Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`. T
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .constraint_set import came, check_real
@@ -32,20 +32,27 @@ class Instance:
         tokens: x, ``[*trials, n, T, d]``, float64.
         query: z, ``[*trials, n, d_z]``.
         scores: :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` (label included), ``[*trials, n, T]``.
+        allowed: the tokens that an input may attend to, ``[*trials, n, T]``; all if not given. The others get no attention whatever W is.
 
     Raises:
-        ValueError: shapes that do not fit, or values that are not finite.
+        ValueError: shapes that do not fit, values that are not finite, or an input that may attend to nothing.
     """
 
     tokens: Float[Tensor, "*trials n T d"]
     query: Float[Tensor, "*trials n d_z"]
     scores: Float[Tensor, "*trials n T"]
+    allowed: Bool[Tensor, "*trials n T"] | None = None
 
     def __post_init__(self):
         check_tokens(self.tokens, self.query)
         check_real(self.scores, "scores", "[..., n, T]", self.tokens.ndim - 1)
         if self.scores.shape != self.tokens.shape[:-1]:
             raise ValueError(f"scores must be [..., n, T] = {list(self.tokens.shape[:-1])}, got {list(self.scores.shape)}")
+        if self.allowed is not None:
+            if not isinstance(self.allowed, Tensor) or self.allowed.dtype != torch.bool or self.allowed.shape != self.scores.shape:
+                raise ValueError(f"allowed must be a tensor {list(self.scores.shape)} of booleans, got {came(self.allowed)}")
+            if not bool(self.allowed.any(-1).all()):
+                raise ValueError("allowed must leave each input a token to attend to, got an input with none")
 
     @property
     def trials(self) -> tuple[int, ...]:
@@ -54,19 +61,22 @@ class Instance:
 
     def optimal(self) -> Int[Tensor, "*trials n"]:
         """The token with the largest score of each input; the first of several."""
-        return self.scores.argmax(-1)
+        return self._hidden(self.scores).argmax(-1)
 
     def selected(self, W: Float[Tensor, "*trials d d_z"]) -> Int[Tensor, "*trials n"]:
         """The token to which W gives the most attention."""
-        return token_logits(self.tokens, self.query, W).argmax(-1)
+        return self._hidden(token_logits(self.tokens, self.query, W)).argmax(-1)
 
     def attention(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n T"]:
         """Attention weights, rows sum to one."""
-        return token_logits(self.tokens, self.query, W).softmax(-1)
+        return self._hidden(token_logits(self.tokens, self.query, W)).softmax(-1)
 
     def __getitem__(self, trial) -> "Instance":
         """One trial (or several) of a batch."""
-        return Instance(self.tokens[trial], self.query[trial], self.scores[trial])
+        return Instance(self.tokens[trial], self.query[trial], self.scores[trial], None if self.allowed is None else self.allowed[trial])
+
+    def _hidden(self, values: Tensor) -> Tensor:
+        return values if self.allowed is None else values.masked_fill(~self.allowed, -torch.inf)
 
 
 def token_logits(

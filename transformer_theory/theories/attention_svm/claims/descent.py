@@ -8,17 +8,18 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ....errors import Infeasible
 from ....linalg import cosine
 from ..builders import constraints
-from ..dynamics import State, descent_direction, normalised_descent, random_start
+from ..dynamics import State, descent_direction, normalised_descent, random_start, start
 from ..problem import Instance, cross_attention, equal_distractors, random_selection
 from ..selection import neighbour_gap
 from ..solution import MaxMargin
-from ..solvers import frobenius_max_margin, nuclear_max_margin
+from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 
 PAPER = "tarzanagh2023transformers"
 SATURATED = 1e-3  # attention has selected when all but this much is on one token
@@ -62,7 +63,7 @@ def _other_norm(generator: torch.Generator) -> Evidence:
     return run.evidence(nuclear_max_margin(_optimal(run.instance)), bound=0.02)
 
 
-def _not_locally_optimal(instance: Instance, select: torch.Tensor, trials: list[int]) -> list[float]:
+def _not_locally_optimal(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
     """The largest score of a neighbour minus that of its selected token, a number a feasible trial."""
     gaps = []
     for trial in trials:
@@ -117,6 +118,85 @@ def _no_stationary_point(generator: torch.Generator) -> Evidence:
 
 def _unequal_distractors(generator: torch.Generator) -> Evidence:
     return _steepest_away(cross_attention(inputs=4, tokens=6, dim=8, generator=generator), generator)
+
+
+def _doubling(instance: Instance, generator: torch.Generator) -> Evidence:
+    """How much longer W is after twice as many steps."""
+    half = normalised_descent(instance, random_start(instance, generator=generator), steps=400)
+    end = normalised_descent(instance, half, steps=400)
+    before, after = float(half.W.norm()), float(end.W.norm())
+    return Evidence(after / before, 1.8, ">=", detail={"norm half-way": before, "norm": after, "steps": end.step})
+
+
+def _norm_diverges(generator: torch.Generator) -> Evidence:
+    return _doubling(_opposed(inputs=4, generator=generator), generator)
+
+
+def _contradicted(generator: torch.Generator) -> Evidence:
+    one = _opposed(inputs=4, generator=generator)
+    twice = Instance(one.tokens.repeat(2, 1, 1), one.query.repeat(2, 1), torch.cat([one.scores, -one.scores]))
+    return _doubling(twice, generator)
+
+
+def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
+    """Equal distractors with scores 1 and -1, so that half the attention on the best token gives a prediction of zero."""
+    drawn = equal_distractors(inputs=inputs, tokens=6, dim=8, generator=generator, gap=2.0)
+    return Instance(drawn.tokens, drawn.query, drawn.scores - 1)
+
+
+def _starts_at(generator: torch.Generator, *, locally_optimal: bool) -> tuple[Tensor, Tensor]:
+    """Descends from starts near R W_a, for selections that are locally optimal (but not the best tokens) or that are not.
+
+    R is so large that the neighbours of the selected tokens are e^10 times as attended as the tokens after them, and a tenth of R in a
+    random direction is added.
+
+    Returns:
+        For each start, whether the selected tokens are still a at the end, and the cosine-distance of W to W_a.
+    """
+    instance = cross_attention(inputs=2, tokens=4, dim=3, generator=generator, trials=1000)
+    select = random_selection(instance, generator=generator)
+    pairs = constraints(instance.tokens, instance.query, select)
+    solutions = frobenius_max_margins(pairs)
+    assert pairs.input is not None
+    assert pairs.token is not None
+    others = instance.scores.flatten(1).gather(1, 4 * pairs.input + pairs.token)
+    chosen = instance.scores.gather(-1, select[..., None]).squeeze(-1).gather(1, pairs.input)
+    near = solutions.margins <= 1 + 1e-6
+    beaten = (near & (others >= chosen)).any(-1)
+    radius = 10 * solutions.norm / torch.where(near, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
+    wanted = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
+    kept = (solutions.solved & wanted & (radius < 60)).nonzero().squeeze(-1)[:10]  # further out the same takes more steps
+    chosen_ones, target = instance[kept], solutions.W[kept] / solutions.norm[kept, None, None]
+    aside = torch.randn(target.shape, generator=generator, dtype=torch.float64)
+    begin = target + 0.1 * aside / aside.norm(dim=(-2, -1), keepdim=True)
+    end = normalised_descent(chosen_ones, start(chosen_ones, W=radius[kept, None, None] * begin), steps=1500, rate=0.2)
+    return (chosen_ones.selected(end.W) == select[kept]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
+
+
+def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
+    stayed, distance = _starts_at(generator, locally_optimal=locally_optimal)
+    return Evidence(float(distance.max()), 2e-3, "<=", detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())})
+
+
+def _local_direction(generator: torch.Generator) -> Evidence:
+    return _farthest(generator, locally_optimal=True)
+
+
+def _local_direction_elsewhere(generator: torch.Generator) -> Evidence:
+    return _farthest(generator, locally_optimal=False)
+
+
+def _share_that_stays(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
+    stayed, distance = _starts_at(generator, locally_optimal=locally_optimal)
+    return Evidence(float(stayed.double().mean()), 0.0, "<=", detail={"starts": len(stayed), "nearest": float(distance.min())})
+
+
+def _leaves(generator: torch.Generator) -> Evidence:
+    return _share_that_stays(generator, locally_optimal=False)
+
+
+def _does_not_leave(generator: torch.Generator) -> Evidence:
+    return _share_that_stays(generator, locally_optimal=True)
 
 
 def _infeasible_share(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
@@ -179,6 +259,42 @@ CLAIMS = (
         check=_no_stationary_point,
         control=_unequal_distractors,
         control_says="The other tokens have different scores.",
+    ),
+    Claim(
+        id="attention_svm/norm-diverges",
+        statement=r"The norm of $W$ grows without bound: no finite $W$ holds descent. "
+        "Value: the norm after twice as many normalised steps over that before; 2 if descent never turns, 1 if it stops at a point.",
+        source=Source(PAPER),
+        assumptions=(
+            "all tokens of an input but the optimal one have the same score",
+            "the max-margin problem of the optimal tokens is feasible",
+        ),
+        check=_norm_diverges,
+        control=_contradicted,
+        control_says="Every input comes twice, with opposite labels: no W suits both, and the loss has a finite minimum.",
+    ),
+    Claim(
+        id="attention_svm/local-direction",
+        statement=r"Let $a$ be locally optimal. Descent from a $W$ that is long enough and near enough to $W_a$ in direction converges in "
+        r"direction to $W_a$, though better tokens exist. Value: the largest cosine-distance to $W_a$ at the end, over ten starts.",
+        source=Source(PAPER),
+        assumptions=(
+            "general scores; a is feasible and not the best tokens",
+            "at the start attention on the tokens after the neighbours is e^-10 of that on the neighbours, and W is 0.1 off W_a (relative)",
+        ),
+        check=_local_direction,
+        control=_local_direction_elsewhere,
+        control_says="The selections are not locally optimal: some neighbour scores higher than the selected token.",
+    ),
+    Claim(
+        id="attention_svm/leaves-other-selections",
+        statement=r"Descent leaves every selection that is not locally optimal, even from a long $W$ in the direction of $W_a$. "
+        "Value: share of the starts that stay, over ten starts.",
+        source=Source(PAPER),
+        assumptions=("general scores; a is feasible and some neighbour of a selected token scores higher than it",),
+        check=_leaves,
+        control=_does_not_leave,
+        control_says="The selections are locally optimal.",
     ),
     Claim(
         id="attention_svm/feasibility",

@@ -11,8 +11,9 @@ import time
 import pytest
 
 from tests.stand_in import THEORY
-from transformer_theory import cli, report
+from transformer_theory import report
 from transformer_theory.cli import main
+from transformer_theory.cli.terminal import console
 from transformer_theory.experiment import Result
 from transformer_theory.rows import Row
 
@@ -272,7 +273,7 @@ def test_traceback_on_request(capsys):
 
 
 def test_piped_output_is_wide_enough(capsys):
-    assert cli._console().width >= 100
+    assert console().width >= 100
     main(["verify", "stand_in/good"])
     assert max(map(len, capsys.readouterr().out.splitlines())) >= 100
 

@@ -15,6 +15,12 @@ import torch
 from .citations import Source
 
 VerdictName = Literal["consistent", "violated", "inconclusive", "outside assumptions"]
+ControlName = Literal["fails", "passes", "inconclusive"]
+CONTROL_WORDS: Mapping[ControlName, str] = {  # what each means for the check
+    "fails": "fails as it must",
+    "passes": "PASSES: no power",
+    "inconclusive": "inconclusive: power unknown",
+}
 
 
 @dataclass(frozen=True)
@@ -139,16 +145,20 @@ class Verdict:
         return low, high
 
     @property
-    def control_fails(self) -> bool:
-        """Whether every control was violated, as it must be for the check to have power."""
-        return all(replace(e, in_assumptions=True).verdict == "violated" for e in self.controls)
+    def control(self) -> ControlName:
+        """ "fails" (violated on every seed, as it must be for the check to have power), "passes" (consistent on some), "inconclusive".
+
+        A control drops an assumption, so it is judged by its numbers alone.
+        """
+        names = {replace(e, in_assumptions=True).verdict for e in self.controls}
+        return "fails" if names == {"violated"} else "passes" if "consistent" in names else "inconclusive"
 
     def _counts(self) -> tuple[int, int]:
         names = [e.verdict for e in self.evidence]
         return names.count("consistent"), names.count("consistent") + names.count("violated")
 
     def rows(self) -> list[dict]:
-        """One row a seed, in the schema of :class:`transformer_theory.experiment.Row`, control included as ``null``."""
+        """One row a seed (:class:`~transformer_theory.rows.Row`): ``null`` is the control's value, ``control`` what all controls said."""
         theory = self.claim.id.split("/")[0]
         return [
             {
@@ -158,6 +168,7 @@ class Verdict:
                 "bound": e.bound,
                 "op": e.op,
                 "null": c.value,
+                "control": self.control,
                 "verdict": e.verdict,
                 "in_assumptions": e.in_assumptions,
                 "source": str(self.claim.source),
@@ -169,5 +180,5 @@ class Verdict:
     def __str__(self) -> str:
         low, high = self.interval
         consistent, decided = self._counts()
-        control = "control fails as it must" if self.control_fails else "CONTROL PASSES: the check has no power"
-        return f"{self.claim.id}: {self.verdict} ({consistent}/{decided} seeds, 95 % interval [{low:.2f}, {high:.2f}]; {control})"
+        seeds = f"{consistent}/{decided} seeds, 95 % interval [{low:.2f}, {high:.2f}]"
+        return f"{self.claim.id}: {self.verdict} ({seeds}; control {CONTROL_WORDS[self.control]})"

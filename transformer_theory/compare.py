@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from . import data as data_module
-from .claims import Evidence
+from .claims import CONTROL_WORDS, Evidence
 from .data import TokenData
 from .errors import nearest
 from .experiment import Result, provenance
@@ -205,7 +205,8 @@ def _claims(theory: Theory) -> Iterator[Row]:
             theory=theory.name,
             quantity=f"claim verdict: {claim.id}",
             value=verdict.share,
-            verdict=verdict.verdict if verdict.control_fails else "control passes: no power",
+            verdict=verdict.verdict if verdict.control == "fails" else f"control {CONTROL_WORDS[verdict.control]}",
+            control=verdict.control,
             source=str(claim.source),
             note=str(verdict),
         )

@@ -9,14 +9,15 @@ from typing import Literal, Required, TypedDict
 import numpy as np
 
 from .citations import Source
-from .claims import Evidence
+from .claims import ControlName, Evidence
 
 
 class Row(TypedDict, total=False):
     """One measurement. ``theory``, ``quantity`` and ``value`` are always there (``value`` is None if nothing could be measured).
 
     ``predicted`` is what the theory says (often a limit), ``bound`` and ``op`` the line that decides the verdict, ``null`` what the
-    quantity reads where the theory says nothing (random weights, shuffled labels), ``note`` one short sentence for the reader.
+    quantity reads where the theory says nothing (random weights, shuffled labels), ``control`` what a claim's control did (it must fail),
+    ``note`` one short sentence for the reader.
     """
 
     theory: Required[str]
@@ -27,6 +28,7 @@ class Row(TypedDict, total=False):
     op: Literal["<=", ">="]
     null: float
     verdict: str
+    control: ControlName
     in_assumptions: bool
     source: str
     model: str

@@ -42,7 +42,7 @@ def test_consistent_and_with_power(room: str, claim: Claim):
     print(f"{claim.id}: {(time.perf_counter() - started) / 5:.2f} s a seed, check and control")
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
     assert verdict.verdict == "consistent", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.evidence]
-    assert verdict.control_fails, [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.controls]
+    assert verdict.control == "fails", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.controls]
     assert [row["seed"] for row in verdict.rows()] == [*range(5)]
     assert all(row["quantity"] == f"claim: {claim.id}" and row["source"] for row in verdict.rows())
 

@@ -197,6 +197,7 @@ def result(data="synthetic digits <script>alert(1)</script>"):
                     "quantity": f"claim verdict: {each.id}",
                     "value": verdict.share,
                     "verdict": verdict.verdict,
+                    "control": verdict.control,
                     "source": str(each.source),
                     "note": str(verdict),
                 }

@@ -130,21 +130,21 @@ def test_claims_show_check_control_and_interval(page, compared, theories):
     text = words(page)
     assert "3 of 3 consistent" in text
     assert "95 % interval of the share: 0.292 … 1" in text  # Clopper-Pearson: (0.025)^(1/3)
-    assert "fails, as it must" in text
+    assert "fails as it must" in text
     (first, second) = checked(compared, theories[0])
-    assert (first.id, first.value, first.control, first.control_fails) == ("attention_svm/global-direction", 1.0, 0.4, True)
+    assert (first.id, first.value, first.control_value, first.control) == ("attention_svm/global-direction", 1.0, 0.4, "fails")
     assert first.interval == pytest.approx((0.025 ** (1 / 3), 1.0))
     assert second.verdict == "consistent"
 
 
-def test_a_control_that_passes_is_shouted(theories):
+@pytest.mark.parametrize(("control", "shouted"), [("passes", "PASSES: no power"), ("inconclusive", "inconclusive: power unknown")])
+def test_a_control_that_does_not_fail_is_shouted(theories, control, shouted):
     first = theories[0].claims[0]
     row = {"theory": "attention_svm", "quantity": f"claim: {first.id}", "value": 1.0, "bound": 0.9, "op": ">=", "null": 1.0}
-    total = {"theory": "attention_svm", "quantity": f"claim verdict: {first.id}", "value": 1.0, "verdict": "control passes: no power"}
-    total["note"] = "consistent (1/1 seeds); CONTROL PASSES: the check has no power"
-    text = words(html(small([{**row, "verdict": "consistent"}, total]), theories=theories))
-    assert "passes: the check has no power" in text
-    assert "fails, as it must" not in text
+    total = {"theory": "attention_svm", "quantity": f"claim verdict: {first.id}", "value": 1.0, "verdict": f"control {shouted}"}
+    page = html(small([{**row, "verdict": "consistent", "control": control}, total]), theories=theories)
+    assert f'<strong class="alarm">{shouted}</strong>' in page
+    assert "fails as it must" not in page
 
 
 def test_a_view_restores_what_the_room_yielded(compared):

@@ -397,4 +397,4 @@ def test_claims_hold_and_their_controls_fail(claim):
     verdict = claim.verify(range(100, 104))
     assert verdict.verdict == "consistent"
     assert verdict.share == 1
-    assert verdict.control_fails
+    assert verdict.control == "fails"

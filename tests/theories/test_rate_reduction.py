@@ -118,7 +118,7 @@ def test_nearest_subspace_finds_planes(generator):
 def test_claims_hold_on_twenty_seeds_and_their_controls_fail(claim):
     verdict = claim.verify(range(20))
     assert {e.verdict for e in verdict.evidence} == {"consistent"}
-    assert verdict.control_fails
+    assert verdict.control == "fails"
 
 
 def measure(tokens, labels):

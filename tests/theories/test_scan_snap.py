@@ -299,7 +299,7 @@ def test_claims_hold_and_controls_fail_on_other_seeds(claim):
     verdict = claim.verify(range(100, 103))
     assert verdict.verdict == "consistent"
     assert verdict.share == 1
-    assert verdict.control_fails
+    assert verdict.control == "fails"
 
 
 def test_instances_of_the_claims_meet_their_assumptions():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ..citations import Source, entries
-from ..claims import Claim, Evidence, Verdict
+from ..claims import CONTROL_WORDS, Claim, ControlName, Evidence, Verdict
 from ..experiment import Result
 from ..rows import Row
 from ..theory import Theory
@@ -155,16 +155,19 @@ class Checked:
         return _median(row["value"] for row in self.rows)
 
     @property
-    def control(self) -> float | None:
+    def control_value(self) -> float | None:
         """Median of the control's values."""
         return _median(row.get("null") for row in self.rows)
 
     @property
-    def control_fails(self) -> bool | None:
-        """Whether the control was violated on every seed, as it must be; None if the result does not say."""
-        return (
-            True if "control fails" in self.note else False if "CONTROL PASSES" in self.note or "control passes" in self.verdict else None
-        )
+    def control(self) -> ControlName | None:
+        """What the control did (:attr:`~transformer_theory.claims.Verdict.control`); None if the result does not say."""
+        return next((said for row in self.rows if (said := row.get("control"))), None)
+
+    @property
+    def control_words(self) -> str:
+        """The same in words; empty if the result does not say."""
+        return CONTROL_WORDS[self.control] if self.control else ""
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -5,7 +5,7 @@ import types
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .experiment import Experiment
+from ..experiment import Experiment
 
 
 def add_fields(parser: Any, kind: type[Experiment]) -> None:

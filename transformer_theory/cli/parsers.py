@@ -1,0 +1,151 @@
+"""The options of each command, and the words for those that are wrong."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from .. import __version__
+from ..errors import nearest
+from . import commands
+
+NAME = "transformer-theory"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options of one command, with the function that does it as ``command``.
+
+    Raises:
+        ValueError: an unknown command or option, one that is missing, or a value that cannot be.
+        SystemExit: help or version was asked for and has been printed.
+    """
+    parser, made = _parsers(argv)
+    if argv and not argv[0].startswith("-") and argv[0] not in made:
+        raise ValueError(f"unknown command {argv[0]!r}{nearest(argv[0], made)}")
+    if not argv:
+        parser.print_help()
+        raise SystemExit(2)
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        known = [flag for action in made[argv[0]]._actions for flag in action.option_strings] if argv[0] in made else []
+        hint = nearest(unknown[0], known) if unknown[0].startswith("-") else f"; see {NAME} {argv[0]} --help"
+        raise ValueError(f"unknown {'option' if unknown[0].startswith('-') else 'argument'} {unknown[0]!r}{hint}")
+    return options
+
+
+def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser and its commands; ``run EXPERIMENT`` has the fields of that experiment as options."""
+    parser = _Parser(prog=NAME, description="Theories of transformers, side by side, on the same data.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
+    adding = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parsers: dict[str, argparse.ArgumentParser] = {}
+
+    def command(name: str, function: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        made = adding.add_parser(name, help=help, description=help, allow_abbrev=False)
+        made.set_defaults(command=function)
+        made.add_argument("--traceback", action="store_true", help="show where an error comes from")
+        parsers[name] = made
+        return made
+
+    def stored(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--out", type=_path, required=True, metavar="DIR", help="folder for the result; refused if it exists")
+        made.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
+
+    command("list", commands.list_theories, "theories with their claims and experiments")
+
+    made = command("compare", commands.compare_theories, "every theory on the same data and the same trained networks")
+    made.add_argument("--data", required=True, metavar="NAME|PATH", help="digits, or the path of an .npz with an array 'tokens'")
+    stored(made)
+    made.add_argument("--theories", metavar="A,B", help="some theories only (default: all)")
+    made.add_argument("--seed", type=_seed, default=0, help="of the split, the networks and the theories (default: 0)")
+    steps = made.add_argument("--steps", type=_count, help="training steps of each network")
+    networks = made.add_argument("--networks", metavar="A,B", help="some networks only, or none for the raw tokens alone (default: all)")
+    made.add_argument("--device", default="cpu", help="where the networks train (default: cpu)")
+    if argv[:1] == ["compare"]:
+        _tell_about_networks(steps, networks)
+
+    help = "checks claims, each with a control that must fail; exit code 1 if a claim is violated or a control does not fail"
+    made = command("verify", commands.verify_claims, help)
+    made.add_argument("claim", metavar="CLAIM|THEORY|all", help="a claim, all claims of a theory, or all there are (see list)")
+    made.add_argument("--seeds", type=_count, default=5, help="number of seeds (default: 5)")
+
+    made = command("run", commands.run_experiment, "runs one experiment and draws its figure")
+    made.add_argument("experiment", metavar="EXPERIMENT", help="its name (see list); then its own parameters as options")
+    stored(made)
+    made.add_argument("--quick", action="store_true", help="a setting of seconds; options given still count")
+    how = "processes for a sweep over settings, or the address of a dask scheduler, tcp://HOST:PORT (default: 1)"
+    made.add_argument("--workers", type=_workers, default=1, metavar="N|ADDRESS", help=how)
+    if argv[:1] == ["run"]:
+        _experiment_options(made, argv[1:])
+
+    made = command("report", commands.write_report, "writes the report of a stored result again")
+    made.add_argument("directory", type=_path, metavar="DIR", help="a folder that compare or run has written")
+    made.add_argument("--out", type=_path, metavar="FILE", help="write the page there instead of into DIR")
+    made.add_argument("--overwrite", action="store_true", help="replace FILE")
+
+    made = command("cite", commands.cite_sources, "BibTeX of a theory, a claim, or a key of the bibliography")
+    made.add_argument("name", metavar="NAME")
+    return parser, parsers
+
+
+def _tell_about_networks(steps: argparse.Action, networks: argparse.Action) -> None:
+    """Help that has to look into the library, so only ``compare`` pays for it."""
+    import inspect
+
+    from ..compare import compare
+    from ..training.recipes import RECIPES
+
+    names = ", ".join(f"'{name}'" for name in RECIPES)
+    networks.help = f"some networks only, of {names}; or none: the raw tokens alone, nothing is trained (default: all)"
+    if default := inspect.signature(compare).parameters.get("steps"):
+        steps.help = f"{steps.help} (default: {default.default})"
+
+
+def _experiment_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
+    """Adds the fields of the experiment that argv names; a misspelt name is refused before anything that may be missing or unknown.
+
+    Raises:
+        ValueError: the only word that can be meant as the experiment names none.
+    """
+    from ..theories import THEORIES, experiment
+    from .fields import add_fields
+
+    kinds = {kind.name: kind for theory in THEORIES for kind in theory.experiments}
+    if named := next((kinds[word] for word in argv if word in kinds), None):
+        add_fields(made.add_argument_group(f"parameters of {named.name}"), named)
+        return
+    flags = ("--quick", "--overwrite", "--traceback")  # every other option takes the word that follows it
+    for before, word in zip(["--quick", *argv], argv):
+        if not word.startswith("-") and (before in flags or not before.startswith("-")):
+            experiment(word)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, got nothing")
+    return Path(text)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _workers(text: str) -> int | str:
+    if "://" in text:
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, or the address of a dask scheduler, got {text!r}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number in [0, 2**32), got {text!r}")
+    return int(text)

@@ -14,6 +14,7 @@ Source: the model is that of :cite:t:`tarzanagh2023transformers`; normalised des
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -84,7 +85,7 @@ def normalised_descent(
         if penalty:
             M, least = C.exp() * M - 2 * penalty * data.inputs * W, data.inputs * eps
         W.addcmul_(M, rate / (torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True) + least).clamp_(min=1e-300))
-    return State(W.reshape(state.W.shape), state.step + steps)
+    return replace(state, W=W.reshape(state.W.shape), step=state.step + steps)
 
 
 def plain_descent(
@@ -107,7 +108,7 @@ def plain_descent(
         if penalty:
             W.mul_(1 - 2 * rate * penalty)
         W.addcmul_(P.mT @ data.query, C.exp() * (rate / data.inputs))
-    return State(W.reshape(state.W.shape), state.step + steps)
+    return replace(state, W=W.reshape(state.W.shape), step=state.step + steps)
 
 
 def trajectory(

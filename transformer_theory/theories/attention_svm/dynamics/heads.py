@@ -1,0 +1,104 @@
+r"""Heads: what makes a prediction of the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top s_i)`.
+
+A head is a function mixtures ``[..., n, d]`` -> (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), each row
+by itself. For the linear head :math:`h(o) = v^\top o` the *gain* :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}` of a token is its
+score, once and for all: that is :class:`~..problem.Instance`. Other heads change the gains as attention moves: :class:`HeadInstance`.
+
+Source: the one-layer network as a head is that of :cite:t:`tarzanagh2023transformers`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..constraint_set import came, check_real
+from ..problem import check_tokens, token_logits
+
+Head = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class HeadInstance:
+    r"""A training problem for one attention head with any fixed head on its output, batched over independent trials.
+
+    Attributes:
+        tokens: x, ``[*trials, n, T, d]``, float64.
+        query: z, ``[*trials, n, d_z]``.
+        labels: Y, -1 or 1, ``[*trials, n]``.
+        head: mixtures ``[*trials, n, d]`` -> (h ``[*trials, n]``, its gradient ``[*trials, n, d]``).
+
+    Raises:
+        ValueError: shapes that do not fit, values that are not finite, other labels, or a head that answers in other shapes.
+    """
+
+    tokens: Float[Tensor, "*trials n T d"]
+    query: Float[Tensor, "*trials n d_z"]
+    labels: Float[Tensor, "*trials n"]
+    head: Head
+
+    def __post_init__(self):
+        check_tokens(self.tokens, self.query)
+        check_real(self.labels, "labels", "[..., n]", self.tokens.ndim - 2)
+        if self.labels.shape != self.tokens.shape[:-2]:
+            raise ValueError(f"labels must be [..., n] = {list(self.tokens.shape[:-2])}, got {list(self.labels.shape)}")
+        if not bool((self.labels.abs() == 1).all()):
+            raise ValueError(f"labels must be -1 or 1, got {sorted(set(self.labels.flatten().tolist()))[:4]}")
+        mixture = self.tokens.mean(-2)
+        for name, answer, wanted in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
+            if not isinstance(answer, Tensor) or answer.shape != wanted.shape or answer.dtype != torch.float64:
+                expected = f"a float64 {name} {list(wanted.shape)} of mixtures {list(mixture.shape)}"
+                raise ValueError(f"head must give {expected}, got {came(answer)}")
+
+    @property
+    def trials(self) -> tuple[int, ...]:
+        """Shape of the batch of trials; () for a single one."""
+        return tuple(self.tokens.shape[:-3])
+
+    def selected(self, W: Float[Tensor, "*trials d d_z"]) -> Int[Tensor, "*trials n"]:
+        """The token to which W gives the most attention."""
+        return token_logits(self.tokens, self.query, W).argmax(-1)
+
+    def attention(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n T"]:
+        """Attention weights, rows sum to one."""
+        return token_logits(self.tokens, self.query, W).softmax(-1)
+
+    def predictions(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n"]:
+        """Y h, label included."""
+        mixture = (self.attention(W)[..., None, :] @ self.tokens).squeeze(-2)
+        return self.labels * self.head(mixture)[0]
+
+
+def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
+    r"""A network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`; the gradient at a kink takes its lower side, 0.
+
+    Args:
+        V: ``[*trials, d, hidden]``, one for each trial, or ``[d, hidden]`` for all.
+
+    Source: :cite:t:`tarzanagh2023transformers`, the experiment with several tokens an input.
+    """
+
+    def head(mixture: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = mixture @ V
+        return hidden.clamp(min=0).sum(-1), (hidden > 0).to(V.dtype) @ V.mT
+
+    return head
+
+
+def differentiable(f: Callable[[Tensor], Tensor]) -> Head:
+    """A head from any function of torch tensors, its gradient by automatic differentiation.
+
+    Args:
+        f: mixtures ``[..., n, d]`` -> values ``[..., n]``, each of its own row, as a ``torch.nn.Module`` does followed by ``squeeze(-1)``.
+    """
+
+    def head(mixture: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = mixture.detach().requires_grad_()
+            value = f(leaf)
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), gradient
+
+    return head

@@ -1,0 +1,33 @@
+r"""Losses of a prediction f, the label included: :math:`f = Y h(\cdot)`, large where the head is right.
+
+A loss is decreasing with a bounded slope on what a run visits: logistic :math:`\log(1 + e^{-f})`, exponential :math:`e^{-f}`, linear
+:math:`-f`.
+
+Source: the class of losses is that of :cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    r"""A decreasing loss :math:`\ell`.
+
+    Attributes:
+        name: for tables.
+        value: :math:`f \mapsto \ell(f)`, entry by entry.
+        slope: :math:`f \mapsto -\ell'(f) > 0`, entry by entry.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+LOGISTIC = Loss("logistic", lambda f: torch.nn.functional.softplus(-f), lambda f: torch.sigmoid(-f))
+EXPONENTIAL = Loss("exponential", lambda f: (-f).exp(), lambda f: (-f).exp())
+LINEAR = Loss("linear", lambda f: -f, torch.ones_like)

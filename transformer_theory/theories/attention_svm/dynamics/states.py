@@ -1,0 +1,136 @@
+"""Where a run stands: made by :func:`start` and its like, taken and returned by every kind of descent, saved and loaded.
+
+A run of 100 steps is bit for bit a run of 40, a pause, and a run of 60; with :func:`save` and :func:`load` in the pause as well.
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..problem import Instance
+from .heads import HeadInstance
+
+
+@dataclass(frozen=True)
+class State:
+    """W ``[*trials, d, d_z]`` and the number of steps taken."""
+
+    W: Float[Tensor, "*trials d d_z"]
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The factors of W = K Q^T, ``[*trials, d, width]`` and ``[*trials, d_z, width]``, and the number of steps taken."""
+
+    K: Float[Tensor, "*trials d width"]
+    Q: Float[Tensor, "*trials d_z width"]
+    step: int = 0
+
+    @property
+    def W(self) -> Float[Tensor, "*trials d d_z"]:
+        """K Q^T."""
+        return self.K @ self.Q.mT
+
+
+def start(instance: Instance | HeadInstance, *, W: Tensor | None = None) -> State:
+    """The state before the first step: W = 0 if not given.
+
+    Raises:
+        ValueError: W does not have the shape ``[*trials, d, d_z]`` of the instance, or inputs have a single token (nothing to select).
+    """
+    check_instance(instance)
+    shape = (*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1])
+    state = State(instance.tokens.new_zeros(shape) if W is None else W)
+    check_state(instance, state)
+    return state
+
+
+def random_start(instance: Instance | HeadInstance, *, generator: torch.Generator) -> State:
+    """W with independent entries, uniform in plus or minus 1/sqrt(d): the usual initialisation of a linear layer."""
+    return start(instance, W=_uniform(*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1], generator=generator))
+
+
+def random_factors(instance: Instance | HeadInstance, *, generator: torch.Generator, width: int | None = None) -> Factors:
+    """K, then Q, with independent entries, uniform in plus or minus 1/sqrt(d) and 1/sqrt(d_z).
+
+    Args:
+        width: the number of columns, which bounds the rank of W; min(d, d_z), no bound at all, if None.
+    Raises:
+        ValueError: ``width`` is below one, or as :func:`start`.
+    """
+    check_instance(instance)
+    d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
+    width = min(d, d_z) if width is None else width
+    if width < 1:
+        raise ValueError(f"width must be at least 1, got {width}")
+    K = _uniform(*instance.trials, d, width, generator=generator)
+    return Factors(K, _uniform(*instance.trials, d_z, width, generator=generator))
+
+
+def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
+    """Writes a state to an npz file, in one stroke: a reader sees the old file or the new one, never half of it."""
+    path = Path(path)
+    arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state)}
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def load(path: str | os.PathLike[str]) -> State | Factors:
+    """The state that :func:`save` wrote, bit for bit; nothing is unpickled.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        held = {name: file[name] for name in file.files}
+    step = int(held.pop("step", -1))
+    weights = {name: torch.from_numpy(value) for name, value in held.items()}
+    for kind in (State, Factors):
+        if step >= 0 and set(weights) == {f.name for f in fields(kind)} - {"step"}:
+            return kind(**weights, step=step)
+    raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(held)}")
+
+
+def check_instance(instance: Instance | HeadInstance) -> None:
+    """Refuses what gives descent nothing to do.
+
+    Raises:
+        ValueError: inputs of one token, or no query but zero: no W changes any attention then.
+    """
+    if instance.tokens.shape[-2] < 2:
+        raise ValueError("inputs must have at least two tokens, got one: there is nothing to select")
+    if bool((instance.query == 0).flatten(-2).all(-1).any()):
+        raise ValueError("every trial must have a query other than zero, got one with zeros alone: no W changes its attention")
+
+
+def check_state(instance: Instance | HeadInstance, state: State | Factors) -> None:
+    """Refuses weights ``[*trials, d, d_z]`` or factors that do not belong to the instance.
+
+    Raises:
+        ValueError: says what was expected and what came.
+    """
+    rows = {"W": instance.tokens.shape[-1], "K": instance.tokens.shape[-1], "Q": instance.query.shape[-1]}
+    for name in ("W",) if isinstance(state, State) else ("K", "Q"):
+        value, columns = getattr(state, name), instance.query.shape[-1] if isinstance(state, State) else state.K.shape[-1]
+        shape = (*instance.trials, rows[name], columns)
+        if tuple(value.shape) != shape or value.dtype != torch.float64:
+            raise ValueError(f"{name} must be float64 {list(shape)}, got {value.dtype} {list(value.shape)}")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values")
+
+
+def _uniform(*shape: int, generator: torch.Generator) -> Tensor:
+    return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) / shape[-2] ** 0.5

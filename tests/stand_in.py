@@ -9,7 +9,7 @@ import torch
 from transformer_theory.citations import Source
 from transformer_theory.claims import Claim, Evidence
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import Experiment, Result
+from transformer_theory.experiment import Experiment, Result, sweep
 from transformer_theory.rows import Arrays, Row, finding
 from transformer_theory.theory import Theory
 
@@ -36,7 +36,9 @@ class Coin(Experiment):
         if self.fair_only and self.bias != 0.5:
             raise ValueError(f"bias must be 0.5 for a fair coin, got {self.bias}; drop --fair-only")
         heads = torch.rand(self.throws, generator=self.generator()) < self.bias
-        yield Row(theory="stand_in", quantity="share of heads", value=float(heads.double().mean()))
+        yield Row(theory="stand_in", quantity="share of heads", value=float(heads.double().mean()), predicted=self.bias, step=self.throws)
+        for width, found in zip(self.widths, sweep(_area, [{"width": width} for width in self.widths])):
+            yield Row(theory="stand_in", quantity=f"area of width {width}", value=found)
         yield Arrays({"stand_in/heads": heads.numpy()})
 
     def draw(self, result: Result):
@@ -45,6 +47,10 @@ class Coin(Experiment):
         figure, grid = axes(1, 1)
         np.ravel(grid)[0].plot(np.cumsum(result.arrays["stand_in/heads"]))
         return figure
+
+
+def _area(*, width: int) -> float:
+    return float(width**2)
 
 
 def _claim(name: str, value: float, control: float) -> Claim:

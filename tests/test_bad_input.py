@@ -199,6 +199,15 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (["run", "stand_in.coin", "--out", "OUT", "--throws", "x"], "--throws: invalid int value: 'x'"),
         (["run", "stand_in.coin", "--out", "OUT", "--throw", "3"], "unknown option '--throw'; did you mean '--throws'?"),
         (["run", "stand_in.coin", "--out", "OUT", "--fair-only", "--bias", "0.3"], "bias must be 0.5 for a fair coin, got 0.3"),
+        (
+            ["run", "stand_in.coin", "--out", "OUT", "--workers", "0"],
+            "--workers: must be a whole number from 1 on, or the address of a dask",
+        ),
+        (["run", "stand_in.coin", "--out", "OUT", "--workers", "two"], "or the address of a dask scheduler, got 'two'"),
+        (
+            ["run", "stand_in.coin", "--out", "OUT", "--workers", "x://h:1"],
+            "must be a number or an address such as tcp://host:8786, got 'x://h:1'",
+        ),
         (["run", "stand_in.coin"], "the following arguments are required: --out"),
         (["run", "--out", "OUT"], "the following arguments are required: EXPERIMENT"),
         (["report", "nowhere"], "nowhere must hold result.json, table.jsonl and arrays.npz, result.json is missing"),

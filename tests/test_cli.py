@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
 from transformer_theory.experiment import Result
+from transformer_theory.plotting import axes
 from transformer_theory.rows import Row
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
@@ -213,6 +215,39 @@ def test_run_stores_result_and_figure(tmp_path, capsys):
     assert len(result.arrays["stand_in/heads"]) == 20
     assert (tmp_path / "coin" / "figure.svg").read_text().lstrip().startswith(("<?xml", "<svg"))
     assert "figure.svg" in capsys.readouterr().out
+
+
+def test_run_prints_predictions_beside_measurements(tmp_path, capsys):
+    assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--throws", "8", "--widths", "3", "4"]) == 0
+    captured = capsys.readouterr()
+    value = Result.load(tmp_path / "coin").table[0]["value"]
+    lines = [" ".join(line.split()) for line in captured.out.splitlines()]
+    assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
+    assert lines[1:3] == ["quantity predicted measured", f"share of heads (step 8) 0.5 {value:.6g}"]
+    assert len(lines) == 4  # what has no prediction is in the table only
+    assert "stand_in.coin: 2 of 2 settings (width=4)" in captured.err
+
+
+def test_run_prints_so_many_predictions(monkeypatch, tmp_path, capsys):
+    def measure(self):
+        yield from (Row(theory="stand_in", quantity=f"q{i}", value=None if i else 2.0, predicted=1.0) for i in range(23))
+
+    monkeypatch.setattr(THEORY.experiments[0], "measure", measure)
+    monkeypatch.setattr(THEORY.experiments[0], "draw", lambda self, result: axes()[0])
+    assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin")]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^(q\d+) ", out, re.MULTILINE) == [f"q{i}" for i in range(20)]
+    assert re.search(r"^q1 +1 +none", out, re.MULTILINE)
+    assert f"... and 3 more predictions in {tmp_path / 'coin' / 'table.jsonl'}" in out
+
+
+def test_workers_change_no_row(tmp_path):
+    for workers in ("1", "2"):
+        assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / workers), "--workers", workers]) == 0
+    one, two = (Result.load(tmp_path / workers) for workers in "12")
+    assert one.table == two.table
+    assert one.params == two.params
+    assert (one.provenance["workers"], two.provenance["workers"]) == (1, 2)
 
 
 def test_options_win_over_quick_and_defaults(tmp_path):

@@ -4,6 +4,7 @@ An experiment calls :func:`sweep` and does not know. Who runs it chooses, with :
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from .threads import one_thread
 
 T = TypeVar("T")
+SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # of dask
 ANSWERS_WITHIN = 5.0  # seconds for a dask scheduler to answer, and to have a worker
 
 _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
@@ -83,14 +85,14 @@ def at_work(workers: int | str | None) -> Iterator[int]:
 
 def _cluster(address: str) -> Any:
     """A client of the scheduler, which closes when it is left."""
+    if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
+        raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
     try:
         from distributed import Client
     except ImportError as error:
         raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[dask]', or pass a number") from error
     try:
         client = Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
-    except ValueError as error:
-        raise ValueError(f"workers must be an address such as tcp://host:8786, got {address!r} ({error})") from error
     except OSError as error:
         raise ConnectionError(
             f"no dask scheduler answers at {address} within {ANSWERS_WITHIN:g} s; start one with `dask scheduler`"

@@ -10,6 +10,7 @@ Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers` is the case :ma
 :math:`\ge 1`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 
@@ -51,17 +52,16 @@ class Constraints:
         shape = self.difference.shape[:-1]
         if self.query.shape[:-1] != shape:
             raise ValueError(f"query must have one row a constraint, {list(shape)}, got {list(self.query.shape[:-1])}")
-        zeros = torch.zeros(shape, dtype=torch.long)
         defaults = {
-            "rhs": self.difference.new_ones(shape),
-            "equality": zeros.bool(),
-            "input": zeros + torch.arange(shape[-1]),
-            "token": zeros,
-            "position": zeros,
+            "rhs": lambda: self.difference.new_ones(shape),
+            "equality": lambda: torch.zeros(shape, dtype=torch.bool),
+            "input": lambda: torch.arange(shape[-1]).expand(shape),
+            "token": lambda: torch.zeros(shape, dtype=torch.long),
+            "position": lambda: torch.zeros(shape, dtype=torch.long),
         }
         for name, default in defaults.items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
+                object.__setattr__(self, name, default())
             value = getattr(self, name)
             if not isinstance(value, Tensor) or value.shape != shape or value.is_floating_point() != (name == "rhs"):
                 kind = {"rhs": "float64", "equality": "booleans"}.get(name, "integers")
@@ -139,7 +139,7 @@ def check_real(value, name: str, wanted: str, ndim: int) -> None:
         raise ValueError(f"{name} must be a tensor {wanted}, got {came(value)}")
     if value.dtype != torch.float64:
         raise ValueError(f"{name} must be float64 (margins are compared to 1e-12), got {value.dtype}; convert with .double()")
-    if not bool(torch.isfinite(value).all()):
+    if not math.isfinite(float(value.sum())) and not bool(torch.isfinite(value).all()):  # a sum is cheaper, and may only overflow
         raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values of {value.numel()}")
 
 

@@ -65,10 +65,10 @@ class MaxMargins:
         dual: :math:`\lambda`, ``[B, m]``.
         margins: ``[B, m]``.
         norm, kkt, gap: as in :class:`MaxMargin`, ``[B]``.
-        rank: ``[B]``; 0 where unsolved.
         status: ``"optimal"``, ``"infeasible"`` or ``"not converged"``, B of them.
         constraints: the batch of problems.
         alone: the solver of a single problem, which explains a failure.
+        complementary_rank: of the nuclear norm only, ``[B]``.
     """
 
     W: Float[Tensor, "B d_x d_z"]
@@ -77,15 +77,23 @@ class MaxMargins:
     norm: Float[Tensor, " B"]
     kkt: Float[Tensor, " B"]
     gap: Float[Tensor, " B"]
-    rank: Int[Tensor, " B"]
     status: tuple[str, ...]
     constraints: Constraints
     alone: Callable[[Constraints], MaxMargin]
+    complementary_rank: Int[Tensor, " B"] | None = None
 
     @cached_property
     def solved(self) -> Bool[Tensor, " B"]:
         """Where the status is ``"optimal"``."""
         return torch.tensor([status == OPTIMAL for status in self.status])
+
+    @cached_property
+    def rank(self) -> Int[Tensor, " B"]:
+        """As :attr:`MaxMargin.rank`; 0 where unsolved."""
+        if self.complementary_rank is not None:
+            return self.complementary_rank
+        sigma = torch.linalg.svdvals(self.W)
+        return (sigma > 1e-10 * sigma[..., :1]).sum(-1)
 
     def __len__(self) -> int:
         return len(self.status)
@@ -95,18 +103,20 @@ class MaxMargins:
         if self.status[problem] != OPTIMAL:
             return self.alone(self.constraints.problem(problem))
         norm, kkt, gap = (float(v[problem]) for v in (self.norm, self.kkt, self.gap))
-        return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, int(self.rank[problem]))
+        rank = None if self.complementary_rank is None else int(self.complementary_rank[problem])
+        return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, rank)
 
 
 @dataclass(frozen=True)
 class Farkas:
-    r"""Why a selection is infeasible: non-negative weights, summing to one, whose combination of the constraints says :math:`0 \ge 1`.
+    r"""Why constraints are infeasible: weights whose combination of them says :math:`0 \ge 1`.
 
     Attributes:
-        weights: :math:`u \ge 0,\ 1^\top u = 1`, ``[m]``.
-        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c u_c \|d_c z_c^\top\|_F`; zero up to rounding.
+        weights: :math:`u` with :math:`b^\top u = 1`, ``[m]``; :math:`u_c \ge 0` for inequalities, of either sign for equations. (With
+            all right-hand sides one, they sum to one.)
+        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c |u_c| \|d_c z_c^\top\|_F`; zero up to rounding.
         norm_at_least: what the weights prove in any case: a W that meets the constraints has at least this Frobenius norm.
-        constraints: (input, token) of the constraints with a positive weight.
+        constraints: (input, token) of the constraints with a weight other than zero.
     """
 
     weights: Float[Tensor, " m"]

@@ -18,10 +18,11 @@ from ..constraint_set import Constraints
 from ..solution import INFEASIBLE, NOT_CONVERGED, OPTIMAL, MaxMargins
 from .frobenius import frobenius_max_margin
 
-ROUNDS = 40
+PATIENCE = 3  # rounds without fewer members of the wrong sign
 MANY = 128  # constraints from which one problem at a time is as fast
 RIDGE = 1e-11  # added to the unit diagonal: dependent constraints can be factorised too, and refinement takes its effect away
-CACHE = 2**18  # entries of the Gram matrices worked on at a time: those that the processor keeps close
+SHORT = 4e-15  # of a margin, relative to the constraint's length: rounding
+CACHE = 2**17  # entries of the Gram matrices worked on at a time: those that the processor keeps close
 
 
 def frobenius_max_margins(constraints: Constraints, *, tol: float = 1e-12) -> MaxMargins:
@@ -60,10 +61,8 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = 1e-12) -> Ma
             status[b] = INFEASIBLE if isinstance(refusal, Infeasible) else NOT_CONVERGED
             continue
         W[b], multipliers[b], margins[b], kkt[b], gap[b] = one.W, one.dual, one.margins, one.kkt, one.gap
-    sigma = torch.linalg.svdvals(W)
-    rank = (sigma > 1e-10 * sigma[..., :1]).sum(-1)
     norm = torch.linalg.vector_norm(W, dim=(-2, -1))
-    return MaxMargins(W, multipliers, margins, norm, kkt, gap, rank, tuple(status), constraints, frobenius_max_margin)
+    return MaxMargins(W, multipliers, margins, norm, kkt, gap, tuple(status), constraints, frobenius_max_margin)
 
 
 class _Batch:
@@ -94,8 +93,11 @@ class _Batch:
         active, factor, multipliers = _active_sets(gram, self.rhs * inverse, self.free & (self.length > 0))
         multipliers = multipliers * inverse
         W, held = self.combine(multipliers), active * inverse
-        for _ in range(2):  # refinement adds to W itself: its error is then that of W, not that of the multipliers, which may be large
-            part = _solve(factor, (self.rhs - self.margins(W)) * held) * held
+        for _ in range(4):  # refinement adds to W itself: its error is then that of W, not that of the multipliers, which may be large
+            short = (self.rhs - self.margins(W)) * held
+            if not float(short.abs().max()) > SHORT:
+                break
+            part = _solve(factor, short) * held
             multipliers, W = multipliers + part, W + self.combine(part)
         return W * self.scale[..., None], multipliers * self.scale
 
@@ -120,33 +122,30 @@ class _Batch:
 
 
 def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Active set [B, m], Cholesky factor of its Gram matrix (identity outside) [B, m, m] and its multipliers [B, m].
+    """Active set [B, m] as zeros and ones, Cholesky factor of its Gram matrix (identity outside) [B, m, m] and its multipliers [B, m].
 
     Problems that do not settle, or whose factorisation fails, keep what they have.
     """
     B, m = rhs.shape
-    active = (rhs > 0) | free
-    factor, multipliers = torch.empty_like(gram), torch.zeros_like(rhs)
-    fewest, patience = torch.full((B,), m + 1), torch.full((B,), 3)
-    left = torch.arange(B)
-    for _ in range(ROUNDS):
-        G, b, held = (gram, rhs, active) if len(left) == B else (gram[left], rhs[left], active[left])
-        block = G * (held[:, :, None] & held[:, None, :])
-        block.diagonal(dim1=-2, dim2=-1).add_(RIDGE).add_(~held)
+    active = ((rhs > 0) | free).to(gram.dtype)
+    factor, multipliers, space = torch.empty_like(gram), torch.zeros_like(rhs), torch.empty_like(gram)
+    left, fewest, patience = torch.arange(B), torch.full((B,), m + 1), torch.full((B,), PATIENCE)
+    while len(left):
+        G, b, held, signed = (v if len(left) == B else v[left] for v in (gram, rhs, active, ~free))
+        block = torch.mul(G, held[:, :, None], out=space[: len(left)]).mul_(held[:, None, :])
+        block.diagonal(dim1=-2, dim2=-1).add_(1 + RIDGE - held)
         lower, failed = torch.linalg.cholesky_ex(block)
         found = _solve(lower, b * held)
-        factor[left], multipliers[left] = lower, found
-        sign = torch.where(held, found, (G @ found[..., None]).squeeze(-1) - b)
-        wrong = (sign < -1e-14) & ~free[left]
+        sign = torch.where(held > 0, found, (G @ found[..., None]).squeeze(-1) - b)
+        wrong = (sign < -1e-14) & signed
         count = wrong.sum(-1)
-        better = count < fewest[left]
-        fewest[left] = torch.where(better, count, fewest[left])
-        patience[left] = torch.where(better, 3, patience[left] - 1)
-        going = (count > 0) & (failed == 0) & (patience[left] >= 0)
-        left, wrong = left[going], wrong[going]
-        if not len(left):
-            break
-        active[left] ^= wrong
+        patience = torch.where(count < fewest, PATIENCE, patience - 1)
+        fewest = torch.minimum(count, fewest)
+        going = (count > 0) & (failed == 0) & (patience >= 0)
+        done = left[~going]
+        factor[done], multipliers[done] = lower[~going], found[~going]
+        left, fewest, patience, wrong = left[going], fewest[going], patience[going], wrong[going]
+        active[left] = torch.where(wrong, 1 - held[going], held[going])
     return active, factor, multipliers
 
 

@@ -47,7 +47,7 @@ from .dynamics import (
     start,
     trajectory,
 )
-from .experiments import EXPERIMENTS, GlobalConvergence, LocalConvergence
+from .experiments import EXPERIMENTS, GlobalConvergence, LocalConvergence, ProbabilityMap, Sequences, Trajectories
 from .feasibility import Construction, construct
 from .figures import draw
 from .graph import PriorityGraph, finite_part, next_token_instance, priority_graph
@@ -63,6 +63,7 @@ from .problem import (
 )
 from .published import published_instances, published_picture
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
+from .sequences import causal_instance, sequence_instance
 from .solution import Farkas, MaxMargin, MaxMargins
 from .solvers import (
     Generalised,
@@ -126,9 +127,13 @@ __all__ = [
     "MaxMargins",
     "NotConverged",
     "PriorityGraph",
+    "ProbabilityMap",
+    "Sequences",
     "State",
+    "Trajectories",
     "alignment",
     "causal",
+    "causal_instance",
     "causal_mask",
     "constraints",
     "construct",
@@ -166,6 +171,7 @@ __all__ = [
     "relu_head",
     "save",
     "self_attention",
+    "sequence_instance",
     "sequence_to_sequence",
     "stack",
     "start",

@@ -3,8 +3,16 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from . import descent
+from . import descent, factored, feasibility, joint, prompt, regularisation_path, sequences
 
-CLAIMS = (*descent.CLAIMS,)
+CLAIMS = (
+    *descent.CLAIMS,
+    *factored.CLAIMS,
+    *prompt.CLAIMS,
+    *joint.CLAIMS,
+    *regularisation_path.CLAIMS,
+    *sequences.CLAIMS,
+    *feasibility.CLAIMS,
+)
 
 __all__ = ["CLAIMS"]

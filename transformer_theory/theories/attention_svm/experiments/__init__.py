@@ -4,11 +4,25 @@ Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from .global_convergence import GlobalConvergence
+from .joint import Joint
 from .local_convergence import LocalConvergence
+from .loss_comparison import LossComparison
+from .multi_input import MultiInput
+from .probability_map import ProbabilityMap
+from .sequences import Sequences
+from .single_input import SingleInput
+from .trajectories import Trajectories
 
 EXPERIMENTS = (
     LocalConvergence,
     GlobalConvergence,
+    Sequences,
+    Trajectories,
+    ProbabilityMap,
+    SingleInput,
+    MultiInput,
+    Joint,
+    LossComparison,
 )
 
-__all__ = ["EXPERIMENTS", "GlobalConvergence", "LocalConvergence"]
+__all__ = ["EXPERIMENTS", "GlobalConvergence", "Joint", "LocalConvergence", "LossComparison", "MultiInput", "ProbabilityMap", "Sequences", "SingleInput", "Trajectories"]

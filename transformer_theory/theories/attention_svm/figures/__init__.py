@@ -2,6 +2,13 @@
 
 from .data import draw
 from .global_convergence import global_convergence
+from .joint import joint
 from .local_convergence import local_convergence
+from .loss_comparison import loss_comparison
+from .multi_input import multi_input
+from .probability_map import probability_map
+from .sequences import sequences
+from .single_input import single_input
+from .trajectories import trajectories
 
-__all__ = ["draw", "global_convergence", "local_convergence"]
+__all__ = ["draw", "global_convergence", "joint", "local_convergence", "loss_comparison", "multi_input", "probability_map", "sequences", "single_input", "trajectories"]

@@ -1,0 +1,96 @@
+"""Claims about many queries an input with one W: causal and sequence-to-sequence attention."""
+
+import torch
+from torch import Tensor
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....linalg import cosine
+from ..builders import causal, sequence_to_sequence
+from ..constraint_set import Constraints
+from ..dynamics import State, normalised_descent, start
+from ..problem import Instance
+from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
+from ..solvers import frobenius_max_margin
+
+PAPER = "tarzanagh2023transformers"
+SATURATED = 1e-3  # attention has selected when all but this much is on one token
+STEPS = 600
+
+
+def _descend(instance: Instance) -> tuple[State, State]:
+    """Half-way and at the end, from W = 0."""
+    half = normalised_descent(instance, start(instance), steps=STEPS // 2)
+    return half, normalised_descent(instance, half, steps=STEPS // 2)
+
+
+def _distance(instance: Instance, constraints: Constraints) -> Evidence:
+    """1 - cosine of W to the max-margin solution; undecided while it is above the bound and still falling."""
+    half, end = _descend(instance)
+    target = frobenius_max_margin(constraints).W
+    before, after = (1 - float(cosine(state.W, target)) for state in (half, end))
+    selected = float(1 - instance.attention(end.W).amax(-1).min()) < SATURATED
+    settled = after <= 0.02 or after > 0.8 * before
+    return Evidence(
+        after, 0.02, "<=", converged=selected and settled, detail={"distance half-way": before, "constraints": len(constraints)}
+    )
+
+
+def _causal(generator: torch.Generator) -> tuple[Instance, Tensor, Tensor]:
+    x, scores, best = causal_problem(inputs=3, tokens=4, dim=14, generator=generator)
+    return causal_instance(x, scores), x, best
+
+
+def _causal_direction(generator: torch.Generator) -> Evidence:
+    instance, x, best = _causal(generator)
+    return _distance(instance, causal(x, best))
+
+
+def _mask_ignored(generator: torch.Generator) -> Evidence:
+    instance, x, best = _causal(generator)
+    return _distance(instance, sequence_to_sequence(x, x, best))
+
+
+def _sequences(generator: torch.Generator) -> tuple[Instance, Constraints]:
+    x, z, scores, best = sequence_problem(inputs=3, tokens=4, queries=3, dim=12, generator=generator)
+    return sequence_instance(x, z, scores), sequence_to_sequence(x, z, best)
+
+
+def _sequence_direction(generator: torch.Generator) -> Evidence:
+    return _distance(*_sequences(generator))
+
+
+def _last_query_only(generator: torch.Generator) -> Evidence:
+    instance, constraints = _sequences(generator)
+    assert constraints.position is not None
+    return _distance(instance, constraints.take((constraints.position == 2).nonzero().squeeze(-1)))
+
+
+ASSUMPTIONS = (
+    "each query has one best token and all its other tokens score the same",
+    "the max-margin problem of all queries together is feasible",
+    "decreasing smooth loss (logistic); normalised steps from W = 0",
+)
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/causal-direction",
+        statement=r"With causal attention, descent on $W$ converges in direction to the max-margin solution of the constraints "
+        r"$(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all $t \le k$. Value: 1 - cosine.",
+        source=Source(PAPER),
+        assumptions=ASSUMPTIONS,
+        check=_causal_direction,
+        control=_mask_ignored,
+        control_says="The constraints also name the tokens after each position, which attention does not see.",
+    ),
+    Claim(
+        id="attention_svm/sequence-direction",
+        statement=r"With many queries an input and one $W$, descent converges in direction to the max-margin solution of the "
+        r"constraints $(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1$ of all queries together. Value: 1 - cosine.",
+        source=Source(PAPER),
+        assumptions=ASSUMPTIONS,
+        check=_sequence_direction,
+        control=_last_query_only,
+        control_says="The constraints of the last query of each input alone.",
+    ),
+)

@@ -1,0 +1,43 @@
+"""The figure of descent with many queries an input."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....experiment import Result
+from ....plotting import COLOURS, axes, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOOKS = {
+    "all queries, allowed tokens": ("its own constraints", COLOURS["attention_svm"], "-"),
+    "all queries, all tokens": ("mask ignored", COLOURS["scan_snap"], "--"),
+    "last query only": ("last query only", COLOURS["null"], ":"),
+}
+
+
+def sequences(result: Result) -> "Figure":
+    """Cosine of W to the max-margin solutions, median and range over trials, and the distance to the predicted one on a logarithmic
+    scale."""
+    a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
+    kinds = {"causal": "Causal: cosine", "sequence to sequence": "Sequence to sequence: cosine"}
+    with style():
+        figure, panels = axes(1, 3, width=7.6, height=2.5)
+        for ax, (kind, title) in zip(panels, kinds.items()):
+            for target, (label, tint, dashes) in LOOKS.items():
+                if (curve := a.get(f"{kind}/{target}")) is not None:
+                    ax.fill_between(a[f"{kind}/steps"], curve.min(0), curve.max(0), color=tint, alpha=0.14, linewidth=0)
+                    ax.plot(a[f"{kind}/steps"], np.median(curve, 0), color=tint, linestyle=dashes, label=label)
+            ax.axhline(1, color="black", linewidth=0.7)
+            ax.set(title=title, xlabel="step", xscale="log", ylim=(0, 1.04))
+            if ax.lines[:-1]:  # none if every trial was infeasible
+                ax.legend(loc="lower right", handlelength=1.8)
+        last = panels[-1]
+        for kind, tint, dashes in zip(kinds, (COLOURS["attention_svm"], COLOURS["crate"]), ("-", "--")):
+            if (curve := a.get(f"{kind}/all queries, allowed tokens")) is not None:
+                last.plot(a[f"{kind}/steps"], np.median(1 - curve, 0), color=tint, linestyle=dashes, label=kind)
+        last.set(title="1 − cosine to the prediction", xlabel="step", xscale="log", yscale="log")
+        if last.lines:
+            last.legend(loc="lower left", handlelength=1.8)
+    return figure

@@ -7,7 +7,6 @@ Source: the notebooks released with :cite:t:`tarzanagh2023transformers`.
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 
@@ -16,7 +15,7 @@ from .problem import Instance, published_instance, token_scores
 PICTURES = (1, 2)
 
 
-def published_picture(number: Literal[1, 2]) -> Instance:
+def published_picture(number: int) -> Instance:
     """One of the two examples that are pictured in the plane: two inputs of three (1) or five (2) tokens.
 
     Raises:

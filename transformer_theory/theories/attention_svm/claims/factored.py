@@ -1,0 +1,64 @@
+r"""What the theory says of descent on the factors of :math:`W = K Q^\top`: the nuclear norm takes the place of the Frobenius norm.
+
+The paper proves it for the regularisation path and observes it for descent, as is done here; for gradient flow with the exponential loss
+and aligned starts it is a theorem of :cite:t:`sheen2024implicit`.
+"""
+
+import torch
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....linalg import cosine
+from ..builders import constraints
+from ..dynamics import normalised_descent, random_factors, random_start
+from ..problem import Instance, equal_distractors
+from ..solvers import frobenius_max_margin, nuclear_max_margin
+
+PAPER = "tarzanagh2023transformers"
+BOUND = 0.035
+SATURATED = 1e-3
+
+
+def _run(generator: torch.Generator) -> tuple[Instance, torch.Tensor, torch.Tensor]:
+    """Where descent on W and on K, Q ends, from random starts; the factors with the published penalty, the rounding unit."""
+    instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
+    whole = normalised_descent(instance, random_start(instance, generator=generator), steps=1000)
+    begin = random_factors(instance, generator=generator)
+    factors = normalised_descent(instance, begin, steps=1000, penalty=torch.finfo(torch.float64).eps)
+    return instance, whole.W, factors.W
+
+
+def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
+    instance, W, KQ = _run(generator)
+    pairs = constraints(instance.tokens, instance.query, instance.optimal())
+    targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
+    distances = [1 - float(cosine(end, target)) for end, target in zip((W, KQ), targets[::-1] if swapped else targets)]
+    selected = all(float(1 - instance.attention(end).amax(-1).min()) < SATURATED for end in (W, KQ))
+    detail = {"descent on W": distances[0], "descent on K and Q": distances[1]}
+    return Evidence(max(distances), BOUND, "<=", converged=selected, detail=detail)
+
+
+def _each_its_norm(generator: torch.Generator) -> Evidence:
+    return _distances(generator, swapped=False)
+
+
+def _each_the_other(generator: torch.Generator) -> Evidence:
+    return _distances(generator, swapped=True)
+
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/factored-direction",
+        statement=r"Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm; descent on the factors of "
+        r"$W = K Q^\top$ to that in the nuclear norm. Value: the larger of the two cosine-distances.",
+        source=Source(PAPER),
+        assumptions=(
+            "all tokens of an input but the optimal one have the same score",
+            "the max-margin problem of the optimal tokens is feasible",
+            "for the factors: proven for the regularisation path, observed for descent",
+        ),
+        check=_each_its_norm,
+        control=_each_the_other,
+        control_says="The two targets are swapped.",
+    ),
+)

@@ -1,0 +1,115 @@
+"""The two examples in the plane: where descent on W and on its factors sends the queries, beside the two max-margin solutions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ....citations import Source
+from ....experiment import Experiment, Result
+from ....linalg import cosine
+from ....rows import Arrays, Row
+from ..builders import constraints
+from ..dynamics import Factors, start, trajectory
+from ..figures import trajectories
+from ..problem import Instance
+from ..published import PICTURES, published_picture
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin, nuclear_max_margin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "attention_svm"
+SOURCE = Source("tarzanagh2023transformers")
+PUBLISHED = {  # the published settings, solved and run to these digits
+    1: {
+        "W_mm": [[2.85369, -2.70294], [5.37124, 5.58053]],
+        "Frobenius norm": 8.68574,
+        "nuclear norm": 9.754810,
+        "rank": 1,
+        "cosine": 0.99968,
+    },
+    2: {
+        "W_mm": [[0.792552, -1.086473], [-0.633028, -0.347115]],
+        "Frobenius norm": 1.526360,
+        "nuclear norm": 1.872604,
+        "rank": 2,
+        "cosine": 0.99995,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Trajectories(Experiment):
+    """Paths of W z_i in the plane, for the two published examples with two inputs each.
+
+    Normalised descent on W starts at W = 0, that on the factors of W = K Q^T at Q = 0 and a small random K, with the published penalty
+    (the rounding unit). The theory sends the first to the Frobenius solution of the optimal tokens, the second to the nuclear one.
+    """
+
+    steps: int = 2000
+    rate: float = 0.1
+    scale: float = 0.1
+
+    name = "attention_svm.trajectories"
+    sources = (SOURCE,)
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        """Rows with the solutions and the cosines at the end; arrays with tokens, solutions and paths."""
+        generator = self.generator()
+        at = sorted({0, *(int(s) for s in torch.logspace(0, 3, 60).tolist() if s < self.steps), self.steps})
+        for number in PICTURES:
+            instance = published_picture(number)
+            pairs = constraints(instance.tokens, instance.query, instance.optimal())
+            frobenius, nuclear = frobenius_max_margin(pairs), nuclear_max_margin(pairs)
+            K = self.scale * torch.randn(2, 2, generator=generator, dtype=torch.float64)
+            smallest = torch.finfo(torch.float64).eps
+            runs = {
+                "W": trajectory(instance, start(instance), at=at, rate=self.rate),
+                "KQ": trajectory(instance, Factors(K, torch.zeros_like(K)), at=at, rate=self.rate, penalty=smallest),
+            }
+            paths = {name: torch.stack([state.W for state in states]) for name, states in runs.items()}
+            yield from self._rows(number, instance, frobenius, nuclear, paths)
+            arrays = {"tokens": instance.tokens, "select": instance.optimal()}
+            for name, W in {"frobenius": frobenius.W, "nuclear": nuclear.W, **{f"path_{k}": v for k, v in paths.items()}}.items():
+                arrays[name] = instance.query @ W.mT  # W z_i, [..., n, 2]
+            yield Arrays({f"{NAME}/{number}_{name}": value.numpy() for name, value in arrays.items()})
+
+    def _rows(self, number: int, instance: Instance, frobenius: MaxMargin, nuclear: MaxMargin, paths: dict[str, Tensor]) -> Iterator[Row]:
+        known = PUBLISHED[number]
+
+        def row(quantity: str, value: float, note: str, **where) -> Row:
+            return Row(theory=NAME, quantity=f"picture {number}: {quantity}", value=value, source=str(SOURCE), note=note, **where)
+
+        for i in range(2):
+            for j in range(2):
+                yield row(f"W_mm[{i},{j}]", float(frobenius.W[i, j]), "Frobenius solution", predicted=known["W_mm"][i][j])
+        yield row("|W_mm|_F", frobenius.norm, "smallest Frobenius norm", predicted=known["Frobenius norm"])
+        yield row("|W*_mm|_*", nuclear.norm, f"smallest nuclear norm, KKT residual {nuclear.kkt:.0e}", predicted=known["nuclear norm"])
+        yield row("rank of W*_mm", float(nuclear.rank), "by complementarity", predicted=float(known["rank"]))
+        for name, W in paths.items():
+            for norm, target in (("Frobenius", frobenius.W), ("nuclear", nuclear.W)):
+                paper = {"predicted": known["cosine"]} if (name, norm) == ("W", "Frobenius") and self.steps == 2000 else {}
+                what = "descent on W" if name == "W" else "descent on K and Q"
+                value = float(cosine(W[-1], target))
+                yield row(f"cosine to the {norm} solution, {what}", value, "solution of the best tokens", step=self.steps, **paper)
+            best = bool((instance.selected(W[-1]) == instance.optimal()).all())
+            yield row(
+                f"share of best tokens selected, {what}",
+                float(best),
+                "1 if every input attends to its best token",
+                step=self.steps,
+                predicted=1.0,
+            )
+
+    def draw(self, result: Result) -> "Figure":
+        """Paths, tokens, directions and separating lines; one row an example."""
+        return trajectories(result)
+
+    @classmethod
+    def quick(cls) -> "Trajectories":
+        """300 steps: a second."""
+        return cls(steps=300)

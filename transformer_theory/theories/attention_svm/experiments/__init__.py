@@ -8,6 +8,7 @@ from .joint import Joint
 from .local_convergence import LocalConvergence
 from .loss_comparison import LossComparison
 from .multi_input import MultiInput
+from .multi_token import MultiToken
 from .probability_map import ProbabilityMap
 from .sequences import Sequences
 from .single_input import SingleInput
@@ -21,8 +22,21 @@ EXPERIMENTS = (
     ProbabilityMap,
     SingleInput,
     MultiInput,
+    MultiToken,
     Joint,
     LossComparison,
 )
 
-__all__ = ["EXPERIMENTS", "GlobalConvergence", "Joint", "LocalConvergence", "LossComparison", "MultiInput", "ProbabilityMap", "Sequences", "SingleInput", "Trajectories"]
+__all__ = [
+    "EXPERIMENTS",
+    "GlobalConvergence",
+    "Joint",
+    "LocalConvergence",
+    "LossComparison",
+    "MultiInput",
+    "MultiToken",
+    "ProbabilityMap",
+    "Sequences",
+    "SingleInput",
+    "Trajectories",
+]

@@ -6,9 +6,22 @@ from .joint import joint
 from .local_convergence import local_convergence
 from .loss_comparison import loss_comparison
 from .multi_input import multi_input
+from .multi_token import multi_token
 from .probability_map import probability_map
 from .sequences import sequences
 from .single_input import single_input
 from .trajectories import trajectories
 
-__all__ = ["draw", "global_convergence", "joint", "local_convergence", "loss_comparison", "multi_input", "probability_map", "sequences", "single_input", "trajectories"]
+__all__ = [
+    "draw",
+    "global_convergence",
+    "joint",
+    "local_convergence",
+    "loss_comparison",
+    "multi_input",
+    "multi_token",
+    "probability_map",
+    "sequences",
+    "single_input",
+    "trajectories",
+]

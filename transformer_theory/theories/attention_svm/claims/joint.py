@@ -1,0 +1,147 @@
+r"""Claims on prompt and head trained together: p goes to p_mm if all inputs are support vectors of the head, to p_relax if not.
+
+Inputs have two tokens each, one of them zero; the other is a random point, on the side of the label. Draws are repeated until the head
+has the wanted support vectors and the directions that are compared are far apart. The third claim is about descent with equal steps for p
+and v: :mod:`~..dynamics.joint`.
+
+Source: :cite:t:`tarzanagh2023maxmargin`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....errors import Infeasible
+from ....linalg import cosine
+from ..builders import prompt
+from ..dynamics.joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
+from ..solvers import frobenius_max_margin
+
+SOURCE = Source("tarzanagh2023maxmargin")
+APART = 0.97  # the largest cosine of two directions that 700 steps can tell apart
+BOUND = 0.01
+N, D = 3, 3
+Case = Callable[[JointTargets], bool]
+
+
+def _draw(generator: torch.Generator, wanted: Case) -> tuple[JointInstance, JointTargets]:
+    """An instance of the wanted case, whose margins are not too small for a few hundred steps."""
+    select = torch.ones(N, dtype=torch.long)
+    while True:
+        labels = torch.randint(2, (N,), generator=generator).double() * 2 - 1
+        chosen = torch.randn(N, D, generator=generator, dtype=torch.float64)
+        chosen[:, 0] = labels * (chosen[:, 0].abs() + 0.5)
+        instance = JointInstance(torch.stack([torch.zeros_like(chosen), chosen], 1), labels)
+        try:
+            targets = joint_targets(instance, select)
+        except Infeasible:
+            continue
+        if max(targets.head.norm, targets.sharp.norm) < 2.5 and wanted(targets):
+            return instance, targets
+
+
+def _apart(one: Tensor, other: Tensor) -> bool:
+    return float(cosine(one, other)) < APART
+
+
+def _is_tight(targets: JointTargets) -> bool:
+    return targets.tight and bool(targets.head.dual.min() > 0.05)
+
+
+def _is_relaxed(targets: JointTargets) -> bool:
+    enough = targets.equal_steps is targets.relaxed and bool((targets.relaxed.margins > 0.1).all())
+    return enough and _apart(targets.relaxed.W, targets.sharp.W)
+
+
+def _is_between(targets: JointTargets) -> bool:
+    asked = targets.equal_steps.margins  # the keys that are not selected are zero: one margin an input
+    return bool((asked > 0.1).all()) and _apart(targets.equal_steps.W, targets.relaxed.W)
+
+
+def _distance(instance: JointInstance, target: Tensor, generator: torch.Generator) -> Evidence:
+    """1 - cosine of p to the target; undecided while it is above the bound and still falling."""
+    p, v = torch.randn(2, D, generator=generator, dtype=torch.float64) * 0.1
+    half = joint_descent(instance, JointState(p, v), steps=350, rate=0.2)
+    end = joint_descent(instance, half, steps=350, rate=0.2)
+    before, after = (1 - float(cosine(s.p, target.squeeze(-1))) for s in (half, end))
+    selected = bool((instance.attention(end.p).argmax(-1) == 1).all())
+    settled = after <= BOUND or after > 0.8 * before
+    return Evidence(after, BOUND, "<=", converged=selected and settled, detail={"steps": end.step, "distance half-way": before})
+
+
+def _tight(generator: torch.Generator) -> Evidence:
+    instance, targets = _draw(generator, _is_tight)
+    return _distance(instance, targets.sharp.W, generator)
+
+
+def _one_margin_less(generator: torch.Generator) -> Evidence:
+    while True:
+        instance, targets = _draw(generator, _is_tight)
+        asked = torch.tensor([0.0] + [1.0] * (N - 1), dtype=torch.float64)
+        less = frobenius_max_margin(replace(prompt(instance.key_vectors, torch.ones(N, dtype=torch.long)), rhs=asked))
+        if _apart(less.W, targets.sharp.W):
+            return _distance(instance, less.W, generator)
+
+
+def _relaxed(generator: torch.Generator) -> Evidence:
+    instance, targets = _draw(generator, _is_relaxed)
+    return _distance(instance, targets.relaxed.W, generator)
+
+
+def _every_margin(generator: torch.Generator) -> Evidence:
+    instance, targets = _draw(generator, _is_relaxed)
+    return _distance(instance, targets.sharp.W, generator)
+
+
+def _between(generator: torch.Generator) -> Evidence:
+    instance, targets = _draw(generator, _is_between)
+    return _distance(instance, targets.equal_steps.W, generator)
+
+
+def _no_margin(generator: torch.Generator) -> Evidence:
+    instance, targets = _draw(generator, _is_between)
+    return _distance(instance, targets.relaxed.W, generator)
+
+
+COMMON = (
+    "the selected tokens are linearly separable by label, and their keys from the other tokens'",
+    "normalised steps for prompt and head alike; the theorem is about the regularisation path",
+)
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/joint-tight",
+        statement=r"If every input is a support vector of $v_{mm} = \arg\min \|v\|$ subject to $Y_i v^\top x_{i,a_i} \ge 1$, joint descent "
+        r"on $(v, p)$ sends the prompt in direction to $p_{mm} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$.",
+        source=SOURCE,
+        assumptions=("every input is a support vector of the head", *COMMON),
+        check=_tight,
+        control=_one_margin_less,
+        control_says="The target asks no margin of one of the support vectors.",
+    ),
+    Claim(
+        id="attention_svm/joint-relaxed",
+        statement=r"If some inputs are not support vectors of $v_{mm}$, joint descent on $(v, p)$ sends the prompt in direction to "
+        r"$p_{relax} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$ for the support vectors and $\ge 0$ for the others.",
+        source=SOURCE,
+        assumptions=("the inputs that are no support vectors have label margin enough to spare (p_eq is p_relax)", *COMMON),
+        check=_relaxed,
+        control=_every_margin,
+        control_says="The target asks the margin one of every input: p_mm.",
+    ),
+    Claim(
+        id="attention_svm/joint-equal-steps",
+        statement=r"Joint descent with steps of equal length for $p$ and $v$ sends the prompt in direction to $p_{eq}$, which asks of the "
+        r"inputs that are not support vectors the margin $\max(0, 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\|p_{eq}\| / \|v_{mm}\|)$: less than "
+        r"one, but not zero. A prediction of our own, from the balance of the inputs' pulls.",
+        source=SOURCE,
+        assumptions=("the margins asked are above 0.1", *COMMON),
+        check=_between,
+        control=_no_margin,
+        control_says="The target asks no margin of those inputs: p_relax.",
+    ),
+)

@@ -1,0 +1,89 @@
+r"""Claims on regularisation paths: the weights of least loss within a ball of radius R, as R grows.
+
+Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
+"""
+
+import torch
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....linalg import cosine
+from ..builders import constraints
+from ..dynamics.path import RegularisationPath, factored_path, regularisation_path
+from ..problem import Instance, cross_attention
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin, nuclear_max_margin
+
+SOURCE = Source("tarzanagh2023transformers")
+RADII = (3.0, 10.0, 30.0, 100.0)
+APART = 0.95  # the largest cosine of the two solutions that the paths are asked to tell apart
+
+
+def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
+    while True:
+        instance = cross_attention(inputs=3, tokens=3, dim=4, generator=generator)
+        pairs = constraints(instance.tokens, instance.query, instance.optimal())
+        frobenius = frobenius_max_margin(pairs)
+        first, second = instance.scores.topk(2, -1).values.unbind(-1)
+        if frobenius.norm > 3 or float((first - second).min()) < 0.1:  # a radius of 100 is far out only if the norm is small
+            continue
+        nuclear = nuclear_max_margin(pairs)
+        if float(cosine(frobenius.W, nuclear.W)) < APART:
+            return instance, frobenius, nuclear
+
+
+def _evidence(path: RegularisationPath, target: MaxMargin, bound: float) -> Evidence:
+    """1 - cosine at the largest radius."""
+    before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
+    settled = float(path.residual[-1]) < 1e-2 and (after <= bound or after > 0.5 * before)
+    detail = {"radius": float(path.radii[-1]), "before": before, "residual": float(path.residual[-1])}
+    return Evidence(after, bound, "<=", converged=settled, detail=detail)
+
+
+def _ball(generator: torch.Generator) -> Evidence:
+    instance, frobenius, _ = _draw(generator)
+    return _evidence(regularisation_path(instance, RADII, generator=generator, starts=2, steps=120), frobenius, 0.01)
+
+
+def _ball_nuclear(generator: torch.Generator) -> Evidence:
+    instance, _, nuclear = _draw(generator)
+    return _evidence(regularisation_path(instance, RADII, generator=generator, starts=2, steps=120), nuclear, 0.01)
+
+
+def _factors(generator: torch.Generator) -> Evidence:
+    instance, _, nuclear = _draw(generator)
+    return _evidence(factored_path(instance, RADII, generator=generator, starts=2, steps=120), nuclear, 0.03)
+
+
+def _factors_frobenius(generator: torch.Generator) -> Evidence:
+    instance, frobenius, _ = _draw(generator)
+    return _evidence(factored_path(instance, RADII, generator=generator, starts=2, steps=120), frobenius, 0.03)
+
+
+ASSUMPTIONS = (
+    "the optimal tokens are unique and can be selected",
+    "the best of four descents, two of them followed from smaller radii, stands for the minimum",
+)
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/regularisation-path",
+        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge in direction to the max-margin "
+        r"solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / \|W_{mm}\|_F$. Value: $1 - \cos$ at $R = 100$.",
+        source=SOURCE,
+        assumptions=ASSUMPTIONS,
+        check=_ball,
+        control=_ball_nuclear,
+        control_says="The target is the max-margin solution in the nuclear norm.",
+    ),
+    Claim(
+        id="attention_svm/factored-regularisation-path",
+        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge in direction to the max-margin solution "
+        r"of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / \|W_\star\|_\star$. Value: $1 - \cos$ at $R = 100$.",
+        source=SOURCE,
+        assumptions=(*ASSUMPTIONS, "the solution in the nuclear norm is unique, as it is for almost all data"),
+        check=_factors,
+        control=_factors_frobenius,
+        control_says="The target is the max-margin solution in the Frobenius norm.",
+    ),
+)

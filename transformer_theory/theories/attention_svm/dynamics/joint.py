@@ -1,0 +1,224 @@
+r"""Joint descent on a prompt p and the head v: two max-margin problems, the second of which depends on the first.
+
+Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i = \pm 1`; attention comes from one prompt for all inputs:
+
+.. math:: f_i(v, p) = v^\top X_i^\top \operatorname{softmax}(K_i p), \qquad L(v, p) = \tfrac1n \sum_i \ell(Y_i f_i(v, p)).
+
+Once attention selects the tokens :math:`a_i`, the head separates the labels as a hard-margin classifier of those tokens does,
+:math:`v_{mm} = \arg\min \|v\|` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1`. If every input is a support vector of :math:`v_{mm}`, the
+prompt goes to :math:`p_{mm} = \arg\min\|p\|` subject to :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1`. Otherwise it goes to
+:math:`p_{relax}`, for which that margin is asked of the support vectors only and :math:`\ge 0` of the other inputs: these have label
+margin to spare, and attention need not be sharp on them.
+
+How much less margin descent asks of them depends on how fast v grows against p. Input i pulls at the prompt with
+:math:`|\ell'(f_i)|(1 - s_{i,a_i})`, whose logarithm is minus the sum of its two margins, in v and in p. With steps of equal length
+:math:`\|p\| \approx \|v\|`, and the pulls balance if
+
+.. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\,\frac{\|p\|}{\|v_{mm}\|}\Big),
+
+a problem for p that has one fixed point, :math:`p_{eq}`. It lies between :math:`p_{mm}` and :math:`p_{relax}`, and is :math:`p_{relax}` if
+the other inputs have enough label margin to spare.
+
+Source: :cite:t:`tarzanagh2023maxmargin` on joint convergence, where the statement is about the regularisation path; :math:`p_{eq}`, for
+descent with equal steps, is worked out here.
+"""
+
+from dataclasses import KW_ONLY, dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..builders import prompt
+from ..constraint_set import Constraints, check_real
+from ..problem import Instance, check_tokens
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin
+from .descent import check_steps
+from .losses import LOGISTIC, Loss
+
+TAIL = 600.0  # beyond this prediction the logarithm of the slope of the loss is continued as a straight line; float64 ends at 745
+
+
+@dataclass(frozen=True)
+class JointInstance:
+    r"""Tokens with labels, for which prompt and head are both trained; batched over independent trials.
+
+    Attributes:
+        tokens: x, ``[*trials, n, T, d]``, float64.
+        labels: Y, -1 or 1, ``[*trials, n]``, float64.
+        keys: k, ``[*trials, n, T, d_k]``; the tokens if not given.
+
+    Raises:
+        ValueError: shapes that do not fit, values that are not finite, or labels other than -1 and 1.
+    """
+
+    tokens: Float[Tensor, "*trials n T d"]
+    labels: Float[Tensor, "*trials n"]
+    _: KW_ONLY
+    keys: Float[Tensor, "*trials n T d_k"] | None = None
+
+    def __post_init__(self):
+        check_real(self.labels, "labels", "[..., n]", self.tokens.ndim - 2)
+        check_tokens(self.tokens, self.labels[..., None])
+        if not bool((self.labels.abs() == 1).all()):
+            raise ValueError(f"labels must be -1 or 1, got {sorted(set(self.labels.flatten().tolist()))[:4]}")
+        if self.keys is None:
+            object.__setattr__(self, "keys", self.tokens)
+        check_tokens(self.key_vectors, self.labels[..., None])
+        if self.key_vectors.shape[:-1] != self.tokens.shape[:-1]:
+            wanted = list(self.tokens.shape[:-1])
+            raise ValueError(f"keys must be [..., n, T, d_k] with [..., n, T] = {wanted}, got {list(self.key_vectors.shape)}")
+
+    @property
+    def key_vectors(self) -> Float[Tensor, "*trials n T d_k"]:
+        """:attr:`keys`, which are the tokens unless given."""
+        assert self.keys is not None
+        return self.keys
+
+    def prompt(self, v: Float[Tensor, "*trials d"]) -> Instance:
+        r"""The problem for p with the head held fixed: scores :math:`Y_i v^\top x_{i,t}`, query 1."""
+        scores = self.labels[..., None] * (self.tokens @ v[..., None, :, None]).squeeze(-1)
+        return Instance(self.key_vectors, torch.ones_like(self.labels)[..., None], scores)
+
+    def attention(self, p: Float[Tensor, "*trials d_k"]) -> Float[Tensor, "*trials n T"]:
+        """Attention weights, rows sum to one."""
+        return (self.key_vectors @ p[..., None, :, None]).squeeze(-1).softmax(-1)
+
+    def predictions(self, state: "JointState") -> Float[Tensor, "*trials n"]:
+        """Y f, label included."""
+        pooled = (self.attention(state.p)[..., None, :] @ self.tokens).squeeze(-2)
+        return self.labels * (pooled @ state.v[..., None]).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class JointState:
+    """Where joint descent stands: p ``[*trials, d_k]``, v ``[*trials, d]`` and the number of steps taken."""
+
+    p: Float[Tensor, "*trials d_k"]
+    v: Float[Tensor, "*trials d"]
+    step: int = 0
+
+
+def joint_descent(
+    instance: JointInstance,
+    state: JointState,
+    *,
+    steps: int,
+    rate: float = 0.1,
+    loss: Loss = LOGISTIC,
+    eps: tuple[float, float] = (0.0, 0.0),
+) -> JointState:
+    r"""Normalised descent on p and v at once, each with its own norm: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|`, and so for v.
+
+    Both gradients are exact for any norm of p and v, for losses whose slope has an exponential tail or is constant (:data:`TAIL`).
+
+    Args:
+        steps: how many.
+        rate: :math:`\eta`, the length of each step.
+        loss: of the prediction, label included.
+        eps: added to the norms of the gradients in p and in v, as the released run does, which then stops moving; 0 is exact.
+    Returns:
+        The state after them; calling again continues exactly where it stopped.
+    Raises:
+        ValueError: ``steps`` is negative or ``rate`` not positive.
+    """
+    check_steps(steps, rate)
+    p, v, n = state.p, state.v, instance.labels.shape[-1]
+    for _ in range(steps):
+        along_p, scale_p, along_v, scale_v = _descent_directions(instance, p, v, loss)
+        p = p + along_p * (rate / _size(along_p, eps[0] * n, scale_p))
+        v = v + along_v * (rate / _size(along_v, eps[1] * n, scale_v))
+    return JointState(p, v, state.step + steps)
+
+
+def _descent_directions(instance: JointInstance, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Negative gradients in p and v, each as direction and logarithm of its scale: n times the gradient is minus the direction times its
+    exponential. As :mod:`.gradient`, with the slope of the loss in the scale too."""
+    scores = instance.labels[..., None] * (instance.tokens @ v[..., None, :, None]).squeeze(-1)
+    logits = (instance.key_vectors @ p[..., None, :, None]).squeeze(-1)
+    highest, top = logits.max(-1, keepdim=True)
+    share = logits.softmax(-1)
+    pull = _log_slope(loss, (share * scores).sum(-1, keepdim=True))
+    delta = scores - scores.gather(-1, top)
+    level = (logits - highest + pull).masked_fill(delta == 0, -torch.inf)
+    scale_p = level.amax((-2, -1), keepdim=True).clamp(min=-1e300)
+    scaled = (level - scale_p).exp() * share.gather(-1, top) * delta
+    coefficient = scaled - share * scaled.sum(-1, keepdim=True)
+    scale_v = pull.amax(-2, keepdim=True)
+    pooled = (share[..., None, :] @ instance.tokens).squeeze(-2)
+    along_p = (coefficient[..., None] * instance.key_vectors).sum((-3, -2))
+    along_v = ((pull - scale_v).exp() * instance.labels[..., None] * pooled).sum(-2)
+    return along_p, scale_p.squeeze(-1), along_v, scale_v.squeeze(-1)
+
+
+def _log_slope(loss: Loss, f: Tensor) -> Tensor:
+    """log(-l'(f)), continued beyond :data:`TAIL` as a straight line."""
+    end = f.new_tensor([TAIL - 1, TAIL])
+    before, last = loss.slope(end).log()
+    return loss.slope(f.clamp(max=TAIL)).log() + (last - before) * (f - TAIL).clamp(min=0)
+
+
+def _size(vector: Tensor, eps: float, scale: Tensor) -> Tensor:
+    least = eps * (-scale).clamp(max=690.0).exp() if eps else 0.0  # in units of the direction
+    return (torch.linalg.vector_norm(vector, dim=-1, keepdim=True) + least).clamp(min=1e-300)
+
+
+@dataclass(frozen=True)
+class JointTargets:
+    """What the theory says of joint descent that selects given tokens.
+
+    Attributes:
+        head: v_mm, its ``W`` is ``[d, 1]``.
+        sharp: p_mm, ``W`` ``[d_k, 1]``.
+        relaxed: p_relax, ``W`` ``[d_k, 1]``; equal to ``sharp`` if every input is a support vector.
+        equal_steps: p_eq, ``W`` ``[d_k, 1]``: where descent goes that moves p and v by equal lengths.
+        support: which inputs are support vectors of the head, ``[n]``.
+    """
+
+    head: MaxMargin
+    sharp: MaxMargin
+    relaxed: MaxMargin
+    equal_steps: MaxMargin
+    support: Bool[Tensor, " n"]
+
+    @property
+    def tight(self) -> bool:
+        """Whether every input is a support vector of the head; then p goes to p_mm."""
+        return bool(self.support.all())
+
+
+def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: float = 1e-6) -> JointTargets:
+    """The max-margin problems of a single instance whose attention selects ``select``.
+
+    Args:
+        tol: an input whose label margin is at most 1 + tol is a support vector.
+    Raises:
+        Infeasible: the labels of the selected tokens cannot be separated, or their keys not selected.
+
+    Source: :cite:t:`tarzanagh2023maxmargin`.
+    """
+    chosen = instance.tokens[torch.arange(len(select)), select]
+    head = frobenius_max_margin(Constraints(instance.labels[:, None] * chosen, torch.ones_like(chosen[:, :1])))
+    support = head.margins <= 1 + tol
+    pairs = prompt(instance.key_vectors, select)
+    sharp = frobenius_max_margin(pairs)
+    relaxed = frobenius_max_margin(replace(pairs, rhs=support[pairs.input].double()))
+    return JointTargets(head, sharp, relaxed, _equal_steps(pairs, head, sharp, relaxed), support)
+
+
+def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed: MaxMargin) -> MaxMargin:
+    """The fixed point of the problem in the module docstring: its norm falls as the norm in the right-hand side rises, so there is one."""
+    from scipy.optimize import brentq
+
+    spare = (head.margins - 1).clamp(min=0.0)[pairs.input] / head.norm
+
+    def solve(norm: float) -> MaxMargin:
+        return frobenius_max_margin(replace(pairs, rhs=(1 - spare * norm).clamp(min=0.0)))
+
+    least = solve(relaxed.norm)
+    if least.norm <= relaxed.norm * (1 + 1e-9):
+        return relaxed
+    if not solve(sharp.norm).norm < sharp.norm * (1 - 1e-9):
+        return sharp
+    return solve(float(brentq(lambda norm: solve(norm).norm - norm, relaxed.norm, sharp.norm, xtol=1e-13)))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,69 @@
+r"""Mirror descent on attention weights in the geometry of an entrywise :math:`\ell_p` norm.
+
+With the potential :math:`\psi(W) = \tfrac1p \sum_{jk} |W_{jk}|^p`, whose gradient is :math:`\operatorname{sign}(W)|W|^{p-1}`, and the
+conjugate exponent :math:`q = p/(p-1)`, one normalised step is
+
+.. math:: \nabla\psi(W) \leftarrow \nabla\psi(W) - \eta\, \nabla L(W) / \|\nabla L(W)\|_q .
+
+Its direction is that of the max-margin problem in the :math:`\ell_p` norm of the selected tokens, :math:`\min \|W\|_p` subject to
+:math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1`; p = 2 is normalised gradient descent.
+
+Source: :cite:t:`julistiono2024optimizing`.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..problem import Instance
+from .descent import check_steps
+from .gradient import Gradient
+from .losses import LOGISTIC, Loss
+from .states import State, check_state
+
+
+def mirror_descent(instance: Instance, state: State, *, power: float, steps: int, rate: float = 0.1, loss: Loss = LOGISTIC) -> State:
+    r"""Normalised mirror descent with the potential :math:`\|W\|_p^p / p`, each trial on its own.
+
+    Args:
+        power: p > 1.
+        steps: how many.
+        rate: :math:`\eta`, the length of each step in the dual norm.
+        loss: of the prediction, label included.
+    Returns:
+        The state after them; calling again continues exactly where it stopped, up to rounding in the powers.
+    Raises:
+        ValueError: ``power`` is not above one, ``steps`` is negative, ``rate`` not positive, or the state does not belong to the instance.
+
+    Source: :cite:t:`julistiono2024optimizing`.
+    """
+    if not power > 1:
+        raise ValueError(f"power must be larger than 1 (the potential is strictly convex then), got {power}")
+    check_steps(steps, rate)
+    check_state(instance, state)
+    data, W = Gradient(instance, loss), state.W.reshape(-1, *state.W.shape[-2:])
+    dual = signed_power(W, power - 1)
+    for _ in range(steps):
+        P, _ = data.pulled(data.logits(data.query @ W.mT))
+        M = P.mT @ data.query
+        size = torch.linalg.vector_norm(M, ord=power / (power - 1), dim=(-2, -1), keepdim=True)
+        dual = dual + M * (rate / size.clamp(min=1e-300))
+        W = signed_power(dual, 1 / (power - 1))
+    return State(W.reshape(state.W.shape), state.step + steps)
+
+
+def signed_power(W: Float[Tensor, "*any d d_z"], power: float) -> Float[Tensor, "*any d d_z"]:
+    r""":math:`\operatorname{sign}(W)|W|^{power}`, entry by entry; the gradient of the potential and, with 1/power, its inverse."""
+    return W.sign() * W.abs() ** power
+
+
+def bregman_divergence(
+    target: Float[Tensor, "*trials d d_z"], W: Float[Tensor, "*trials d d_z"], *, power: float
+) -> Float[Tensor, "*trials"]:
+    r"""How far the direction of W is from the target's in the geometry of the potential:
+    :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm one.
+
+    Source: :cite:t:`julistiono2024optimizing` measures convergence by it.
+    """
+    A, B = (V / torch.linalg.vector_norm(V, ord=power, dim=(-2, -1), keepdim=True).clamp(min=1e-300) for V in (target, W))
+    return 1 - (signed_power(B, power - 1) * A).sum((-2, -1))

@@ -1,10 +1,14 @@
-"""How often descent selects every best token: the counts of an independent run, the intervals, and the figure."""
+"""How often descent selects every best token: the counts of an independent run, the intervals, the map, and the figures."""
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom
 
+from transformer_theory.errors import Infeasible
+from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.experiments.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
+from transformer_theory.theories.attention_svm.experiments.probability_map import ProbabilityMap, count
 from transformer_theory.theories.attention_svm.experiments.shares import clopper_pearson
 
 
@@ -40,3 +44,43 @@ def test_the_figure_shows_each_curve_and_the_known_numbers():
     a = result.arrays
     assert (a["attention_svm/low"] <= a["attention_svm/share"]).all()
     assert (a["attention_svm/share"] <= a["attention_svm/high"]).all()
+
+
+@pytest.mark.parametrize(("inputs", "tokens", "dim"), [(2, 5, 3), (6, 4, 3)])
+def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
+    """The same problems one by one: single solver, :func:`locally_optimal`, descent without a batch."""
+    counted = count(inputs, tokens, dim, trials=12, steps=600, rate=0.1, threshold=1e-3, seed=5)
+    batch = room.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=12)
+    feasible = best = settled = locally = 0
+    for trial in range(12):
+        one = batch[trial]
+        try:
+            room.frobenius_max_margin(room.constraints(one.tokens, one.query, one.optimal()))
+            feasible += 1
+        except Infeasible:
+            pass
+        attention = one.attention(room.normalised_descent(one, room.start(one), steps=600).W)
+        if bool((attention.amax(-1) > 1 - 1e-3).all()):
+            select = attention.argmax(-1)
+            settled, best = settled + 1, best + bool((select == one.optimal()).all())
+            pairs = room.constraints(one.tokens, one.query, select)
+            locally += bool(room.locally_optimal(one.scores, select, pairs, room.frobenius_max_margin(pairs)).all())
+    assert (counted.trials, counted.feasible, counted.best, counted.settled, counted.locally_optimal) == (
+        12,
+        feasible,
+        best,
+        settled,
+        locally,
+    )
+    assert settled > 0
+
+
+def test_the_map_says_where_the_theory_speaks():
+    result = ProbabilityMap(inputs=(2, 5), tokens=(3,), dims=(3, 6), trials=10, steps=300).run()
+    told = {row["quantity"] for row in result.table if "predicted" in row and row["quantity"].startswith("share whose best")}
+    assert told == {f"share whose best tokens are feasible, n={n} T=3 d={d}" for n, d in ((2, 3), (2, 6), (5, 6))}
+    for row in result.table:
+        if row["quantity"] in told:
+            assert row["value"] == 1
+    panels = ProbabilityMap().draw(result).axes
+    assert [ax.get_title(loc="left") for ax in panels] == ["d = 3", "d = 6", "", "", "", ""]

@@ -14,6 +14,7 @@ from ...citations import Source
 from ...errors import Infeasible, NotConverged
 from ...theory import Theory
 from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
+from .analysis import Analysis, Selection, analyse, analyse_head
 from .builders import (
     causal,
     causal_mask,
@@ -135,6 +136,7 @@ __all__ = [
     "THEORY",
     "Alignment",
     "AlignmentReducer",
+    "Analysis",
     "Constraints",
     "Construction",
     "Factors",
@@ -158,11 +160,14 @@ __all__ = [
     "PriorityGraph",
     "ProbabilityMap",
     "RegularisationPath",
+    "Selection",
     "Sequences",
     "SingleInput",
     "State",
     "Trajectories",
     "alignment",
+    "analyse",
+    "analyse_head",
     "bregman_divergence",
     "causal",
     "causal_instance",

@@ -17,14 +17,12 @@ from ...citations import Source
 from ...claims import Evidence
 from ...data.tokens import TokenData
 from ...errors import Infeasible, NotConverged
-from ...linalg import cosine
 from ...rows import Arrays, Row, assumption, finding, not_applicable
-from .alignment import alignment
+from .analysis import RATE, STEPS, Analysis, Selection, analyse, unit_scale
 from .builders import distinct_constraints
 from .constraint_set import Constraints
-from .dynamics import State, start, trajectory
 from .problem import Instance, token_scores
-from .selection import first_step_condition, neighbour_gap, ties
+from .selection import ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
 
@@ -36,9 +34,6 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 DRAWS = 12  # random subsets of each size
 BROADEST = 50.0  # largest norm of a max-margin solution that descent can be expected to resolve in STEPS (tokens have norm one)
 CANDIDATES = 96  # inputs tried when a feasible set is grown
-RATE = 0.25
-STEPS = (0, 10, 20, 40, 80, 160, 320, 640, 1000, 1500, 2000, 3000, 4000)
-PICTURED = 6  # inputs whose attention is drawn
 BOUND = 0.95
 
 
@@ -76,7 +71,7 @@ def one_against_rest(data: TokenData, generator: torch.Generator, *, most: int =
     half = min(len(inside), len(outside), most // 2)
     index = torch.stack([inside[:half], outside[:half]], 1).ravel()
     sign = torch.where(data.labels[index] == positive, 1.0, -1.0).double()
-    tokens, query = (_unit_scale(v[index].detach().cpu().double()) for v in (data.tokens, data.query))
+    tokens, query = (unit_scale(v[index].detach().cpu().double()) for v in (data.tokens, data.query))
     means = tokens.mean(1)
     gram = means.T @ means
     ridge = 1e-3 * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=torch.float64)
@@ -185,7 +180,8 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
         reason = "infeasible (no W selects the best token of even one input)"
         yield Row(theory=NAME, quantity=ANSWER, value=None, verdict=f"not applicable: {reason}", source=str(SOURCE), note=reason)
         return
-    yield from _descent(clear[subset], optimal, len(clear.tokens), generator)
+    chosen, seed = clear[subset], int(torch.randint(2**31, (1,), generator=generator))
+    yield from _descent(analyse(chosen.tokens, chosen.query, chosen.scores, at=STEPS, rate=RATE, seed=seed), len(clear.tokens))
 
 
 def _feasibility(sizes: list[int], shares: list[float], grown: Grown, T: int, d: int) -> Iterator[Row | Arrays]:
@@ -207,30 +203,24 @@ def _feasibility(sizes: list[int], shares: list[float], grown: Grown, T: int, d:
     )
 
 
-def _descent(instance: Instance, optimal: MaxMargin, available: int, generator: torch.Generator) -> Iterator[Row | Arrays]:
+def _descent(found: Analysis, available: int) -> Iterator[Row | Arrays]:
     """Descent on the chosen inputs, and where it goes."""
-    n = len(instance.tokens)
-    states = list(trajectory(instance, start(instance), at=STEPS, rate=RATE))
-    end, half = states[-1], states[-3]
-    select = instance.selected(end.W)
-    pairs = _pairs(instance, select)
-    solution = _solve(pairs)
-    attention = instance.attention(end.W)
-    same = instance.tokens == instance.tokens.gather(1, select[:, None, None].expand(-1, 1, instance.tokens.shape[-1]))
-    mass = (attention * same.all(-1)).sum(-1)  # equal tokens count as one
-    hit = instance.scores.gather(1, select[:, None]).squeeze(1) >= instance.scores.amax(-1) - 1e-12
-    saturated = bool(mass.min() > 1 - 1e-3)
-    about = f"n = {n} of {available} inputs, {STEPS[-1]} normalised steps of {RATE} from W = 0"
-    yield from _assumptions(instance, optimal)
+    end, half = found.states[-1], found.states[-3]
+    about = f"n = {len(found.tied)} of {available} inputs, {end.step} normalised steps of {RATE} from W = 0"
+    yield from _assumptions(found)
     yield Row(
-        theory=NAME, quantity="share of inputs whose best token is selected", value=float(hit.double().mean()), predicted=1.0, note=about
+        theory=NAME,
+        quantity="share of inputs whose best token is selected",
+        value=float(found.agreement.double().mean()),
+        predicted=1.0,
+        note=about,
     )
     yield Row(
         theory=NAME,
         quantity="attention on the selected token (smallest over the inputs)",
-        value=float(mass.min()),
+        value=float(found.attention.min()),
         predicted=1.0,
-        null=1 / instance.tokens.shape[1],
+        null=1 / found.instance.tokens.shape[1],
         source=str(SOURCE),
         note="below .999 the run has not settled, and what follows is inconclusive",
     )
@@ -243,45 +233,35 @@ def _descent(instance: Instance, optimal: MaxMargin, available: int, generator: 
         predicted=end.step / half.step,
         note=f"diverges in the theory; from {float(half.W.norm()):.0f} at step {half.step} to {float(end.W.norm()):.0f} at step {end.step}",
     )
-    good_start = first_step_condition(instance) > 0
-    yield _cosine_row("cosine of W to the max-margin direction of the best tokens", states, optimal, good_start, None, about, saturated)
-    if solution is None:
-        yield Row(
-            theory=NAME,
-            quantity=ANSWER,
-            value=None,
-            verdict="not applicable: infeasible (selected tokens tie)",
-            source=str(SOURCE),
-            note=about,
-        )
+    good_start = found.first_step > 0
+    yield _cosine_row("cosine of W to the max-margin direction of the best tokens", found, found.best, good_start, None, about)
+    if found.selected.solution is None:
+        verdict = f"not applicable: {found.selected.reason.split(':')[0]} (selected tokens tie)"
+        yield Row(theory=NAME, quantity=ANSWER, value=None, verdict=verdict, source=str(SOURCE), note=about)
         return
-    gap = neighbour_gap(instance.scores, select, pairs, solution)
-    settled = saturated and _still(states, solution) < 0.002
+    settled = found.saturated and _rise(found, found.selected) < 0.002
     yield finding(
         NAME,
         "share of inputs whose selected token scores above its neighbours",
-        Evidence(float((gap < 0).double().mean()), 1.0, ">=", converged=settled),
+        Evidence(float(found.locally_optimal.double().mean()), 1.0, ">=", converged=settled),
         source=SOURCE,
         note="locally optimal selections are the only stable ones",
     )
-    margin = float(pairs.margins(end.W).min() / end.W.norm()) * solution.norm
     yield finding(
         NAME,
         "smallest margin, share of the largest possible",
-        Evidence(margin, 0.9, ">=", converged=settled),
+        Evidence(found.margin, 0.9, ">=", converged=settled),
         source=SOURCE,
         predicted=1.0,
     )
-    null = alignment(
-        end.W, instance.tokens, instance.query, generator=generator, constraints=n * (instance.tokens.shape[1] - 1), draws=8
-    ).null
-    yield _cosine_row(ANSWER, states, solution, not settled or bool((gap < 0).all()), null, about, saturated)
-    yield _pictures(instance, states, (optimal, solution), pairs, null)
+    stable = not settled or bool(found.locally_optimal.all())
+    yield _cosine_row(ANSWER, found, found.selected, stable, found.null, about)
+    yield Arrays({f"{NAME}/{name}": value for name, value in found.arrays().items()})
 
 
-def _assumptions(instance: Instance, optimal: MaxMargin) -> Iterator[Row]:
+def _assumptions(found: Analysis) -> Iterator[Row]:
     spread = []
-    for scores, best in zip(instance.scores, instance.optimal()):
+    for scores, best in zip(found.instance.scores, found.best.tokens):
         others = scores[torch.arange(len(scores)) != best]
         spread.append(float((others.max() - others.min()) / (scores[best] - others.min()).clamp(min=1e-300)))
     yield assumption(
@@ -292,63 +272,36 @@ def _assumptions(instance: Instance, optimal: MaxMargin) -> Iterator[Row]:
         source=SOURCE,
         note="largest spread of the others' scores relative to the best token's lead; needed by the global theorem from any start",
     )
-    first = first_step_condition(instance)
     yield assumption(
         NAME,
         "the first step from W = 0 raises every best token above the others",
-        first > 0,
-        value=first,
+        found.first_step > 0,
+        value=found.first_step,
         source=SOURCE,
         note="smallest margin of the first step, relative; positive: descent from zero reaches the best tokens",
     )
 
 
-def _cosine_row(
-    quantity: str, states: list[State], target: MaxMargin, in_assumptions: bool, null: float | None, note: str, saturated: bool
-) -> Row:
-    value = float(cosine(states[-1].W, target.W)) if bool(states[-1].W.any()) else float("nan")
-    short = (
-        ""
-        if value >= BOUND
-        else "; still rising"
-        if _still(states, target) > 0.005
-        else ""
-        if saturated
-        else "; attention is not yet saturated"
-    )
+def _cosine_row(quantity: str, found: Analysis, selection: Selection, in_assumptions: bool, null: float | None, note: str) -> Row:
+    value = float(found.cosines(selection)[-1])
+    short = ""
+    if value < BOUND and _rise(found, selection) > 0.005:
+        short = "; still rising"
+    elif value < BOUND and not found.saturated:
+        short = "; attention is not yet saturated"
     evidence = Evidence(value, BOUND, ">=", converged=not short, in_assumptions=in_assumptions)
     extra = {} if null is None else {"null": null}
     return finding(NAME, quantity, evidence, source=SOURCE, predicted=1.0, note=note + short, **extra)
 
 
-def _still(states: list[State], target: MaxMargin) -> float:
-    """How much the cosine to the target rose over the last quarter of the run."""
-    before, after = (float(cosine(s.W, target.W)) if bool(s.W.any()) else 0.0 for s in states[-2:])
-    return after - before
+def _rise(found: Analysis, selection: Selection) -> float:
+    """How much the cosine to the selection's solution rose over the last quarter of the run."""
+    before, after = found.cosines(selection)[-2:]
+    return float(after - before)
 
 
-def _pictures(
-    instance: Instance, states: list[State], targets: tuple[MaxMargin, MaxMargin], pairs: Constraints, null: float | None
-) -> Arrays:
-    end, (optimal, selected) = states[-1], targets
-    moved = [s for s in states if bool(s.W.any())]
-    return Arrays(
-        {
-            f"{NAME}/steps": np.array([s.step for s in moved]),
-            f"{NAME}/cosine_optimal": np.array([float(cosine(s.W, optimal.W)) for s in moved]),
-            f"{NAME}/cosine_selected": np.array([float(cosine(s.W, selected.W)) for s in moved]),
-            f"{NAME}/norm": np.array([float(s.W.norm()) for s in moved]),
-            f"{NAME}/null": np.array(float("nan") if null is None else null),
-            f"{NAME}/margins": (pairs.margins(end.W) / end.W.norm() * selected.norm).numpy(),
-            f"{NAME}/margins_max_margin": selected.margins.numpy(),
-            f"{NAME}/attention": instance.attention(end.W)[:PICTURED].numpy(),
-            f"{NAME}/best_token": instance.optimal()[:PICTURED].numpy(),
-        }
-    )
-
-
-def _pairs(instance: Instance, select: Tensor | None = None) -> Constraints:
-    return distinct_constraints(instance.tokens, instance.query, instance.optimal() if select is None else select)
+def _pairs(instance: Instance) -> Constraints:
+    return distinct_constraints(instance.tokens, instance.query, instance.optimal())
 
 
 def _solve(pairs: Constraints) -> MaxMargin | None:
@@ -357,8 +310,3 @@ def _solve(pairs: Constraints) -> MaxMargin | None:
         return frobenius_max_margin(pairs, tol=1e-9)
     except (Infeasible, NotConverged):
         return None
-
-
-def _unit_scale(vectors: Tensor) -> Tensor:
-    size = vectors.norm(dim=-1).pow(2).mean().sqrt()
-    return vectors / size if float(size) > 0 else vectors

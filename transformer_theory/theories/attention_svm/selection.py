@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .builders import constraints
+from .builders import distinct_constraints
 from .constraint_set import Constraints
 from .dynamics import descent_direction
 from .problem import Instance
@@ -55,13 +55,16 @@ def first_step_condition(instance: Instance) -> float:
     r"""Smallest :math:`(x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i` over inputs and other tokens, relative to the norms of its factors.
 
     Positive: the first step from W = 0 already raises every optimal token above the others of its input. Descent from W = 0 with a small
-    step then converges in direction to the max-margin solution of the optimal tokens, if that is feasible.
+    step then converges in direction to the max-margin solution of the optimal tokens, if that is feasible. Tokens equal to the optimal one
+    count as one with it; 0 if all tokens of each input are equal, or all scores are.
 
     Source: a sufficient condition of :cite:t:`tarzanagh2023transformers` (global convergence under a good initial gradient).
     """
     W = instance.tokens.new_zeros(instance.tokens.shape[-1], instance.query.shape[-1])
     M, _ = descent_direction(instance, W)
-    pairs = constraints(instance.tokens, instance.query, instance.optimal())
+    pairs = distinct_constraints(instance.tokens, instance.query, instance.optimal())
+    if not len(pairs):
+        return 0.0
     size = pairs.difference.norm(dim=-1) * pairs.query.norm(dim=-1) * M.norm()
     return float((pairs.margins(M) / size.clamp(min=1e-300)).min())
 

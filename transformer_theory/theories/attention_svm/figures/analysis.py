@@ -1,0 +1,81 @@
+"""The picture of an analysis: cosines, margins and attention, a pure function of its arrays."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....plotting import COLOURS, axes, heatmap, line, null_band, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE = COLOURS["attention_svm"]
+GREY = COLOURS["null"]
+
+
+def analysis(arrays: Mapping[str, np.ndarray], reason: str = "") -> "Figure":
+    """Cosines against steps, margins beside the best possible ones, and the attention of the first inputs.
+
+    Args:
+        arrays: of :meth:`~..analysis.Analysis.arrays`.
+        reason: why a max-margin solution is missing, written where it would be.
+    """
+    with style():
+        figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.5)
+        draw_cosines(left, arrays)
+        draw_margins(middle, arrays, reason)
+        draw_attention(right, arrays)
+    return figure
+
+
+def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """Cosine of W to the max-margin solutions of the selected and of the best tokens, with the null."""
+    ax.set(title="Cosine to max-margin W", xlabel="step of descent", xscale="log")
+    lowest = 0.0
+    if "cosine_selected" in arrays:
+        line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens")
+    if "cosine_optimal" in arrays:
+        ax.plot(arrays["steps"], arrays["cosine_optimal"], color=BLUE, linewidth=1.1, linestyle=(0, (1, 1.2)), label="best tokens")
+        lowest = min(lowest, float(np.min(arrays["cosine_optimal"], initial=0.0)))
+    if np.isfinite(arrays["null"]):
+        null_band(ax, float(arrays["null"]))
+    ax.set_ylim(lowest - 0.02, 1.03)
+    if "cosine_selected" in arrays or "cosine_optimal" in arrays:
+        ax.legend(loc="lower right", handlelength=1.4, borderaxespad=0.1)
+    else:
+        _say(ax, "neither the best nor the selected tokens have a max-margin solution")
+
+
+def draw_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "") -> None:
+    """Margins of W and of the max-margin solution, in units of the largest possible smallest margin."""
+    ax.set(title="Margins", xlabel="margin (best possible: all ≥ 1)", ylabel="tokens")
+    if "margins" not in arrays:
+        _say(ax, reason or "the selected tokens have no max-margin solution")
+        return
+    shown = np.concatenate([arrays["margins"], arrays["margins_max_margin"]])
+    bins = np.geomspace(max(0.1, float(shown.min())), max(float(shown.max()), 2.0) * 1.01, 24)
+    ax.hist(arrays["margins_max_margin"], bins=bins.tolist(), histtype="step", color="black", linewidth=0.9, label="max-margin")
+    ax.hist(arrays["margins"], bins=bins.tolist(), color=BLUE, alpha=0.55, label="descent")
+    ax.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
+    ax.set_xscale("log")
+    ax.set_ylim(top=1.45 * ax.get_ylim()[1])
+    ax.legend(loc="upper left", handlelength=1.2, borderaxespad=0.1)
+
+
+def draw_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """Attention of the first inputs, their best tokens ringed."""
+    heatmap(ax, arrays["attention"], bar=False, vmin=0, vmax=1, cmap="Blues")
+    ax.set_aspect("auto")
+    rows = np.arange(len(arrays["best_token"]))
+    ax.scatter(arrays["best_token"], rows, s=16, facecolors="none", edgecolors=COLOURS["scan_snap"], linewidths=1.1)
+    ax.set_yticks(rows)
+    ax.set(title="Attention", xlabel="token (best one ringed)", ylabel="input")
+
+
+def _say(ax: "Axes", text: str) -> None:
+    import textwrap
+
+    ax.set(xticks=[], yticks=[])
+    ax.text(0.5, 0.5, textwrap.fill(text, 34), ha="center", va="center", fontsize=7, color=COLOURS["raw"], transform=ax.transAxes)

@@ -1,0 +1,165 @@
+"""Descent with a one-layer network as head, which shares attention among tokens, against the weights that the theory predicts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ....citations import Source
+from ....experiment import Experiment, Result, sweep
+from ....linalg import cosine
+from ....rows import Arrays, Row
+from ..builders import constraints
+from ..dynamics import HeadInstance, random_start, relu_head, trajectory
+from ..figures import multi_token
+from ..solvers import frobenius_max_margins, generalised_max_margins
+from .shares import clopper_pearson
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "attention_svm"
+SOURCE = Source("tarzanagh2023transformers")
+TARGETS = {"prediction": "finite part and direction", "direction": "direction alone", "one token": "max-margin of the top tokens"}
+PUBLISHED = {4: (0.034, 0.07, 0.155), 6: (0.017, 0.043, 0.14), 8: (0.011, 0.015, 0.135), 10: (0.0055, 0.0085, 0.12)}  # read off the figure
+UNIT = torch.finfo(torch.float64).eps
+CHUNK = 500  # trials that descend together
+
+
+def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
+    """The published data of these seeds: hidden weights, tokens, labels and queries, drawn in single precision in this order.
+
+    Seeds whose labels are all positive are left out, as there: the head is never negative, so nothing keeps those from any selection.
+    """
+    drawn = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        V = torch.randn(dim, dim, generator=generator)
+        x = torch.nn.functional.normalize(torch.randn(inputs, tokens, dim, generator=generator), dim=-1)
+        Y = 2.0 * (torch.randn(inputs, generator=generator) > 0) - 1
+        z = torch.nn.functional.normalize(torch.randn(inputs, dim, generator=generator), dim=-1)
+        if bool((Y < 0).any()):
+            drawn.append((V / V.norm(), x, Y, z))
+    V, x, Y, z = (torch.stack(part).double() for part in zip(*drawn))
+    return HeadInstance(x, z, Y, relu_head(V))
+
+
+def descend(
+    seeds: range, dim: int, inputs: int, tokens: int, steps: int, every: int, rate: float, eps: float, start: int
+) -> dict[str, np.ndarray]:
+    """Runs the trials of these seeds and keeps those that the published rule accepts.
+
+    Returns:
+        ``tried`` [1], the number of trials; for each of k accepted ones ``apart`` [k, checkpoints, 3], the cosine distances of W to the
+        three targets, ``masked`` [k], the most attention that a token outside the sets gets, and ``several`` [k], whether any input shares
+        its attention.
+    """
+    instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
+    begin = random_start(instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start))
+    states = list(trajectory(instance, begin, at=range(every, steps + 1, every), rate=rate, eps=eps))
+    attention = instance.attention(states[-1].W)
+    low, high = 1e-6, 1e-3
+    between = ((attention > low) & (attention <= high)).flatten(1).any(-1)
+    clear = (~between & (attention <= low).flatten(1).any(-1)).nonzero().squeeze(-1)
+    empty = np.zeros((0, len(states), len(TARGETS)))
+    if not len(clear):
+        return {"tried": np.array([len(between)]), "apart": empty, "masked": np.zeros(0), "several": np.zeros(0, dtype=bool)}
+    x, z, s = instance.tokens[clear], instance.query[clear], attention[clear]
+    general, single = generalised_max_margins(x, z, s, threshold=high), frobenius_max_margins(constraints(x, z, s.argmax(-1)))
+    solved = general.direction.solved & general.finite.solved & single.solved  # pyright: ignore[reportAttributeAccessIssue]
+    apart = []
+    for state in states:
+        W = state.W[clear]
+        targets = (general.predict(W), general.direction.W, single.W)
+        apart.append(torch.stack([1 - cosine(W[solved], target[solved], dim=(-2, -1)) for target in targets], -1))
+    masked = s.masked_fill(s > low, 0.0).flatten(1).amax(-1)
+    several = ((s > high).sum(-1) > 1).any(-1)
+    return {
+        "tried": np.array([len(between)]),
+        "apart": torch.stack(apart, 1).numpy(),
+        "masked": masked[solved].numpy(),
+        "several": several[solved].numpy(),
+    }
+
+
+@dataclass(frozen=True)
+class MultiToken(Experiment):
+    r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)` against three predictions of the direction of W.
+
+    Attention may stay on several tokens of an input. The prediction is then a finite part plus a multiple of a direction; beside it stand
+    the direction alone, and the max-margin solution that puts each input's top token above all others. A trial counts only if it has
+    settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. Few do, ever fewer in more dimensions: the
+    share is shown. ``eps`` is added to the gradient's norm as published; 0 is exact, and goes further.
+    """
+
+    dims: tuple[int, ...] = (4, 6, 8, 10)
+    inputs: int = 3
+    tokens: int = 4
+    trials: int = 4000
+    steps: int = 2000
+    every: int = 100
+    rate: float = 0.1
+    eps: float = UNIT
+
+    name = "attention_svm.multi_token"
+    sources = (SOURCE,)
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        """Rows of each dimension: share of trials accepted, and mean distances at the end; arrays with those of every accepted trial."""
+        kept = {name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")} | {"start": self.seed}
+        parts = [range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)]
+        found = sweep(descend, [{"seeds": seeds, "dim": d, **kept} for d in self.dims for seeds in parts])
+        stored: dict[str, np.ndarray] = {
+            f"{NAME}/steps": np.arange(self.every, self.steps + 1, self.every),
+            f"{NAME}/dims": np.array(self.dims),
+        }
+        accepted, tried = [], []
+        for at, d in enumerate(self.dims):
+            mine = found[at * len(parts) : (at + 1) * len(parts)]
+            joined = {name: np.concatenate([part[name] for part in mine]) for name in mine[0]}
+            accepted.append(len(joined["apart"]))
+            tried.append(int(joined["tried"].sum()))
+            stored |= {f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several")}
+            yield from self._rows(d, joined, accepted[-1], tried[-1])
+        low, high = clopper_pearson(accepted, tried)
+        share = np.array(accepted) / np.array(tried)
+        yield Arrays(stored | {f"{NAME}/accepted": np.array(accepted), f"{NAME}/share": share, f"{NAME}/low": low, f"{NAME}/high": high})
+
+    def _rows(self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int) -> Iterator[Row]:
+        note = f"{accepted} of {tried} trials settled; some labels are negative in all of them"
+        yield Row(theory=NAME, quantity=f"share of trials accepted, d={d}", value=accepted / tried, source=str(SOURCE), note=note)
+        if not accepted:
+            return
+        published = PUBLISHED.get(d) if (self.inputs, self.tokens, self.steps, self.rate) == (3, 4, 2000, 0.1) else None
+        for target, (name, words) in enumerate(TARGETS.items()):
+            values = joined["apart"][:, -1, target]
+            error = values.std() / max(accepted - 1, 1) ** 0.5
+            row = Row(
+                theory=NAME,
+                quantity=f"1 - cosine to the {name}, d={d}",
+                value=float(values.mean()),
+                step=self.steps,
+                source=str(SOURCE),
+                note=f"{words}: mean over {accepted} accepted trials, standard error {error:.4f}",
+            )
+            if published is not None:
+                row["predicted"] = published[target]
+            yield row
+        yield Row(
+            theory=NAME,
+            quantity=f"share of accepted trials that share attention, d={d}",
+            value=float(joined["several"].mean()),
+            source=str(SOURCE),
+            note="several tokens of some input keep attention",
+        )
+
+    def draw(self, result: Result) -> "Figure":
+        """Distances at the end against the dimension, the share accepted, and distance against the attention that is left elsewhere."""
+        return multi_token(result)
+
+    @classmethod
+    def quick(cls) -> "MultiToken":
+        """One chunk of trials in four dimensions, a quarter of the steps: a second."""
+        return cls(dims=(4,), trials=150, steps=500, every=100)

@@ -1,0 +1,60 @@
+"""The figure of attention shared among several tokens."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....experiment import Result
+from ....plotting import COLOURS, axes, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = ("finite part and direction", "direction alone", "one token an input")
+TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"])
+KEYS = ("prediction", "direction", "one token")
+
+
+def multi_token(result: Result) -> "Figure":
+    """Distance of W to three predictions against the dimension, the share of trials accepted, and distance against leftover attention."""
+    a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
+    dims = [int(d) for d in a["dims"]]
+    published = {row["quantity"]: row["predicted"] for row in result.table if "predicted" in row}
+    with style():
+        figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.9)
+        shown = [at for at, count in enumerate(a["accepted"]) if count]
+        for target, (name, tint) in enumerate(zip(NAMES, TINTS)):
+            ends = [a[f"apart_{dims[at]}"][:, -1, target] for at in shown]
+            error = [end.std() / max(len(end) - 1, 1) ** 0.5 for end in ends]
+            left.errorbar([dims[at] for at in shown], [end.mean() for end in ends], error, color=tint, marker="o", label=name, capsize=2)
+            paper = [(d, published[key]) for d in dims if (key := f"1 - cosine to the {KEYS[target]}, d={d}") in published]
+            if paper:
+                left.plot(*zip(*paper), color=tint, linestyle=(0, (4, 3)), linewidth=1, marker="_", markersize=9)
+        if published:
+            left.plot([], [], color="black", linestyle=(0, (4, 3)), linewidth=1, marker="_", markersize=9, label="paper")
+        left.set_yscale("log")
+        left.set_ylim(top=left.get_ylim()[1] * 6)
+        left.set_xticks(dims)
+        left.set(title="1 - cosine of W to", xlabel="dimension d")
+        left.legend(loc="upper right", handlelength=1.8, borderaxespad=0.1)
+
+        places = np.arange(len(dims))
+        spread = np.abs(np.stack([a["low"], a["high"]]) - a["share"])
+        middle.bar(
+            places, a["share"], yerr=spread, color=COLOURS["attention_svm"], alpha=0.55, width=0.6, capsize=2, error_kw={"linewidth": 1}
+        )
+        for place, share, count in zip(places, a["high"], a["accepted"]):
+            middle.annotate(str(count), (place, share), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5)
+        middle.set_xticks(places, [str(d) for d in dims])
+        middle.set_ylim(top=1.15 * max(float(a["high"].max()), 1e-3))
+        middle.set(title="Share of trials accepted", xlabel="dimension d (number on top)")
+
+        for d, tint in zip(dims, (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduction"], COLOURS["crate"])):
+            apart, masked = a[f"apart_{d}"], a[f"masked_{d}"]
+            if len(masked):
+                right.scatter(np.maximum(masked, 1e-20), apart[:, -1, 0], s=6, color=tint, alpha=0.45, linewidths=0, label=f"d = {d}")
+        right.set_xscale("log")
+        right.set_yscale("log")
+        right.set(title="1 - cosine to the prediction", xlabel="most attention on a masked token")
+        right.legend(loc="upper left", handletextpad=0.1, borderaxespad=0.1)
+    return figure

@@ -52,12 +52,12 @@ def _ball_nuclear(generator: torch.Generator) -> Evidence:
 
 def _factors(generator: torch.Generator) -> Evidence:
     instance, _, nuclear = _draw(generator)
-    return _evidence(factored_path(instance, RADII, generator=generator, starts=2, steps=120), nuclear, 0.03)
+    return _evidence(factored_path(instance, RADII, generator=generator, starts=2, steps=120), nuclear, 0.01)
 
 
 def _factors_frobenius(generator: torch.Generator) -> Evidence:
     instance, frobenius, _ = _draw(generator)
-    return _evidence(factored_path(instance, RADII, generator=generator, starts=2, steps=120), frobenius, 0.03)
+    return _evidence(factored_path(instance, RADII, generator=generator, starts=2, steps=120), frobenius, 0.01)
 
 
 ASSUMPTIONS = (

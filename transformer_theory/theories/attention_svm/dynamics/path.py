@@ -7,8 +7,8 @@ If the optimal tokens are unique and can be selected, :math:`W_R / R` tends to t
 
 The problem is not convex: descent from a random start can end at other tokens. So it is solved from many starts, and followed from small
 balls to large ones (for small R the loss is nearly linear, and any start does); both shares of success are reported. Steps are normalised
-and projected onto the ball, and a step is kept only if the loss above its infimum falls, which :func:`~.polyak.log_excess_loss` decides
-however small that is.
+and projected onto the ball, with momentum, and a step is kept only if the loss above its infimum falls, which
+:func:`~.polyak.log_excess_loss` decides however small that is.
 
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin` on regularisation paths.
 """
@@ -25,6 +25,8 @@ from ..problem import Instance
 from .descent import check_steps, descent_direction
 from .losses import LOGISTIC, Loss
 from .polyak import log_excess_loss
+
+MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
@@ -129,22 +131,24 @@ def _follow(
 
 
 def _descend(batch: Instance, parameters: Tensor, push: Push, norm: float, steps: int, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Projected normalised descent with a step of its own for each start: longer after success, shorter after failure."""
+    """Projected normalised descent with momentum, which follows narrow valleys; each start has its own step, longer after success, shorter
+    and without momentum after failure."""
 
     def size(V: Tensor) -> Tensor:
         return torch.linalg.vector_norm(V, dim=(-2, -1), keepdim=True).clamp(min=1e-300)
 
     parameters = parameters * (norm / size(parameters))
     W, up = push(batch, parameters)
-    excess, rate = log_excess_loss(batch, W, loss=loss), parameters.new_full((len(parameters), 1, 1), 0.3)
+    excess, rate, drift = log_excess_loss(batch, W, loss=loss), parameters.new_full((len(parameters), 1, 1), 0.3), parameters * 0
     for _ in range(steps):
-        tried = parameters + up * (rate * norm / size(up))
+        tried = parameters + MOMENTUM * drift + up * (rate * norm / size(up))
         tried = tried * (norm / size(tried)).clamp(max=1.0)
         new_W, new_up = push(batch, tried)
         new_excess = log_excess_loss(batch, new_W, loss=loss)
         better = (new_excess < excess)[:, None, None]
+        drift = torch.where(better, tried - parameters, 0.0)
+        rate = (rate * torch.where(better, 1.1, 0.5)).clamp(1e-9, 10.0)
         parameters, W, up = (torch.where(better, new, old) for new, old in ((tried, parameters), (new_W, W), (new_up, up)))
         excess = torch.where(better.flatten(), new_excess, excess)
-        rate = (rate * torch.where(better, 1.5, 0.4)).clamp(1e-9, 10.0)
     residual = 1 - (parameters * up).sum((-2, -1)) / (size(parameters) * size(up)).flatten()
     return parameters, W, excess, residual

@@ -3,7 +3,7 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from . import descent, factored, feasibility, joint, prompt, regularisation_path, sequences
+from . import descent, factored, feasibility, joint, multi_token, prompt, regularisation_path, sequences, solvers
 
 CLAIMS = (
     *descent.CLAIMS,
@@ -13,6 +13,8 @@ CLAIMS = (
     *regularisation_path.CLAIMS,
     *sequences.CLAIMS,
     *feasibility.CLAIMS,
+    *multi_token.CLAIMS,
+    *solvers.CLAIMS,
 )
 
 __all__ = ["CLAIMS"]

@@ -14,6 +14,7 @@ from ....rows import Arrays, Row
 from ..builders import constraints
 from ..dynamics import HeadInstance, random_start, relu_head, trajectory
 from ..figures import multi_token
+from ..sharing import HIGH, LOW, least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
 from .shares import clopper_pearson
 
@@ -25,6 +26,7 @@ SOURCE = Source("tarzanagh2023transformers")
 TARGETS = {"prediction": "finite part and direction", "direction": "direction alone", "one token": "max-margin of the top tokens"}
 PUBLISHED = {4: (0.034, 0.07, 0.155), 6: (0.017, 0.043, 0.14), 8: (0.011, 0.015, 0.135), 10: (0.0055, 0.0085, 0.12)}  # read off the figure
 UNIT = torch.finfo(torch.float64).eps
+PUSH = 1e-3  # gains are of order one
 CHUNK = 500  # trials that descend together
 
 
@@ -53,34 +55,32 @@ def descend(
 
     Returns:
         ``tried`` [1], the number of trials; for each of k accepted ones ``apart`` [k, checkpoints, 3], the cosine distances of W to the
-        three targets, ``masked`` [k], the most attention that a token outside the sets gets, and ``several`` [k], whether any input shares
-        its attention.
+        three targets, ``masked`` [k], the most attention that a token outside the sets gets, ``several`` [k], whether any input shares its
+        attention, and ``pushed`` [k], whether the head pushes every such token away.
     """
     instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
     begin = random_start(instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start))
     states = list(trajectory(instance, begin, at=range(every, steps + 1, every), rate=rate, eps=eps))
     attention = instance.attention(states[-1].W)
-    low, high = 1e-6, 1e-3
-    between = ((attention > low) & (attention <= high)).flatten(1).any(-1)
-    clear = (~between & (attention <= low).flatten(1).any(-1)).nonzero().squeeze(-1)
-    empty = np.zeros((0, len(states), len(TARGETS)))
+    clear, tried = settled(attention).nonzero().squeeze(-1), np.array([len(attention)])
     if not len(clear):
-        return {"tried": np.array([len(between)]), "apart": empty, "masked": np.zeros(0), "several": np.zeros(0, dtype=bool)}
+        empty = {name: np.zeros(0, dtype=bool) for name in ("masked", "several", "pushed")}
+        return {"tried": tried, "apart": np.zeros((0, len(states), len(TARGETS)))} | empty
     x, z, s = instance.tokens[clear], instance.query[clear], attention[clear]
-    general, single = generalised_max_margins(x, z, s, threshold=high), frobenius_max_margins(constraints(x, z, s.argmax(-1)))
+    general, single = generalised_max_margins(x, z, s, threshold=HIGH), frobenius_max_margins(constraints(x, z, s.argmax(-1)))
     solved = general.direction.solved & general.finite.solved & single.solved  # pyright: ignore[reportAttributeAccessIssue]
     apart = []
     for state in states:
         W = state.W[clear]
         targets = (general.predict(W), general.direction.W, single.W)
         apart.append(torch.stack([1 - cosine(W[solved], target[solved], dim=(-2, -1)) for target in targets], -1))
-    masked = s.masked_fill(s > low, 0.0).flatten(1).amax(-1)
-    several = ((s > high).sum(-1) > 1).any(-1)
+    kept = clear[solved]
     return {
-        "tried": np.array([len(between)]),
+        "tried": tried,
         "apart": torch.stack(apart, 1).numpy(),
-        "masked": masked[solved].numpy(),
-        "several": several[solved].numpy(),
+        "masked": s[solved].masked_fill(s[solved] > LOW, 0.0).flatten(1).amax(-1).numpy(),
+        "several": shared(attention[kept]).numpy(),
+        "pushed": (least_push(instance, states[-1].W)[kept] > PUSH).numpy(),
     }
 
 
@@ -91,7 +91,8 @@ class MultiToken(Experiment):
     Attention may stay on several tokens of an input. The prediction is then a finite part plus a multiple of a direction; beside it stand
     the direction alone, and the max-margin solution that puts each input's top token above all others. A trial counts only if it has
     settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. Few do, ever fewer in more dimensions: the
-    share is shown. ``eps`` is added to the gradient's norm as published; 0 is exact, and goes further.
+    share is shown. The prediction fails where a masked token is one that the head does not push away (it is flat there): those trials are
+    drawn apart. ``eps`` is added to the gradient's norm as published; 0 is exact, and goes further.
     """
 
     dims: tuple[int, ...] = (4, 6, 8, 10)
@@ -121,7 +122,7 @@ class MultiToken(Experiment):
             joined = {name: np.concatenate([part[name] for part in mine]) for name in mine[0]}
             accepted.append(len(joined["apart"]))
             tried.append(int(joined["tried"].sum()))
-            stored |= {f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several")}
+            stored |= {f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several", "pushed")}
             yield from self._rows(d, joined, accepted[-1], tried[-1])
         low, high = clopper_pearson(accepted, tried)
         share = np.array(accepted) / np.array(tried)
@@ -147,13 +148,17 @@ class MultiToken(Experiment):
             if published is not None:
                 row["predicted"] = published[target]
             yield row
-        yield Row(
-            theory=NAME,
-            quantity=f"share of accepted trials that share attention, d={d}",
-            value=float(joined["several"].mean()),
-            source=str(SOURCE),
-            note="several tokens of some input keep attention",
-        )
+        pushed, ends = joined["pushed"], joined["apart"][:, -1, 0]
+        for name, value, note in (
+            ("share of accepted trials that share attention", joined["several"].mean(), "several tokens of some input keep attention"),
+            ("share of accepted trials in which every masked token is pushed away", pushed.mean(), "the head is not flat at any of them"),
+        ):
+            yield Row(theory=NAME, quantity=f"{name}, d={d}", value=float(value), source=str(SOURCE), note=note)
+        for name, which in (("pushed away", pushed), ("not all pushed away", ~pushed)):
+            if which.any():
+                quantity = f"median of 1 - cosine to the prediction, masked tokens {name}, d={d}"
+                note = f"{int(which.sum())} trials"
+                yield Row(theory=NAME, quantity=quantity, value=float(np.median(ends[which])), source=str(SOURCE), note=note)
 
     def draw(self, result: Result) -> "Figure":
         """Distances at the end against the dimension, the share accepted, and distance against the attention that is left elsewhere."""
@@ -161,5 +166,5 @@ class MultiToken(Experiment):
 
     @classmethod
     def quick(cls) -> "MultiToken":
-        """One chunk of trials in four dimensions, a quarter of the steps: a second."""
-        return cls(dims=(4,), trials=150, steps=500, every=100)
+        """Few trials in four dimensions, a fifth of the steps: a second."""
+        return cls(dims=(4,), trials=120, steps=400, every=100)

@@ -46,15 +46,19 @@ def multi_token(result: Result) -> "Figure":
         for place, share, count in zip(places, a["high"], a["accepted"]):
             middle.annotate(str(count), (place, share), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5)
         middle.set_xticks(places, [str(d) for d in dims])
+        middle.set_xlim(-0.6, len(dims) - 0.4)
         middle.set_ylim(top=1.15 * max(float(a["high"].max()), 1e-3))
         middle.set(title="Share of trials accepted", xlabel="dimension d (number on top)")
 
         for d, tint in zip(dims, (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduction"], COLOURS["crate"])):
-            apart, masked = a[f"apart_{d}"], a[f"masked_{d}"]
+            ends, masked, pushed = a[f"apart_{d}"][:, -1, 0], np.maximum(a[f"masked_{d}"], 1e-20), a[f"pushed_{d}"]
             if len(masked):
-                right.scatter(np.maximum(masked, 1e-20), apart[:, -1, 0], s=6, color=tint, alpha=0.45, linewidths=0, label=f"d = {d}")
+                right.scatter(masked[pushed], ends[pushed], s=6, color=tint, alpha=0.55, linewidths=0, label=f"d = {d}")
+                right.scatter(masked[~pushed], ends[~pushed], s=7, color=tint, alpha=0.55, linewidths=0.7, marker="x")
+        right.scatter([], [], s=9, color="black", linewidths=0.7, marker="x", label="flat head there")
         right.set_xscale("log")
         right.set_yscale("log")
+        right.set_ylim(top=right.get_ylim()[1] * 12)
         right.set(title="1 - cosine to the prediction", xlabel="most attention on a masked token")
-        right.legend(loc="upper left", handletextpad=0.1, borderaxespad=0.1)
+        right.legend(loc="upper left", ncols=2, handletextpad=0.1, borderaxespad=0.1, columnspacing=1)
     return figure

@@ -3,7 +3,8 @@ Gradient descent finds a support vector machine
 ===============================================
 
 One attention head, trained by normalised gradient descent on random tokens, turns towards the max-margin direction of the tokens
-that it selects: in the Frobenius norm, not in the nuclear norm. A head with random weights has a direction too, so there is a null.
+that it selects: in the Frobenius norm if W is trained, in the nuclear norm if the factors of W = K Q^T are. A head with random weights has
+a direction too, so there is a null.
 """
 
 import torch
@@ -36,6 +37,15 @@ optimal = attention_svm.locally_optimal(instance.scores, selected, constraints, 
 print("every selected token scores above its neighbours:", bool(optimal.all()))
 
 # %%
+# The factors, trained on the same data with the penalty of the published runs, go to the nuclear solution of the tokens that they select.
+
+smallest = torch.finfo(torch.float64).eps
+factors = attention_svm.random_factors(instance, generator=generator)
+factored = list(attention_svm.trajectory(instance, factors, at=steps, eps=smallest, penalty=smallest))
+pairs = attention_svm.constraints(instance.tokens, instance.query, instance.selected(factored[-1].W))
+targets = attention_svm.frobenius_max_margin(pairs), attention_svm.nuclear_max_margin(pairs)
+
+# %%
 # A selection that no matrix can make comes with a proof.
 
 narrow = attention_svm.cross_attention(inputs=12, tokens=6, dim=3, generator=generator)
@@ -46,16 +56,20 @@ except attention_svm.Infeasible as error:
     print(error)
 
 # %%
-# Cosine to both solutions beside the null, and the attention at the end.
+# Cosine to both solutions beside the null of W, and the attention of W at the end.
 
 read = attention_svm.alignment(end.W, instance.tokens, instance.query, generator=generator, draws=8)
 with style():
-    figure, (left, right) = axes(1, 2)
-    line(left, steps, [float(cosine(s.W, frobenius.W)) for s in states], name="attention_svm", label="Frobenius")
-    line(left, steps, [float(cosine(s.W, nuclear.W)) for s in states], name="scan_snap", label="nuclear")
+    figure, (left, middle, right) = axes(1, 3, width=9.5)
+    for ax, run, (to_frobenius, to_nuclear), title in (
+        (left, states, (frobenius, nuclear), "W: cosine to the solution"),
+        (middle, factored, targets, "K and Q: cosine to the solution"),
+    ):
+        line(ax, steps, [float(cosine(s.W, to_frobenius.W)) for s in run], name="attention_svm", label="Frobenius")
+        line(ax, steps, [float(cosine(s.W, to_nuclear.W)) for s in run], name="scan_snap", label="nuclear")
+        ax.set(title=title, xlabel="step", ylim=(-0.3, 1.05))
+        ax.legend(loc="lower right")
     null_band(left, read.null)
-    left.set(title="Cosine of W to the max-margin solution", xlabel="step")
-    left.legend(loc="lower right")
     heatmap(right, instance.attention(end.W), "attention", vmin=0, vmax=1, cmap="Blues")
     right.scatter(instance.optimal(), range(6), s=22, facecolors="none", edgecolors="#D55E00")
     right.set(title="Attention (best token ringed)", xlabel="token", ylabel="input")

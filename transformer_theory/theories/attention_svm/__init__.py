@@ -6,7 +6,7 @@ r"""Attention as a support vector machine: where gradient descent sends the atte
 
 :mod:`.constraint_set` the one form of every problem · :mod:`.builders` the constraints of each kind of attention · :mod:`.problem`
 training problems and samplers · :mod:`.solvers` the max-margin problems, :mod:`.solution` their answer · :mod:`.dynamics` descent ·
-:mod:`.selection` local optimality · :mod:`.alignment` any trained head · :mod:`.measure` real data · :mod:`.claims` ·
+:mod:`.selection` local optimality, :mod:`.sharing` attention on several tokens · :mod:`.alignment` any trained head · :mod:`.measure` real data · :mod:`.claims` ·
 :mod:`.experiments` · :mod:`.figures`
 """
 
@@ -67,6 +67,7 @@ from .experiments import (
     LocalConvergence,
     LossComparison,
     MultiInput,
+    MultiToken,
     ProbabilityMap,
     Sequences,
     SingleInput,
@@ -74,8 +75,9 @@ from .experiments import (
 )
 from .feasibility import Construction, construct
 from .figures import draw
-from .graph import PriorityGraph, finite_part, next_token_instance, priority_graph
+from .graph import PriorityGraph, priority_graph
 from .measure import ANSWER, predict_and_measure
+from .next_token import finite_part, next_token_instance
 from .problem import (
     Instance,
     cross_attention,
@@ -96,6 +98,7 @@ from .solvers import (
     generalised_max_margin,
     generalised_max_margins,
     nuclear_max_margin,
+    nuclear_max_margins,
 )
 
 THEORY = Theory(
@@ -156,6 +159,7 @@ __all__ = [
     "MaxMargin",
     "MaxMargins",
     "MultiInput",
+    "MultiToken",
     "NotConverged",
     "PriorityGraph",
     "ProbabilityMap",
@@ -200,6 +204,7 @@ __all__ = [
     "next_token_instance",
     "normalised_descent",
     "nuclear_max_margin",
+    "nuclear_max_margins",
     "plain_descent",
     "polyak_descent",
     "predict_and_measure",

@@ -7,7 +7,7 @@ Source: :cite:t:`tarzanagh2023transformers`.
 from .frobenius import FEW, frobenius_max_margin, multipliers_of
 from .frobenius_batched import frobenius_max_margins
 from .generalised import Generalised, generalised_max_margin, generalised_max_margins
-from .nuclear import nuclear_max_margin
+from .nuclear import nuclear_max_margin, nuclear_max_margins
 
 __all__ = [
     "FEW",
@@ -18,4 +18,5 @@ __all__ = [
     "generalised_max_margins",
     "multipliers_of",
     "nuclear_max_margin",
+    "nuclear_max_margins",
 ]

@@ -1,0 +1,44 @@
+r"""Max-margin problems in any norm by a general interior-point solver (Clarabel, through cvxpy), one at a time, for small sizes.
+
+Source: the problem is (Att-SVM) of :cite:t:`tarzanagh2023transformers` with another norm; cvxpy: :cite:t:`diamond2016cvxpy`.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+TIGHT = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas", "tol_ktratio"), 1e-11)
+
+
+def conic(
+    difference: np.ndarray, query: np.ndarray, rhs: np.ndarray, free: np.ndarray, norm: Callable[[Any], Any]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """W and multipliers of ``min norm(W)``, unchecked; None if the solver stops without a point.
+
+    Args:
+        difference, query: ``[m, d_x]`` and ``[m, d_z]``.
+        rhs: ``[m]``; of the order of the margins of a W of norm one.
+        free: the equations, ``[m]``.
+        norm: a convex function of a cvxpy variable ``[d_x, d_z]``.
+    """
+    import cvxpy as cp
+
+    W = cp.Variable((difference.shape[1], query.shape[1]))
+    margins: Any = cp.sum(cp.multiply(difference @ W, query), axis=1)
+    held: list[Any] = [margins[~free] >= rhs[~free]] if not free.all() else []
+    held += [margins[free] == rhs[free]] if free.any() else []
+    problem = cp.Problem(cp.Minimize(norm(W)), held)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it may be inaccurate is for the caller to find
+        try:
+            problem.solve(solver="CLARABEL", **TIGHT)
+        except cp.SolverError:
+            return None
+    if W.value is None:
+        return None
+    multipliers = np.zeros(len(rhs))
+    for constraint, where, sign in zip(held, [~free] * (not free.all()) + [free], (1, -1) if not free.all() else (-1,)):
+        multipliers[where] = sign * constraint.dual_value  # an equation's multiplier counts against the objective in cvxpy
+    return np.asarray(W.value), multipliers

@@ -1,0 +1,80 @@
+"""The local-convergence figure: the published numbers on the published problems, and what is drawn and stored."""
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.linalg import cosine
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm.experiments.local_convergence import PUBLISHED, LocalConvergence
+
+
+@pytest.fixture(scope="module")
+def result():
+    return LocalConvergence().run()
+
+
+def value(result, quantity: str, step: int) -> float:
+    (row,) = result.select(quantity=quantity, step=step)
+    assert row["value"] is not None
+    return row["value"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "step", "number", "within"),
+    [
+        ("cosine to the frobenius solution, descent on W", 1000, 0.989, 0.003),
+        ("cosine to the nuclear solution, descent on W", 1000, 0.858, 0.02),
+        ("cosine to the frobenius solution, descent on W", 2000, 0.998, 0.001),
+        ("cosine to the nuclear solution, descent on K and Q", 1000, 0.991, 0.003),
+        ("cosine to the nuclear solution, descent on K and Q", 2000, 0.9964, 0.001),
+        ("cosine to the frobenius solution, descent on K and Q", 1000, 0.852, 0.01),
+        ("cosine to the nuclear solution, descent on K and Q without penalty", 1000, 0.977, 0.004),
+        ("largest attention weight, descent on W", 0, 0.16, 0.005),
+        ("largest attention weight, descent on W", 100, 0.73, 0.02),
+        ("largest attention weight, descent on W", 200, 0.97, 0.02),
+        ("largest attention weight, descent on K and Q", 90, 1.0, 0.01),
+        ("share of trials that select every best token, descent on W", 2000, 0.74, 0.05),
+    ],
+)
+def test_the_published_numbers(result, quantity, step, number, within):
+    """The starts are not the published ones, so means over 100 trials agree to their own spread."""
+    assert value(result, quantity, step) == pytest.approx(number, abs=within)
+
+
+def test_factors_go_to_the_nuclear_solution_in_nearly_every_trial(result):
+    at = result.arrays["attention_svm/steps"].tolist().index(1000)
+    cosines = result.arrays["attention_svm/KQ_nuclear"][:, at]
+    assert np.nanmedian(cosines) == pytest.approx(0.9967, abs=0.001)
+    assert (cosines > result.arrays["attention_svm/KQ_frobenius"][:, at]).mean() > 0.98
+
+
+def test_every_trial_has_its_solutions(result):
+    for run in ("W", "KQ", "KQ_free"):
+        for norm in ("frobenius", "nuclear"):
+            assert np.isfinite(result.arrays[f"attention_svm/{run}_{norm}"]).all(-1).mean() >= 0.99
+
+
+def test_a_stored_curve_is_that_of_a_single_run(result):
+    """One trial alone, with the start that the batch gave it, and solvers of single problems."""
+    generator = torch.Generator().manual_seed(0)
+    batch = room.published_instances(range(100), inputs=6, tokens=8, dim=10)
+    begin, one = room.random_start(batch, generator=generator), room.published_instance(17, inputs=6, tokens=8, dim=10)
+    end = room.normalised_descent(one, room.start(one, W=begin.W[17]), steps=2000).W
+    pairs = room.constraints(one.tokens, one.query, one.selected(end))
+    for norm, solve in (("frobenius", room.frobenius_max_margin), ("nuclear", room.nuclear_max_margin)):
+        assert result.arrays[f"attention_svm/W_{norm}"][17, -1] == pytest.approx(float(cosine(end, solve(pairs).W)), abs=1e-6)
+
+
+def test_the_figure_marks_the_published_numbers(result):
+    attention, whole, factors = LocalConvergence().draw(result).axes
+    crosses = []
+    for line in (line for ax in (attention, whole, factors) for line in ax.lines if line.get_marker() == "x"):
+        crosses += list(zip(np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()))
+    assert sorted(crosses) == sorted((step, number) for (_, _, step), number in PUBLISHED.items())
+    assert "released code" in factors.get_legend_handles_labels()[1]
+
+
+def test_other_settings_are_not_held_against_the_paper():
+    result = LocalConvergence(trials=3, steps=100, dim=8).run()
+    assert not any("predicted" in row for row in result.table)

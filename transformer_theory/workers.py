@@ -28,15 +28,17 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
     from joblib import Parallel, delayed
 
     settings = list(settings)
+    shown = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
+    varied = [name for name in dict(*shown[:1]) if len({setting.get(name) for setting in shown}) > 1]
     results, last = [], time.monotonic()
     # the annotation of joblib knows nothing of return_as
     stream: Any = Parallel(return_as="generator")(delayed(_alone)(function, setting) for setting in settings)
-    for setting, result in zip(settings, stream):
+    for setting, result in zip(shown, stream):
         results.append(result)
         if time.monotonic() - last > 1 or len(results) == len(settings):  # a line a second is enough
             last = time.monotonic()
-            shown = ", ".join(f"{name}={value}" for name, value in setting.items() if isinstance(value, str | int | float))
-            tell(f"{len(results)} of {len(settings)} settings{f' ({shown})' if shown else ''}")
+            where = ", ".join(f"{name}={setting.get(name)}" for name in varied)
+            tell(f"{len(results)} of {len(settings)} settings{f' ({where})' if where else ''}")
     return results
 
 

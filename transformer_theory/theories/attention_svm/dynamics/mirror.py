@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .descent import check_steps
-from .gradient import Gradient
+from .descent import check_steps, descent_direction
 from .losses import LOGISTIC, Loss
 from .states import State, check_state
 
@@ -41,15 +40,14 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         raise ValueError(f"power must be larger than 1 (the potential is strictly convex then), got {power}")
     check_steps(steps, rate)
     check_state(instance, state)
-    data, W = Gradient(instance, loss), state.W.reshape(-1, *state.W.shape[-2:])
+    W = state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):
-        P, _ = data.pulled(data.logits(data.query @ W.mT))
-        M = P.mT @ data.query
+        M, _ = descent_direction(instance, W, loss=loss)
         size = torch.linalg.vector_norm(M, ord=power / (power - 1), dim=(-2, -1), keepdim=True)
         dual = dual + M * (rate / size.clamp(min=1e-300))
         W = signed_power(dual, 1 / (power - 1))
-    return State(W.reshape(state.W.shape), state.step + steps)
+    return State(W, state.step + steps)
 
 
 def signed_power(W: Float[Tensor, "*any d d_z"], power: float) -> Float[Tensor, "*any d d_z"]:

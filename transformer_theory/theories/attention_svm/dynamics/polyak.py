@@ -4,7 +4,7 @@ r"""Descent with the Polyak step, and the loss above its infimum without cancell
     \qquad L_\star = \frac1n \sum_i \ell(\max_t \gamma_{i,t}),
 
 the infimum of the loss if the optimal tokens can be selected. Far out, loss and gradient fall alike, so that the step has a length of
-about :math:`\|W_{mm}\|_F`: longer or shorter than a normalised step, as the data ask.
+:math:`\|W_{mm}\|_F` or a little less: longer or shorter than a normalised step, as the data ask.
 
 :math:`L - L_\star` is a difference of nearly equal numbers, far below the rounding error of L once attention is sharp. Here it is
 

@@ -1,0 +1,136 @@
+"""Other geometries and other step lengths: mirror descent in an entrywise norm, and the Polyak step."""
+
+import cvxpy as cp
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.linalg import cosine
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm.dynamics.losses import EXPONENTIAL, LINEAR, LOGISTIC
+
+
+def instance(seed: int = 0, trials: int | None = None) -> room.Instance:
+    return room.equal_distractors(inputs=2, tokens=4, dim=4, generator=torch.Generator().manual_seed(seed), trials=trials)
+
+
+def loss_at(problem: room.Instance, W: torch.Tensor, loss) -> torch.Tensor:
+    return loss.value((problem.attention(W) * problem.scores).sum(-1)).mean(-1)
+
+
+def gradient(problem: room.Instance, W: torch.Tensor, loss) -> torch.Tensor:
+    V = W.clone().requires_grad_()
+    return torch.autograd.grad(loss_at(problem, V, loss).sum(), V)[0]
+
+
+def weights(*trials: int) -> torch.Tensor:
+    return torch.randn(*trials, 4, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("power", [1.75, 2.0, 3.0])
+@pytest.mark.parametrize("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
+def test_one_mirror_step_by_the_definition(power, loss):
+    problem, W = instance(trials=3), weights(3)
+    g = gradient(problem, W, loss)
+    size = (g.abs() ** (power / (power - 1))).sum((-2, -1), keepdim=True) ** ((power - 1) / power)
+    after = room.mirror_descent(problem, room.start(problem, W=W), power=power, steps=1, rate=0.2, loss=loss).W
+    dual = W.sign() * W.abs() ** (power - 1) - 0.2 * g / size  # the gradient of the potential, before and after
+    assert_close(after.sign() * after.abs() ** (power - 1), dual, atol=1e-12, rtol=1e-12)
+
+
+def test_power_two_is_normalised_descent():
+    problem = instance(trials=3)
+    mirror = room.mirror_descent(problem, room.start(problem, W=weights(3)), power=2.0, steps=50)
+    assert_close(mirror.W, room.normalised_descent(problem, room.start(problem, W=weights(3)), steps=50).W, atol=1e-11, rtol=0)
+    assert mirror.step == 50
+
+
+@pytest.mark.parametrize("power", [1.75, 3.0])
+def test_mirror_descent_goes_to_the_solution_of_its_own_norm(power):
+    problem = instance(3)
+    pairs = room.constraints(problem.tokens, problem.query, problem.optimal())
+    W = cp.Variable((4, 4))
+    D, Z = pairs.difference.numpy(), pairs.query.numpy()
+    cp.Problem(cp.Minimize(cp.pnorm(cp.vec(W, order="C"), power)), [cp.sum(cp.multiply(D @ W, Z), axis=1) >= 1]).solve(solver=cp.CLARABEL)
+    target, frobenius = torch.from_numpy(W.value), room.frobenius_max_margin(pairs).W
+    rate = 20.0 if power > 2 else 0.3
+    end = room.mirror_descent(problem, room.start(problem), power=power, steps=2000, rate=rate)
+    distance = 1 - float(cosine(end.W, target))
+    assert distance < 1e-3
+    assert distance < 0.1 * (1 - float(cosine(end.W, frobenius)))
+    divergences = [float(room.bregman_divergence(goal, end.W, power=power)) for goal in (target, frobenius)]
+    assert 0 <= divergences[0] < 0.1 * divergences[1]
+
+
+@pytest.mark.parametrize("power", [1.5, 2.0, 4.0])
+def test_the_divergence_by_its_definition(power):
+    A, B = weights(2)
+    A, B = (V / (V.abs() ** power).sum() ** (1 / power) for V in (A, B))
+    potential = [(V.abs() ** power).sum() / power for V in (A, B)]
+    slope = B.sign() * B.abs() ** (power - 1)
+    expected = potential[0] - potential[1] - (slope * (A - B)).sum()
+    assert_close(room.bregman_divergence(3 * A, 5 * B, power=power), expected)
+    assert abs(float(room.bregman_divergence(B, 2 * B, power=power))) < 1e-15
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
+def test_one_polyak_step_by_the_definition(loss):
+    problem, W = instance(trials=3), weights(3)
+    g = gradient(problem, W, loss)
+    least = loss.value(problem.scores.amax(-1)).mean(-1)
+    step = (loss_at(problem, W, loss) - least) / (g**2).sum((-2, -1))
+    after = room.polyak_descent(problem, room.start(problem, W=W), steps=1, rate=0.5, longest=1e9, loss=loss).W
+    assert_close(after, W - 0.5 * step[:, None, None] * g, atol=1e-12, rtol=1e-10)
+
+
+def test_polyak_steps_are_at_most_as_long_as_the_max_margin_solution():
+    """There loss and gradient are sums over the nearest tokens, and no mean of their constraints is shorter than 1 / |W_mm|."""
+    problem = instance(1)
+    target = room.frobenius_max_margin(room.constraints(problem.tokens, problem.query, problem.optimal()))
+    far = room.polyak_descent(problem, room.start(problem), steps=500)
+    step = room.polyak_descent(problem, far, steps=1).W - far.W
+    assert 0.5 * target.norm < float(step.norm()) < target.norm * (1 + 1e-9)
+    assert 1 - float(cosine(far.W, target.W)) < 1e-5
+    assert far.W.norm() > 300 * target.norm  # the gradient is e^-300 there
+
+
+def test_both_get_there_sooner_than_constant_steps():
+    problem = instance(2)
+    goal = room.frobenius_max_margin(room.constraints(problem.tokens, problem.query, problem.optimal())).W
+    begin = room.start(problem)
+    ends = [descend(problem, begin, steps=300).W for descend in (room.plain_descent, room.normalised_descent, room.polyak_descent)]
+    plain, normalised, polyak = (1 - float(cosine(W, goal)) for W in ends)
+    assert normalised < 0.5 * plain
+    assert polyak < 0.1 * normalised
+
+
+def test_no_step_is_longer_than_asked():
+    """At a saddle the loss stays above its infimum while the gradient is zero."""
+    one = torch.eye(2, dtype=torch.float64)
+    problem = room.Instance(torch.stack([one, one[[1, 0]]]), torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0]] * 2).double())
+    W = torch.tensor([[1e-9], [0.0]], dtype=torch.float64)
+    assert torch.isfinite(room.polyak_descent(problem, room.start(problem, W=W), steps=30).W).all()
+    state = room.start(problem, W=W)
+    assert float((room.polyak_descent(problem, state, steps=1, longest=0.25).W - W).norm()) <= 0.25 + 1e-12
+
+
+@pytest.mark.parametrize("descend", [lambda *a, **k: room.mirror_descent(*a, power=3.0, **k), room.polyak_descent])
+def test_a_run_can_be_stopped_and_continued(descend):
+    problem, begin = instance(trials=2), room.start(instance(trials=2), W=weights(2))
+    whole = descend(problem, begin, steps=20)
+    halves = descend(problem, descend(problem, begin, steps=8), steps=12)
+    assert_close(whole.W, halves.W, atol=1e-10, rtol=1e-10)
+    assert whole.step == halves.step == 20
+
+
+def test_bad_input_is_refused():
+    problem = instance()
+    with pytest.raises(ValueError, match="power must be larger than 1"):
+        room.mirror_descent(problem, room.start(problem), power=1.0, steps=1)
+    with pytest.raises(ValueError, match="longest must be positive"):
+        room.polyak_descent(problem, room.start(problem), steps=1, longest=0.0)
+    with pytest.raises(ValueError, match="W must be float64"):
+        room.polyak_descent(problem, room.State(torch.zeros(3, 3, dtype=torch.float64)), steps=1)
+    for descend in (room.polyak_descent, lambda *a, **k: room.mirror_descent(*a, power=2.0, **k)):
+        with pytest.raises(ValueError, match="steps must be at least 0"):
+            descend(problem, room.start(problem), steps=-1)

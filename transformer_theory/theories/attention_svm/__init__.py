@@ -5,9 +5,10 @@ r"""Attention as a support vector machine: where gradient descent sends the atte
     nuclear_max_margin(c).W                       # where descent on W = K Q^T goes
 
 :mod:`.constraint_set` the one form of every problem · :mod:`.builders` the constraints of each kind of attention · :mod:`.problem`
-training problems and samplers · :mod:`.solvers` the max-margin problems, :mod:`.solution` their answer · :mod:`.dynamics` descent ·
-:mod:`.selection` local optimality, :mod:`.sharing` attention on several tokens · :mod:`.alignment` any trained head · :mod:`.measure` real data · :mod:`.claims` ·
-:mod:`.experiments` · :mod:`.figures`
+training problems and samplers, :mod:`.sequences` with many queries an input, :mod:`.next_token` of next tokens and their :mod:`.graph` ·
+:mod:`.solvers` the max-margin problems, :mod:`.solution` their answer, :mod:`.feasibility` without them · :mod:`.dynamics` descent ·
+:mod:`.selection` local optimality, :mod:`.sharing` attention on several tokens · :mod:`.alignment` any trained head ·
+:mod:`.analysis` anyone's data, :mod:`.measure` labelled data · :mod:`.claims` · :mod:`.experiments` · :mod:`.figures`
 """
 
 from ...citations import Source
@@ -63,6 +64,7 @@ from .dynamics import (
 from .experiments import (
     EXPERIMENTS,
     GlobalConvergence,
+    Graph,
     Joint,
     LocalConvergence,
     LossComparison,
@@ -77,7 +79,7 @@ from .feasibility import Construction, construct
 from .figures import draw
 from .graph import PriorityGraph, priority_graph
 from .measure import ANSWER, predict_and_measure
-from .next_token import finite_part, next_token_instance
+from .next_token import LOG, finite_part, next_token_instance, random_sequences
 from .problem import (
     Instance,
     cross_attention,
@@ -97,8 +99,12 @@ from .solvers import (
     frobenius_max_margins,
     generalised_max_margin,
     generalised_max_margins,
+    lp_max_margin,
     nuclear_max_margin,
     nuclear_max_margins,
+    official_rank,
+    rank,
+    spectral_max_margin,
 )
 
 THEORY = Theory(
@@ -113,7 +119,12 @@ THEORY = Theory(
         r"For the factors of $W = K Q^\top$ the nuclear norm takes the place of the Frobenius norm: proven for the regularisation path "
         r"(loss minimised within a growing ball), observed for descent."
     ),
-    sources=(Source("tarzanagh2023transformers"), Source("tarzanagh2023maxmargin"), Source("vasudeva2025implicit")),
+    sources=(
+        Source("tarzanagh2023transformers"),
+        Source("tarzanagh2023maxmargin"),
+        Source("vasudeva2025implicit"),
+        Source("li2024mechanics"),
+    ),
     assumptions=(
         "One attention head with a fixed linear head on its output, trained alone by gradient descent with a decreasing smooth loss.",
         "The selected tokens can be separated from the others of their inputs by some $W$ (feasible).",
@@ -135,6 +146,7 @@ __all__ = [
     "EXPERIMENTS",
     "EXPONENTIAL",
     "LINEAR",
+    "LOG",
     "LOGISTIC",
     "THEORY",
     "Alignment",
@@ -146,6 +158,7 @@ __all__ = [
     "Farkas",
     "Generalised",
     "GlobalConvergence",
+    "Graph",
     "HeadInstance",
     "Infeasible",
     "Instance",
@@ -197,6 +210,7 @@ __all__ = [
     "load",
     "locally_optimal",
     "log_excess_loss",
+    "lp_max_margin",
     "mirror_descent",
     "multi_token",
     "neighbour_gap",
@@ -205,6 +219,7 @@ __all__ = [
     "normalised_descent",
     "nuclear_max_margin",
     "nuclear_max_margins",
+    "official_rank",
     "plain_descent",
     "polyak_descent",
     "predict_and_measure",
@@ -215,13 +230,16 @@ __all__ = [
     "published_picture",
     "random_factors",
     "random_selection",
+    "random_sequences",
     "random_start",
+    "rank",
     "regularisation_path",
     "relu_head",
     "save",
     "self_attention",
     "sequence_instance",
     "sequence_to_sequence",
+    "spectral_max_margin",
     "stack",
     "start",
     "token_logits",

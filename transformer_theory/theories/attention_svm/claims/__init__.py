@@ -3,7 +3,7 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from . import descent, factored, feasibility, joint, multi_token, prompt, regularisation_path, sequences, solvers
+from . import descent, factored, feasibility, graph, joint, multi_token, prompt, regularisation_path, sequences, solvers
 
 CLAIMS = (
     *descent.CLAIMS,
@@ -15,6 +15,7 @@ CLAIMS = (
     *feasibility.CLAIMS,
     *multi_token.CLAIMS,
     *solvers.CLAIMS,
+    *graph.CLAIMS,
 )
 
 __all__ = ["CLAIMS"]

@@ -4,6 +4,7 @@ Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from .global_convergence import GlobalConvergence
+from .graph import Graph
 from .joint import Joint
 from .local_convergence import LocalConvergence
 from .loss_comparison import LossComparison
@@ -25,11 +26,13 @@ EXPERIMENTS = (
     MultiToken,
     Joint,
     LossComparison,
+    Graph,
 )
 
 __all__ = [
     "EXPERIMENTS",
     "GlobalConvergence",
+    "Graph",
     "Joint",
     "LocalConvergence",
     "LossComparison",

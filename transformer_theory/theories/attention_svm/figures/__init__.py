@@ -2,9 +2,11 @@
 
 from .data import draw
 from .global_convergence import global_convergence
+from .graph import graph
 from .joint import joint
 from .local_convergence import local_convergence
 from .loss_comparison import loss_comparison
+from .mirror import mirror
 from .multi_input import multi_input
 from .multi_token import multi_token
 from .probability_map import probability_map
@@ -15,6 +17,7 @@ from .trajectories import trajectories
 __all__ = [
     "draw",
     "global_convergence",
+    "graph",
     "joint",
     "local_convergence",
     "loss_comparison",

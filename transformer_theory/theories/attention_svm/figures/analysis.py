@@ -39,6 +39,8 @@ def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     if "cosine_optimal" in arrays:
         ax.plot(arrays["steps"], arrays["cosine_optimal"], color=BLUE, linewidth=1.1, linestyle=(0, (1, 1.2)), label="best tokens")
         lowest = min(lowest, float(np.min(arrays["cosine_optimal"], initial=0.0)))
+    else:
+        ax.plot([], [], color=BLUE, linewidth=1.1, linestyle=(0, (1, 1.2)), label="best tokens: no solution")
     if np.isfinite(arrays["null"]):
         null_band(ax, float(arrays["null"]))
     ax.set_ylim(lowest - 0.02, 1.03)

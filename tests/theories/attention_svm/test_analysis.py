@@ -1,0 +1,143 @@
+"""The theory on anyone's data: defined answers for good and for bad data."""
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory import attention_svm as room
+from transformer_theory.linalg import cosine
+from transformer_theory.theories.attention_svm.analysis import unit_scale
+
+SHORT = (10, 50, 100, 200, 300)
+
+
+def gaussian(*size: int, seed: int = 0):
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def finite(found: room.Analysis):
+    """Everything in it is a number, and it can be drawn and printed."""
+    for name, value in found.arrays().items():
+        assert np.isfinite(value).all() or name == "null", name
+    assert found.draw().get_axes()
+    assert str(found)
+    for value in (found.cosine, found.margin, found.first_step, float(found.attention.min())):
+        assert np.isfinite(value)
+    return found
+
+
+def test_good_data_are_predicted():
+    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    found = finite(room.analyse(instance.tokens, instance.query, instance.scores))
+    assert found.feasible
+    assert found.construction.applies
+    assert not found.tied.any()
+    assert found.agreement.all()
+    assert found.locally_optimal.all()
+    assert found.saturated
+    assert found.selected.tokens.tolist() == instance.optimal().tolist()
+    assert found.cosine > 0.995
+    assert found.margin > 0.95
+    assert found.null is not None
+    assert found.null < 0.7
+    # the same from its parts, in the original scale
+    solution = room.frobenius_max_margin(room.constraints(instance.tokens, instance.query, instance.optimal()))
+    assert float(cosine(found.W, solution.W)) == pytest.approx(found.cosine, abs=1e-9)
+    assert found.states[0].step == 0
+    assert found.states[-1].step == 4000
+    assert {"cosine_selected", "cosine_optimal", "margins", "attention"} <= found.arrays().keys()
+
+
+def test_scale_and_coordinates_change_nothing():
+    x, z, scores = gaussian(4, 5, 8), gaussian(4, 8, seed=1), gaussian(4, 5, seed=2)
+    q = torch.linalg.qr(gaussian(8, 8, seed=3))[0]
+    plain = room.analyse(x, z, scores, at=SHORT)
+    for other in (room.analyse(1e150 * x, 1e-150 * z, scores, at=SHORT), room.analyse(x @ q.T, z @ q.T, scores, at=SHORT)):
+        assert other.cosine == pytest.approx(plain.cosine)
+        assert other.margin == pytest.approx(plain.margin)
+        assert other.first_step == pytest.approx(plain.first_step)
+
+
+def test_a_head_and_labels_are_scores():
+    x, z, head = gaussian(4, 5, 8), gaussian(4, 8, seed=1), gaussian(8, seed=2)
+    labels = torch.tensor([1.0, -1.0, -1.0, 1.0]).double()
+    found = room.analyse_head(x, z, head, labels, at=SHORT)
+    same = room.analyse(x, z, labels[:, None] * (x @ head), at=SHORT)
+    assert found.best.tokens.tolist() == same.best.tokens.tolist()
+    assert found.cosine == pytest.approx(same.cosine)
+    with pytest.raises(ValueError, match="-1 or 1"):
+        room.analyse_head(x, z, head, labels + 1)
+
+
+def test_an_infeasible_prediction_names_its_tokens():
+    x, z = gaussian(2, 3, 2), gaussian(1, 2, seed=1).repeat(2, 1)
+    x[1] = x[0]  # the same input twice, with another best token
+    scores = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]).double()
+    found = finite(room.analyse(x, z, scores, at=SHORT))
+    assert not found.feasible
+    assert "infeasible" in found.best.reason
+    assert {(0, 1), (1, 0)} <= set(found.best.contradicting)
+    assert not found.construction.applies
+    assert not found.agreement.all()
+
+
+def test_ties_are_reported_and_equal_tokens_are_none():
+    x, z = gaussian(3, 4, 6), gaussian(3, 6, seed=1)
+    x[1, 3] = x[1, 0]
+    scores = torch.tensor([[1.0, 0, 0, 1.0], [1.0, 0, 0, 1.0], [0, 2.0, 0, 0]]).double()
+    found = finite(room.analyse(x, z, scores, at=SHORT))
+    assert found.tied.tolist() == [True, False, False]
+    assert found.best.tokens.tolist() == [0, 0, 1]
+    assert found.feasible
+    assert len(found.best.constraints) == 8  # the equal token is no constraint
+
+
+def test_a_query_of_zero_selects_nothing():
+    x, z = gaussian(3, 4, 6), gaussian(3, 6, seed=1)
+    z[1] = 0
+    found = finite(room.analyse(x, z, gaussian(3, 4, seed=2), at=SHORT))
+    assert not found.feasible
+    assert {i for i, _ in found.best.contradicting} == {1}
+    assert float(found.attention[1]) == pytest.approx(0.25)
+    assert not found.saturated
+
+
+@pytest.mark.parametrize(
+    ("x", "scores", "reason"),
+    [
+        (torch.ones(3, 4, 5, dtype=torch.float64), gaussian(3, 4), "all tokens of each input are equal"),
+        (torch.zeros(3, 4, 5, dtype=torch.float64), gaussian(3, 4), "all tokens of each input are equal"),
+        (gaussian(3, 4, 5), torch.zeros(3, 4, dtype=torch.float64), ""),
+    ],
+)
+def test_data_on_which_nothing_moves(x, scores, reason):
+    found = finite(room.analyse(x, gaussian(3, 5, seed=1), scores, at=SHORT))
+    assert not found.W.any()
+    assert found.cosine == found.margin == 0
+    assert found.null is None
+    assert reason in found.best.reason
+    if not reason:
+        assert found.tied.all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x, z, s: room.analyse(x[:, :1], z, s[:, :1]), "at least two tokens"),
+        (lambda x, z, s: room.analyse(x[:0], z[:0], s[:0]), "at least one input"),
+        (lambda x, z, s: room.analyse(x.float(), z, s), r"float64 .* convert with .double\(\)"),
+        (lambda x, z, s: room.analyse(x, 0 * z, s), "query other than zero"),
+        (lambda x, z, s: room.analyse(x / 0, z, s), "finite"),
+        (lambda x, z, s: room.analyse(x, z, s[:2]), r"scores must be"),
+        (lambda x, z, s: room.analyse(x, z, s, at=(50, 10)), "must increase"),
+    ],
+)
+def test_bad_input_is_named(make, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        make(gaussian(3, 4, 5), gaussian(3, 5, seed=1), gaussian(3, 4, seed=2))
+
+
+def test_unit_scale_has_norm_one_on_average():
+    x = gaussian(6, 3, 4)
+    assert float(unit_scale(x).square().sum(-1).mean()) == pytest.approx(1)
+    assert not unit_scale(torch.zeros(2, 3)).any()

@@ -1,0 +1,109 @@
+"""Claims about next-token prediction: the direction and the finite part that the token-priority graphs predict."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....linalg import cosine
+from ..builders import graph_svm
+from ..constraint_set import Constraints
+from ..dynamics import normalised_descent, start
+from ..graph import priority_graph
+from ..next_token import LOG, finite_part, finite_span, next_token_instance, project, random_sequences
+from ..solvers import frobenius_max_margin
+
+PAPER = Source("li2024mechanics")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Descent on cyclic data: W half-way and at the end, what the graphs predict, and what those of other labels would."""
+
+    half: Tensor
+    W: Tensor
+    basis: Tensor
+    finite: Tensor
+    svm: Constraints
+    other: Constraints
+
+    def distance(self, target: Tensor) -> Evidence:
+        """1 - cosine of the part outside S_fin; undecided while it is above the bound and still falling."""
+        before, after = (1 - float(cosine(W - project(W, self.basis), target)) for W in (self.half, self.W))
+        settled = after <= 0.1 or after > 0.95 * before  # the norm grows like a logarithm, so the distance falls slowly
+        return Evidence(after, 0.1, "<=", converged=settled, detail={"norm": float(self.W.norm()), "distance half-way": before})
+
+    def error(self, predicted: Tensor) -> Evidence:
+        """Distance of the part in S_fin from the prediction, in units of the predicted one."""
+        size = float(self.finite.norm())
+        return Evidence(float((project(self.W, self.basis) - predicted).norm()) / size, 0.1, "<=", detail={"norm": size})
+
+
+def _descend(generator: torch.Generator) -> _Run:
+    """On data whose finite part is not zero: labels in a component are not equally frequent."""
+    embeddings = torch.nn.functional.normalize(torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1)
+    while True:
+        ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator)
+        finite = finite_part(graph, embeddings, ids, labels)
+        if float(finite.norm()) > 0.2:
+            break
+    instance = next_token_instance(embeddings, ids, labels)
+    half = normalised_descent(instance, start(instance), steps=400, loss=LOG)
+    end = normalised_descent(instance, half, steps=400, loss=LOG)
+    end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)  # the finite part stays half a step away
+    true = (ids == labels[:, None]).int().argmax(1, keepdim=True)
+    drawn = ids.gather(1, (true + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
+    other = graph_svm(priority_graph(ids, drawn, tokens=8), embeddings)
+    return _Run(half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other)
+
+
+def _direction(generator: torch.Generator) -> Evidence:
+    run = _descend(generator)
+    return run.distance(frobenius_max_margin(run.svm).W)
+
+
+def _other_labels(generator: torch.Generator) -> Evidence:
+    run = _descend(generator)
+    return run.distance(frobenius_max_margin(run.other).W)
+
+
+def _finite(generator: torch.Generator) -> Evidence:
+    run = _descend(generator)
+    return run.error(run.finite)
+
+
+def _shared_equally(generator: torch.Generator) -> Evidence:
+    run = _descend(generator)
+    return run.error(torch.zeros_like(run.finite))
+
+
+ASSUMPTIONS = (
+    "log loss of the attention that the label gets (embeddings told apart by the head); each label is a token of its sequence",
+    "the embeddings are linearly independent, so that (Graph-SVM) is feasible",
+)
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/graph-direction",
+        statement=r"In next-token prediction the part of $W$ outside $S_{fin}$ converges in direction to the smallest matrix with "
+        r"$(e_i - e_j)^\top W e_k = 0$ within the strongly connected components of the token-priority graph of $k$ and "
+        r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them. Value: 1 - cosine.",
+        source=PAPER,
+        assumptions=(*ASSUMPTIONS, "the graphs have a component of several tokens, and a strict priority"),
+        check=_direction,
+        control=_other_labels,
+        control_says="The graphs are those of the same sequences with other labels, drawn at random.",
+    ),
+    Claim(
+        id="attention_svm/graph-finite-part",
+        statement=r"In next-token prediction the part of $W$ in $S_{fin}$ converges to the minimiser $W_{fin}$ of the loss in which each "
+        r"sequence keeps only the tokens of its label's component. Value: distance, relative to $\|W_{fin}\|_F$.",
+        source=PAPER,
+        assumptions=(*ASSUMPTIONS, r"$\|W_{fin}\|_F > 0.2$"),
+        check=_finite,
+        control=_shared_equally,
+        control_says="Attention is predicted to be shared equally within a component.",
+    ),
+)

@@ -8,6 +8,8 @@ from .frobenius import FEW, frobenius_max_margin, multipliers_of
 from .frobenius_batched import frobenius_max_margins
 from .generalised import Generalised, generalised_max_margin, generalised_max_margins
 from .nuclear import nuclear_max_margin, nuclear_max_margins
+from .official import official_rank, rank
+from .other_norms import lp_max_margin, spectral_max_margin
 
 __all__ = [
     "FEW",
@@ -16,7 +18,11 @@ __all__ = [
     "frobenius_max_margins",
     "generalised_max_margin",
     "generalised_max_margins",
+    "lp_max_margin",
     "multipliers_of",
     "nuclear_max_margin",
     "nuclear_max_margins",
+    "official_rank",
+    "rank",
+    "spectral_max_margin",
 ]

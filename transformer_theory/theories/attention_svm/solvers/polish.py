@@ -21,6 +21,7 @@ from .interior_point import Cone, Point, dot
 
 STEPS = 8
 SETTLED = 1e-15  # of the equations, whose terms are at most about one
+RIDGE = 1e-11  # on the multipliers: those of dependent constraints are not unique; the equations, and so the limit, stay exact
 
 
 def polish(cone: Cone, point: Point) -> tuple[Tensor, Tensor]:
@@ -71,7 +72,9 @@ def _newton(cone: Cone, multipliers: Tensor, Q: Tensor, active: Tensor) -> tuple
             break
         cross = rows[..., None] * ZQ[:, :, None] + small.query[..., None] * nQ[:, :, None]
         rotations = columns[:, None] * (square - eye + Q @ Q.mT)[:, :, None, :, None] - Q[:, :, None, None, :] * Q.mT[:, None, :, :, None]
-        hessian[:, :most, :most] = small.gram * (ZQ @ ZQ.mT) + torch.diag_embed(1 - held)
+        block = small.gram * (ZQ @ ZQ.mT)
+        ridge = RIDGE * block.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
+        hessian[:, :most, :most] = block + torch.diag_embed(1 - held + ridge)
         hessian[:, :most, most:] = cross.reshape(count, most, q * r)
         hessian[:, most:, :most] = hessian[:, :most, most:].mT
         hessian[:, most:, most:] = rotations.reshape(count, q * r, q * r)

@@ -1,0 +1,110 @@
+r"""Maximum-margin token selection in norms other than Frobenius and nuclear, for small sizes.
+
+.. math:: \min \|W\| \ \text{ subject to } d_c^\top W z_c \ge b_c, \qquad
+    \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c\lambda_c d_c z_c^\top\Big\|_\circ \le 1,\ \lambda \ge 0,
+
+with the dual norm :math:`\|\cdot\|_\circ`: the :math:`\ell_q` norm of the entries, :math:`1/p + 1/q = 1`, for their :math:`\ell_p` norm,
+and the nuclear norm for the spectral norm. Mirror descent with the potential :math:`\|W\|_p^p` goes to the former; steepest descent in the
+spectral norm is conjectured to go to the latter.
+
+Source: the problem is (Att-SVM) of :cite:t:`tarzanagh2023transformers` with another norm; :cite:t:`julistiono2024optimizing` for
+:math:`\ell_p`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....errors import NotConverged
+from ..constraint_set import Constraints
+from ..solution import MaxMargin
+from .conic import conic
+from .frobenius import frobenius_max_margin
+
+Norm = Callable[[np.ndarray], float]
+
+
+def lp_max_margin(constraints: Constraints, *, p: float, tol: float = 1e-8) -> MaxMargin:
+    r"""Smallest matrix, in the :math:`\ell_p` norm of its entries, that meets the constraints. Unique for p other than 1 and infinity.
+
+    Solved by a general interior-point method in all entries of W; p = 2 is :func:`frobenius_max_margin`, which is faster.
+
+    Args:
+        constraints: as for :func:`frobenius_max_margin`.
+        p: from 1 to infinity (``math.inf``).
+        tol: largest KKT residual accepted: violated margins relative to the largest right-hand side; relative to the norm, the duality gap,
+            complementary products and negative multipliers.
+    Raises:
+        Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
+        NotConverged: the residual stayed above ``tol``.
+        ValueError: p is less than 1, or a batch of problems.
+
+    Source: :cite:t:`julistiono2024optimizing`.
+    """
+    if not p >= 1:
+        raise ValueError(f"p must be at least 1, got {p}; smaller powers are no norms")
+    dual = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
+
+    def norm(W: Any) -> Any:
+        import cvxpy as cp
+
+        entries = cp.vec(W, order="C")
+        return cp.norm(entries, p) if p in (1, 2, math.inf) else cp.pnorm(entries, p, approx=False)  # pyright: ignore[reportArgumentType]
+
+    return _solve(
+        constraints, norm, lambda W: float(np.linalg.norm(W.ravel(), p)), lambda M: float(np.linalg.norm(M.ravel(), dual)), tol=tol
+    )
+
+
+def spectral_max_margin(constraints: Constraints, *, tol: float = 1e-8) -> MaxMargin:
+    """Smallest matrix, in spectral norm (largest singular value), that meets the constraints. It need not be unique.
+
+    Args:
+        constraints: as for :func:`frobenius_max_margin`.
+        tol: largest KKT residual accepted, see :func:`lp_max_margin`.
+    Raises:
+        Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
+        NotConverged: the residual stayed above ``tol``.
+        ValueError: a batch of problems.
+
+    Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers` with another norm.
+    """
+
+    def norm(W: Any) -> Any:
+        import cvxpy as cp
+
+        return cp.sigma_max(W)
+
+    return _solve(constraints, norm, lambda W: float(np.linalg.norm(W, 2)), lambda M: float(np.linalg.norm(M, "nuc")), tol=tol)
+
+
+def _solve(c: Constraints, expression: Callable[[Any], Any], norm: Norm, dual_norm: Norm, *, tol: float) -> MaxMargin:
+    """The verified solution in a norm given three times: of a cvxpy variable, of an array, and the dual norm of an array."""
+    near = frobenius_max_margin(c)
+    if near.norm == 0:
+        return near
+    assert c.rhs is not None
+    assert c.equality is not None
+    difference, query, free = c.difference.numpy(), c.query.numpy(), c.equality.numpy()
+    rhs = c.rhs.numpy() / near.norm
+    found = conic(difference, query, rhs, free, expression)
+    if found is None:
+        raise NotConverged("the interior-point method stopped without a point; the problem may be too large or badly scaled", state=near)
+    W, multipliers = found
+    multipliers = multipliers / max(1.0, dual_norm((difference * multipliers[:, None]).T @ query))
+    beyond, size, scale = ((difference @ W) * query).sum(1) - rhs, norm(W), float(np.abs(rhs).max())
+    gap = abs(size - float(rhs @ multipliers)) / size
+    kkt = max(
+        gap,
+        float(np.where(free, np.abs(beyond), -beyond).max()) / scale,
+        float(np.where(free, 0.0, -multipliers).max()) * scale / size,
+        float(np.abs(multipliers * beyond).max()) / size,
+    )
+    W = near.norm * torch.from_numpy(W)
+    solution = MaxMargin(W, torch.from_numpy(multipliers), c.margins(W), near.norm * size, kkt, gap)
+    if not kkt <= tol:
+        raise NotConverged(f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}; pass a larger tol", state=solution, residuals=kkt)
+    return solution

@@ -13,8 +13,7 @@ Source: the model is that of :cite:t:`tarzanagh2023transformers`; normalised des
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import torch
@@ -22,10 +21,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .factored import plain_factors, step_factors
+from .factored import Pair
 from .gradient import Gradient
 from .heads import HeadInstance
 from .losses import LOGISTIC, Loss
+from .spaces import space
 from .states import Factors, State, check_state
 
 AnyState = TypeVar("AnyState", State, Factors)
@@ -43,8 +43,8 @@ def descent_direction(
         ValueError: inputs of one token, or all queries of a trial zero.
     """
     shape, data = W.shape, Gradient(instance, loss)
-    P, C = data.pulled(data.logits(data.query @ W.reshape(-1, *shape[-2:]).mT))
-    return (P.mT @ data.query).reshape(shape), (C - math.log(data.inputs)).reshape(shape[:-2])
+    c, C = data.coefficients(data.logits(data.query @ W.reshape(-1, *shape[-2:]).mT))
+    return -(data.pulled(c).mT @ data.query).reshape(shape), (C - math.log(data.inputs)).reshape(shape[:-2])
 
 
 def normalised_descent(
@@ -71,21 +71,8 @@ def normalised_descent(
         ValueError: ``steps``, ``eps`` or ``penalty`` is negative, ``rate`` not positive, or the state does not belong to the instance.
     """
     check_steps(steps, rate)
-    check_state(instance, state)
-    if eps < 0 or penalty < 0:
-        raise ValueError(f"eps and penalty must be at least 0, got {eps} and {penalty}")
-    data = Gradient(instance, loss)
-    if isinstance(state, Factors):
-        return step_factors(data, state, steps=steps, rate=rate, eps=eps, penalty=penalty)
-    W = state.W.reshape(-1, *state.W.shape[-2:]).clone()
-    for _ in range(steps):
-        P, C = data.pulled(data.logits(data.query @ W.mT))
-        M = P.mT @ data.query
-        least = data.inputs * eps * (-C).exp() if eps else 0.0
-        if penalty:
-            M, least = C.exp() * M - 2 * penalty * data.inputs * W, data.inputs * eps
-        W.addcmul_(M, rate / (torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True) + least).clamp_(min=1e-300))
-    return replace(state, W=W.reshape(state.W.shape), step=state.step + steps)
+    at = (state.step + steps,)
+    return next(trajectory(instance, state, at=at, rate=rate, loss=loss, eps=eps, penalty=penalty))
 
 
 def plain_descent(
@@ -96,19 +83,8 @@ def plain_descent(
     Args and Raises: as :func:`normalised_descent`.
     """
     check_steps(steps, rate)
-    check_state(instance, state)
-    if penalty < 0:
-        raise ValueError(f"penalty must be at least 0, got {penalty}")
-    data = Gradient(instance, loss)
-    if isinstance(state, Factors):
-        return plain_factors(data, state, steps=steps, rate=rate, penalty=penalty)
-    W = state.W.reshape(-1, *state.W.shape[-2:]).clone()
-    for _ in range(steps):
-        P, C = data.pulled(data.logits(data.query @ W.mT))
-        if penalty:
-            W.mul_(1 - 2 * rate * penalty)
-        W.addcmul_(P.mT @ data.query, C.exp() * (rate / data.inputs))
-    return replace(state, W=W.reshape(state.W.shape), step=state.step + steps)
+    at = (state.step + steps,)
+    return next(_run(instance, state, at, loss, penalty, lambda _, C: C.exp() * (rate / instance.tokens.shape[-3])))
 
 
 def trajectory(
@@ -126,11 +102,41 @@ def trajectory(
     Raises:
         ValueError: a step lies before the previous one, or as :func:`normalised_descent`.
     """
+    check_steps(0, rate)
+    if not eps >= 0:
+        raise ValueError(f"eps must be at least 0, got {eps}")
+    unit, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
+
+    def length(size: Tensor, C: Tensor) -> Tensor:
+        return unit / (size + least * (-C).exp()) if least else unit / size
+
+    yield from _run(instance, state, at, loss, penalty, length)
+
+
+@torch.no_grad()
+def _run(
+    instance: Instance | HeadInstance,
+    state: AnyState,
+    at: Iterable[int],
+    loss: Loss,
+    penalty: float,
+    length: Callable[[Tensor, Tensor], Tensor],
+) -> Iterator[AnyState]:
+    """Descent whose steps have the given length, of the norm of n e^-C times the gradient and C."""
+    check_state(instance, state)
+    if not penalty >= 0:
+        raise ValueError(f"penalty must be at least 0, got {penalty}")
+    data, now = Gradient(instance, loss), state.step
+    place = Pair(data, state, penalty) if isinstance(state, Factors) else space(data, state, penalty)
     for step in at:
-        if step < state.step:
-            raise ValueError(f"steps must increase from {state.step}, got {step}")
-        state = normalised_descent(instance, state, steps=step - state.step, rate=rate, loss=loss, eps=eps, penalty=penalty)
-        yield state
+        if step < now:
+            raise ValueError(f"steps must increase from {now}, got {step}")
+        with torch.inference_mode(isinstance(instance, Instance)):  # less to keep track of; other heads may differentiate
+            for _ in range(step - now):
+                c, C = data.coefficients(place.logits())
+                place.move(length(*place.aim(c, C)))
+        now = step
+        yield place.state(step)  # pyright: ignore[reportReturnType]
 
 
 def check_steps(steps: int, rate: float) -> None:

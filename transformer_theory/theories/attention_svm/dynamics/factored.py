@@ -2,9 +2,10 @@ r"""Steps on the factors of :math:`W = K Q^\top`, without ever forming W.
 
 With :math:`q_i = Q^\top z_i` the logits are :math:`x_{i,t}^\top K q_i`, and with :math:`P_i = \sum_t c_{i,t} x_{i,t}` (:mod:`.gradient`)
 
-.. math:: -\nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad -\nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top .
+.. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top .
 
-Both carry the same scale :math:`e^C`, which their normalisation cancels. Only the penalty sets a scale of its own.
+Both carry the same scale :math:`e^C`, which their normalisation cancels. Only the penalty sets a scale of its own. K and Q, and their
+gradients, are held in one tensor, filled up with zeros if :math:`d \ne d_z`: one operation moves both.
 
 Source: :cite:t:`tarzanagh2023transformers`.
 """
@@ -16,41 +17,41 @@ from .gradient import Gradient
 from .states import Factors
 
 
-def step_factors(data: Gradient, state: Factors, *, steps: int, rate: float, eps: float, penalty: float) -> Factors:
-    """Normalised descent, K and Q each with its own norm; the arguments of :func:`~.descent.normalised_descent`."""
-    K, Q = _flat(state)
-    for _ in range(steps):
-        up_K, up_Q, C = _directions(data, K, Q)
-        least = data.inputs * eps * (-C).exp() if eps else 0.0
-        if penalty:
-            scale, decay, least = C.exp(), 2 * penalty * data.inputs, data.inputs * eps
-            up_K, up_Q = scale * up_K - decay * K, scale * up_Q - decay * Q
-        K.addcmul_(up_K, _length(up_K, rate, least))
-        Q.addcmul_(up_Q, _length(up_Q, rate, least))
-    return Factors(K.reshape(state.K.shape), Q.reshape(state.Q.shape), state.step + steps)
+class Pair:
+    """Steps on K and Q, each with its own norm; :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss."""
 
+    def __init__(self, data: Gradient, state: Factors, penalty: float):
+        self.data, self.shapes, self.decay = data, (state.K.shape, state.Q.shape), 2 * penalty * data.inputs
+        trials, n, d_z = data.query.shape
+        self.rows, width = (state.K.shape[-2], d_z), state.K.shape[-1]
+        self.both = data.query.new_zeros(2, trials, max(self.rows), width)
+        self.K, self.Q = (self.both[k, :, :rows] for k, rows in enumerate(self.rows))
+        for view, V in ((self.K, state.K), (self.Q, state.Q)):
+            view.copy_(V.detach().reshape(view.shape))
+        left = data.query.new_zeros(2, trials, n, max(self.rows))  # P, then z
+        left[1, ..., :d_z] = data.query
+        right = data.query.new_zeros(2, trials, n, width)  # q, then K^T P
+        self.P, self.left = left[0, ..., : self.rows[0]], left.flatten(0, 1).mT
+        self.q, self.r, self.right = right[0], right[1], right.flatten(0, 1)
+        self.direction = torch.empty_like(self.both)
+        self.flat, self.transposed = self.direction.flatten(0, 1), self.K.mT
 
-def plain_factors(data: Gradient, state: Factors, *, steps: int, rate: float, penalty: float) -> Factors:
-    """Descent with a constant step; the arguments of :func:`~.descent.plain_descent`."""
-    K, Q = _flat(state)
-    for _ in range(steps):
-        up_K, up_Q, C = _directions(data, K, Q)
-        scale, keep = C.exp() * (rate / data.inputs), 1 - 2 * rate * penalty
-        K.mul_(keep).addcmul_(up_K, scale)
-        Q.mul_(keep).addcmul_(up_Q, scale)
-    return Factors(K.reshape(state.K.shape), Q.reshape(state.Q.shape), state.step + steps)
+    def logits(self) -> Tensor:
+        torch.bmm(self.data.query, self.Q, out=self.q)
+        return self.data.logits(torch.bmm(self.q, self.transposed))
 
+    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        self.P.copy_(self.data.pulled(c))
+        torch.bmm(self.P, self.K, out=self.r)
+        torch.bmm(self.left, self.right, out=self.flat)
+        if self.decay:
+            self.direction.mul_(C.exp()).add_(self.both, alpha=self.decay)
+            C = torch.zeros_like(C)
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True).clamp_(min=1e-300), C
 
-def _flat(state: Factors) -> tuple[Tensor, Tensor]:
-    return tuple(V.reshape(-1, *V.shape[-2:]).clone() for V in (state.K, state.Q))  # pyright: ignore[reportReturnType]
+    def move(self, length: Tensor) -> None:
+        self.both.addcmul_(self.direction, length, value=-1)
 
-
-def _directions(data: Gradient, K: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The negative gradients in K and in Q times n e^-C, and C."""
-    q = torch.bmm(data.query, Q)
-    P, C = data.pulled(data.logits(torch.bmm(q, K.mT)))
-    return torch.bmm(P.mT, q), torch.bmm(data.query.mT, torch.bmm(P, K)), C
-
-
-def _length(up: Tensor, rate: float, least: Tensor | float) -> Tensor:
-    return rate / (torch.linalg.vector_norm(up, dim=(-2, -1), keepdim=True) + least).clamp_(min=1e-300)
+    def state(self, step: int) -> Factors:
+        K, Q = (V.reshape(shape).clone() for V, shape in zip((self.K, self.Q), self.shapes))
+        return Factors(K, Q, step)

@@ -3,19 +3,21 @@ r"""The gradient of the loss in the attention logits, exact to rounding however 
 With :math:`s_i = \operatorname{softmax}(a_i)`, logits :math:`a_{i,t} = x_{i,t}^\top W z_i` and gains :math:`\gamma_{i,t}` (the token's
 score, or :math:`Y_i\nabla h(o_i)^\top x_{i,t}` for another head),
 
-.. math:: -\nabla_W L = \frac1n\sum_i |\ell'(f_i)| \Big(\sum_t c_{i,t}\, x_{i,t}\Big) z_i^\top,
-    \qquad c_{i,t} = s_{i,t}\Big(\gamma_{i,t} - \sum_\tau s_{i,\tau}\gamma_{i,\tau}\Big).
+.. math:: \nabla_W L = \frac1n\sum_i \Big(\sum_t c_{i,t}\, x_{i,t}\Big) z_i^\top, \qquad
+    c_{i,t} = \ell'(f_i)\, s_{i,t}\Big(\gamma_{i,t} - \sum_\tau s_{i,\tau}\gamma_{i,\tau}\Big).
 
 Attention concentrates on one token, :math:`s_{i,t} \to e^{-\|W\|\cdot\text{margin}}` for the others, and the bracket is then a difference
 of nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on. Here every quantity is a difference to the
-most attended token *top*, :math:`\delta_t = \gamma_t - \gamma_{top}`, :math:`e = \sum_t s_t\delta_t`, :math:`c_t = s_t(\delta_t - e)`; and
-:math:`c` is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters.
+most attended token *top*, :math:`\delta_t = \gamma_t - \gamma_{top}`, :math:`e = \sum_t s_t\delta_t`,
+:math:`c_t = \ell' s_t(\delta_t - e)`; and :math:`c` is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters.
 
-Two kinds of input have no say in W and must not set C: a query of zero, and tokens that are all equal. Equal tokens are merged into one
-with the sum of their attention and the mean of their gains, which leaves the loss as it is.
+Inputs without a say in W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
+the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
+that tokens may be taken from their mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,6 +28,8 @@ from .losses import Loss
 from .states import check_instance
 
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
+TINY = 400  # entries of a matrix up to which torch multiplies by loops of its own, from there on by BLAS
+LOWEST = -1e300  # stands for the logarithm of nothing where minus infinity less itself could come up
 
 
 class Gradient:
@@ -36,63 +40,109 @@ class Gradient:
         n, T, d = instance.tokens.shape[-3:]
         self.slope = loss.slope
         self.inputs = n
-        self.tokens = instance.tokens.reshape(-1, n, T, d)
+        tokens = instance.tokens.reshape(-1, n, T, d)
         self.query = instance.query.reshape(-1, n, instance.query.shape[-1])
-        allowed = instance.allowed if isinstance(instance, Instance) else None
-        same, self.offset = merged(self.tokens, None if allowed is None else allowed.reshape(-1, n, T))
+        self.tokens = tokens - tokens.mean(-2, keepdim=True)
+        self.minus_one = tokens.new_tensor(-1.0)
+        allowed = getattr(instance, "allowed", None)
+        same, self.offset = merged(tokens, None if allowed is None else allowed.reshape(-1, n, T))
         silent = (self.query == 0).all(-1, keepdim=True)
         if isinstance(instance, Instance):
             scores = instance.scores.reshape(-1, n, T)
-            others = scores[..., None, :] - scores[..., None]  # zero where equal tokens score the same: their mean is then exact
-            scores = (scores + (same * others).sum(-1)).masked_fill(silent, 0.0)
+            if same is not None:  # differences are zero where equal tokens score the same: their mean is then exact
+                scores = scores + (same * (scores[..., None, :] - scores[..., None])).sum(-1)
+            scores = scores.masked_fill(silent, 0.0)
             self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
+            ordered = scores.sort(-1).values
+            self.scores = scores if bool((ordered[..., 1:] > ordered[..., :-1]).all()) else None
         else:
-            self.gains = _head_gains(instance, self.tokens, silent)
+            self.gains, self.scores = _head_gains(instance, tokens, silent), None
 
     def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """:math:`e^{-C} |l'| c` ``[trials, n, T]`` and C ``[trials, 1, 1]``; ``logits`` is overwritten."""
+        """:math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]``."""
         if self.offset is not None:
-            logits += self.offset
+            logits = logits + self.offset
         highest, top = logits.max(-1, keepdim=True)
-        gap = logits.sub_(highest)
+        gap = logits - highest
+        if self.scores is not None:
+            return self._distinct(gap, top, self.scores)
         share = gap.exp()
         top_share = share.sum(-1, keepdim=True).reciprocal_()
         share.mul_(top_share)
         f, gain = self.gains(share)
         delta = gain - gain.gather(-1, top)
         gap.masked_fill_(delta == 0, -torch.inf)
-        C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
+        C = gap.amax((-2, -1), keepdim=True).clamp_(min=LOWEST)
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
-        excess = scaled.sum(-1, keepdim=True)  # e^-C e
-        return torch.addcmul(scaled, share, excess, value=-1).mul_(self.slope(f)), C
+        return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(self.slope(f)), C
 
-    def pulled(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """:math:`P_i = X_i^T c_i` ``[trials, n, d]``, scaled by :math:`e^{-C}`, and C ``[trials, 1, 1]``."""
-        c, C = self.coefficients(logits)
-        return (c[..., None, :] @ self.tokens).squeeze(-2), C
+    def _distinct(self, gap: Tensor, top: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The same in fewer operations, where no two tokens of an input have the same score: then top alone has no say in C.
+
+        Most problems are small and the number of operations is what counts, so that signs are chosen to need none of their own.
+        """
+        C = gap.scatter_(-1, top, LOWEST).amax((-2, -1), keepdim=True)
+        others, scale = gap.sub_(C).exp_(), C.exp()  # e^-C s / s_top, zero at top
+        best = scores.gather(-1, top)
+        pull = torch.sub(scores, best).mul_(others)
+        lost = torch.addcmul(self.minus_one, others.sum(-1, keepdim=True), scale, value=-1).reciprocal_()  # -s_top
+        excess = pull.sum(-1, keepdim=True).mul_(lost)  # -e^-C e
+        e = excess * scale
+        weight = self.slope(best.sub_(e)).mul_(lost)
+        return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C
+
+    def pulled(self, c: Tensor) -> Tensor:
+        """:math:`P_i = X_i^T c_i`, ``[trials, n, T]`` -> ``[trials, n, d]``."""
+        return self._pulled(c, (*c.shape[:2], self.tokens.shape[-1]))
 
     def logits(self, images: Tensor) -> Tensor:
-        """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i`, ``[trials, n, d]`` -> ``[trials, n, T]``."""
-        return (self.tokens @ images[..., None]).squeeze(-1)
+        """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i` up to a number an input, ``[trials, n, d]`` -> ``[trials, n, T]``."""
+        return self._logits(images, self.tokens.shape[:3])
+
+    @cached_property
+    def _pulled(self) -> "Rows":
+        return Rows(self.tokens.flatten(0, 1))
+
+    @cached_property
+    def _logits(self) -> "Rows":
+        return Rows(self.tokens.flatten(0, 1).mT)
 
 
-def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+class Rows:
+    """Vectors ``[rows, k]`` times a matrix ``[k, m]`` each, laid out for the faster of torch's two ways: a factor of two to five."""
+
+    def __init__(self, matrices: Tensor):
+        rows, k, m = matrices.shape
+        tiny = k * m < TINY
+        self.matrices = (matrices.mT if tiny else matrices).contiguous()
+        self.shape = (rows, k, 1) if tiny else (rows, 1, k)
+        self.tiny = tiny
+
+    def __call__(self, vectors: Tensor, shape: Sequence[int]) -> Tensor:
+        """The products, as a tensor of the given shape ``[..., m]``; the vectors are read as ``[rows, k]``."""
+        vectors = vectors.view(self.shape)
+        return (torch.bmm(self.matrices, vectors) if self.tiny else torch.bmm(vectors, self.matrices)).view(shape)
+
+
+def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """Equal tokens of an input as one, and tokens ``[trials, n, T]`` that are not allowed as none.
 
     Returns:
         The matrix ``[..., T, T]`` that averages over equal tokens; and what to add to the logits ``[..., T]``: the logarithm of their
-        number at the first of them, minus infinity at the others and where a token is not allowed; None if that is zero everywhere.
+        number at the first of them, minus infinity at the others and where a token is not allowed. None if it would change nothing.
     """
+    first = tokens[..., 0].sort(-1).values
+    if bool((first[..., 1:] > first[..., :-1]).all()):  # no two tokens agree in their first coordinate
+        return None, None if allowed is None else torch.zeros_like(first).masked_fill_(~allowed, -torch.inf)
     same = (tokens[..., :, None, :] == tokens[..., None, :, :]).all(-1)
-    alone = torch.eye(tokens.shape[-2], dtype=torch.bool)
     if allowed is not None:
-        same = same & allowed[..., None, :] & allowed[..., None] | alone
+        same = same & allowed[..., None, :] & allowed[..., None] | torch.eye(tokens.shape[-2], dtype=torch.bool)
     count = same.to(tokens.dtype).sum(-1, keepdim=True)
     silent = same.to(torch.uint8).argmax(-1) != torch.arange(tokens.shape[-2])  # an equal token comes before
     if allowed is not None:
         silent = silent | ~allowed
     offset = count.squeeze(-1).log().masked_fill(silent, -torch.inf)
-    return same / count, offset if bool(offset.any()) else None
+    return (same / count, offset) if bool(offset.any()) else (None, None)
 
 
 def _head_gains(instance: HeadInstance, tokens: Tensor, silent: Tensor) -> Gains:

@@ -5,7 +5,7 @@ A run of 100 steps is bit for bit a run of 40, a pause, and a run of 60; with :f
 
 import os
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,34 @@ from .heads import HeadInstance
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What a run in the span of the data (:mod:`.spaces`) moves in place of W, so that it continues bit for bit.
+
+    Attributes:
+        origin: W where the run started, ``[trials, d, d_z]``.
+        taken: the coefficients of what was taken off, ``[trials, n, T]``.
+        values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
+        tokens, query: the data of the run; with others, descent starts from W.
+    """
+
+    origin: Float[Tensor, "trials d d_z"]
+    taken: Float[Tensor, "trials n T"]
+    values: Float[Tensor, "trials n r"]
+    tokens: Float[Tensor, "trials n T d"]
+    query: Float[Tensor, "trials n d_z"]
+
+    def belongs(self, tokens: Tensor, query: Tensor) -> bool:
+        """Whether these are the data of the run."""
+        return torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
+
+
+@dataclass(frozen=True)
 class State:
-    """W ``[*trials, d, d_z]`` and the number of steps taken."""
+    """W ``[*trials, d, d_z]`` and the number of steps taken; ``carried`` is the run's own."""
 
     W: Float[Tensor, "*trials d d_z"]
     step: int = 0
+    carried: Carried | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -77,7 +100,9 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
 def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
     """Writes a state to an npz file, in one stroke: a reader sees the old file or the new one, never half of it."""
     path = Path(path)
-    arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state)}
+    arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
+    if isinstance(state, State) and state.carried is not None:
+        arrays |= {f"carried_{f.name}": getattr(state.carried, f.name).numpy() for f in fields(Carried)}
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
@@ -98,9 +123,13 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         held = {name: file[name] for name in file.files}
     step = int(held.pop("step", -1))
     weights = {name: torch.from_numpy(value) for name, value in held.items()}
-    for kind in (State, Factors):
-        if step >= 0 and set(weights) == {f.name for f in fields(kind)} - {"step"}:
-            return kind(**weights, step=step)
+    names = [f.name for f in fields(Carried)]
+    whole = all(f"carried_{name}" in weights for name in names)
+    carried = Carried(**{name: weights.pop(f"carried_{name}") for name in names}) if whole else None
+    if step >= 0 and set(weights) == {"K", "Q"}:
+        return Factors(**weights, step=step)
+    if step >= 0 and set(weights) == {"W"}:
+        return State(weights["W"], step, carried)
     raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(held)}")
 
 

@@ -24,12 +24,11 @@ def orthogonal_constraints(generator: torch.Generator, count: int = 4, dim: int 
     return Constraints(d.contiguous(), z), (d * multipliers[:, None]).T @ z, multipliers
 
 
-# The paper's two pictured examples, to the digits known: norms of the Frobenius and nuclear solutions, these, the tokens that they
-# select, rank of the nuclear one, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
+# The paper's two pictured examples, to the digits known: norms of the Frobenius and nuclear solutions, the former, the tokens that
+# they select, rank of the nuclear one, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
 PICTURES = {
     1: {
         "W": [[2.85369, -2.70294], [5.37124, 5.58053]],
-        "nuclear W": [[0.486706, 0.469258], [7.005536, 6.754383]],
         "frobenius": 8.68574,
         "nuclear": 9.754810,
         "rank": 1,
@@ -38,7 +37,6 @@ PICTURES = {
     },
     2: {
         "W": [[0.792552, -1.086473], [-0.633028, -0.347115]],
-        "nuclear W": [[0.99375, -1.25966], [-0.13324, -0.25784]],
         "frobenius": 1.526360,
         "nuclear": 1.872604,
         "rank": 2,

@@ -21,7 +21,7 @@ def digits(value: float, shown: float) -> bool:
 
 def test_every_published_number_is_met_to_the_last_digit(result):
     rows = [row for row in result.table if "predicted" in row]
-    assert len(rows) == 2 * (4 + 2 + 1 + 1 + 2)
+    assert len(rows) == 2 * (4 + 4 + 2 + 1 + 1 + 2)
     for row in rows:
         assert digits(row["value"], row["predicted"]), row
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,7 @@ SOURCE = Source("tarzanagh2023transformers")
 PUBLISHED = {  # the published settings, solved and run to these digits
     1: {
         "W_mm": [[2.85369, -2.70294], [5.37124, 5.58053]],
+        "W*_mm": [[0.486706, 0.469258], [7.005536, 6.754383]],
         "Frobenius norm": 8.68574,
         "nuclear norm": 9.754810,
         "rank": 1,
@@ -34,6 +36,7 @@ PUBLISHED = {  # the published settings, solved and run to these digits
     },
     2: {
         "W_mm": [[0.792552, -1.086473], [-0.633028, -0.347115]],
+        "W*_mm": [[0.99375, -1.25966], [-0.13324, -0.25784]],
         "Frobenius norm": 1.526360,
         "nuclear norm": 1.872604,
         "rank": 2,
@@ -84,9 +87,9 @@ class Trajectories(Experiment):
         def row(quantity: str, value: float, note: str, **where) -> Row:
             return Row(theory=NAME, quantity=f"picture {number}: {quantity}", value=value, source=str(SOURCE), note=note, **where)
 
-        for i in range(2):
-            for j in range(2):
-                yield row(f"W_mm[{i},{j}]", float(frobenius.W[i, j]), "Frobenius solution", predicted=known["W_mm"][i][j])
+        for name, note, W in (("W_mm", "Frobenius solution", frobenius.W), ("W*_mm", "nuclear solution", nuclear.W)):
+            for i, j in product(range(2), range(2)):
+                yield row(f"{name}[{i},{j}]", float(W[i, j]), note, predicted=known[name][i][j])
         yield row("|W_mm|_F", frobenius.norm, "smallest Frobenius norm", predicted=known["Frobenius norm"])
         yield row("|W*_mm|_*", nuclear.norm, f"smallest nuclear norm, KKT residual {nuclear.kkt:.0e}", predicted=known["nuclear norm"])
         yield row("rank of W*_mm", float(nuclear.rank), "by complementarity", predicted=float(known["rank"]))

@@ -249,6 +249,13 @@ def test_empty_batches_and_problems_without_constraints():
     assert batch.rank.tolist() == [0] * 4
 
 
+def test_tokens_that_are_being_trained_are_read_without_their_history():
+    c = drawn(3, 4, 5, trials=2)
+    trained = room.Constraints(c.difference.clone().requires_grad_(), c.query)
+    assert not room.frobenius_max_margins(trained).W.requires_grad
+    assert not room.frobenius_max_margin(trained.problem(0)).W.requires_grad
+
+
 def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
     c = drawn(3, 4, 5, trials=4)
     with pytest.raises(ValueError, match=r"got a batch \[4\]; use frobenius_max_margins"):

@@ -17,7 +17,7 @@ from ..dynamics import HeadInstance, normalised_descent, random_start, relu_head
 from ..sharing import least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
 
-BOUND, PUSH, TRIALS = 0.02, 1e-2, 120
+BOUND, PUSH, TRIALS = 0.02, 1e-2, 90
 
 
 def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, Tensor]:

@@ -58,7 +58,8 @@ def multi_token(result: Result) -> "Figure":
         right.scatter([], [], s=9, color="black", linewidths=0.7, marker="x", label="flat head there")
         right.set_xscale("log")
         right.set_yscale("log")
-        right.set_ylim(top=right.get_ylim()[1] * 12)
+        if shown:
+            right.set_ylim(top=right.get_ylim()[1] * 12)
         right.set(title="1 - cosine to the prediction", xlabel="most attention on a masked token")
         right.legend(loc="upper left", ncols=2, handletextpad=0.1, borderaxespad=0.1, columnspacing=1)
     return figure

@@ -167,7 +167,11 @@ def _spread(weights: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 
 def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Multipliers, up to a factor, of the shortest vector w with ``factor.T @ w >= rhs``; ``length`` of the columns."""
+    """Multipliers, up to a factor, of the shortest vector w with ``factor.T @ w >= rhs``; ``length`` of the columns.
+
+    Raises:
+        NotConverged: least squares stopped early.
+    """
     from scipy.optimize import nnls
 
     rows, m = factor.shape

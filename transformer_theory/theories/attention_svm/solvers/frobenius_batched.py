@@ -45,8 +45,8 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = 1e-12) -> Ma
     rhs, free = constraints.rhs, constraints.equality
     assert rhs is not None
     assert free is not None
-    problem = _Batch(constraints.difference, constraints.query, rhs, free)
-    W, multipliers = problem.difference.new_zeros(B, problem.difference.shape[-1], problem.query.shape[-1]), torch.zeros_like(rhs)
+    problem = _Batch(constraints.difference.detach(), constraints.query.detach(), rhs.detach(), free)
+    W, multipliers = problem.difference.new_zeros(B, problem.difference.shape[-1], problem.query.shape[-1]), torch.zeros_like(problem.rhs)
     if 0 < m <= min(MANY, W[:1].numel()):  # more constraints than entries of W are dependent: seldom settled by exchanges
         size = max(1, CACHE // m**2)
         for part in (slice(b, b + size) for b in range(0, B, size)):

@@ -3,7 +3,7 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from . import descent, factored, feasibility, graph, joint, multi_token, prompt, regularisation_path, sequences, solvers
+from . import descent, factored, feasibility, graph, joint, mirror, multi_token, prompt, regularisation_path, sequences, solvers
 
 CLAIMS = (
     *descent.CLAIMS,
@@ -11,6 +11,7 @@ CLAIMS = (
     *prompt.CLAIMS,
     *joint.CLAIMS,
     *regularisation_path.CLAIMS,
+    *mirror.CLAIMS,
     *sequences.CLAIMS,
     *feasibility.CLAIMS,
     *multi_token.CLAIMS,

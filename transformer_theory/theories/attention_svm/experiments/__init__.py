@@ -8,9 +8,11 @@ from .graph import Graph
 from .joint import Joint
 from .local_convergence import LocalConvergence
 from .loss_comparison import LossComparison
+from .mirror import Mirror
 from .multi_input import MultiInput
 from .multi_token import MultiToken
 from .probability_map import ProbabilityMap
+from .rank import Rank
 from .sequences import Sequences
 from .single_input import SingleInput
 from .trajectories import Trajectories
@@ -26,7 +28,9 @@ EXPERIMENTS = (
     MultiToken,
     Joint,
     LossComparison,
+    Mirror,
     Graph,
+    Rank,
 )
 
 __all__ = [
@@ -36,9 +40,11 @@ __all__ = [
     "Joint",
     "LocalConvergence",
     "LossComparison",
+    "Mirror",
     "MultiInput",
     "MultiToken",
     "ProbabilityMap",
+    "Rank",
     "Sequences",
     "SingleInput",
     "Trajectories",

@@ -10,6 +10,7 @@ from .mirror import mirror
 from .multi_input import multi_input
 from .multi_token import multi_token
 from .probability_map import probability_map
+from .rank import rank
 from .sequences import sequences
 from .single_input import single_input
 from .trajectories import trajectories
@@ -21,9 +22,11 @@ __all__ = [
     "joint",
     "local_convergence",
     "loss_comparison",
+    "mirror",
     "multi_input",
     "multi_token",
     "probability_map",
+    "rank",
     "sequences",
     "single_input",
     "trajectories",

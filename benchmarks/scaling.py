@@ -1,0 +1,127 @@
+"""How the cost of attention-SVM grows: CPU time a problem, and a step, against n inputs, T tokens, dimension d and the size of the batch.
+
+``python -m benchmarks.scaling FIGURE.svg`` draws it too.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.__main__ import header
+from transformer_theory.theories import attention_svm as svm
+
+BASE = {"n": 8, "T": 8, "d": 64, "batch": 16}
+VARIED = {"n": (2, 4, 8, 16, 32), "T": (2, 4, 8, 16, 32), "d": (8, 16, 32, 64, 128), "batch": (1, 4, 16, 64, 256)}
+NAMES = {"n": "inputs n", "T": "tokens T", "d": "dimension d", "batch": "problems at once"}
+STEPS, ROUNDS = 50, 3
+LABELS = ("Frobenius, one by one", "Frobenius, batched", "nuclear, batched", "descent on W", "descent on K and Q")
+SOLVERS = 3  # the first labels; the others count a step
+
+
+def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Callable[[], object]]]:
+    """For each label how many problems (or steps of one) the call does, and the call. All are feasible, since d >= max(T - 1, n)."""
+    generator = torch.Generator().manual_seed(0)
+    instance = svm.cross_attention(inputs=n, tokens=T, dim=d, generator=generator, trials=batch)
+    c = svm.constraints(instance.tokens, instance.query, svm.random_selection(instance, generator=generator))
+    W, factors = svm.random_start(instance, generator=generator), svm.random_factors(instance, generator=generator)
+    few = min(batch, 4)
+    return {
+        LABELS[0]: (few, lambda: [svm.frobenius_max_margin(c.problem(b)) for b in range(few)]),
+        LABELS[1]: (batch, partial(svm.frobenius_max_margins, c)),
+        LABELS[2]: (batch, partial(svm.nuclear_max_margins, c)),
+        LABELS[3]: (batch * STEPS, partial(svm.normalised_descent, instance, W, steps=STEPS)),
+        LABELS[4]: (batch * STEPS, partial(svm.normalised_descent, instance, factors, steps=STEPS)),
+    }
+
+
+def run(rounds: int = ROUNDS, varied: dict[str, tuple[int, ...]] = VARIED) -> dict[str, dict[str, list[float]]]:
+    """Median CPU seconds a problem or a step: ``run()[axis][label]`` is a list over ``varied[axis]``. The calls take turns."""
+    found = {}
+    for axis, sizes in varied.items():
+        found[axis] = {label: [] for label in LABELS}
+        for size in sizes:
+            calls = prepare(**{**BASE, axis: size})
+            seconds = {label: [] for label in LABELS}
+            for turn in range(-1, rounds):
+                for label, (count, call) in calls.items():
+                    started = time.process_time()
+                    call()
+                    if turn >= 0:  # the first round warms up
+                        seconds[label].append((time.process_time() - started) / count)
+            for label in LABELS:
+                found[axis][label].append(statistics.median(seconds[label]))
+    return found
+
+
+def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
+    """Slope on log-log axes between the middle and the largest size: 1 means twice the time for twice the size."""
+    middle = len(sizes) // 2
+    return math.log(seconds[-1] / seconds[middle]) / math.log(sizes[-1] / sizes[middle])
+
+
+def draw(found: dict[str, dict[str, list[float]]], caption: str):
+    """Two rows, solvers and descent, a column an axis, with the slope of proportional growth as a grey line."""
+    from transformer_theory.plotting import COLOURS, axes, style
+
+    tints = dict(zip(LABELS, (COLOURS[name] for name in ("attention_svm", "attention_svm", "scan_snap", "rate_reduction", "crate"))))
+    with style():
+        figure, panels = axes(2, 4, width=9.5, height=5.2)
+        for row, (labels, unit) in enumerate(((LABELS[:SOLVERS], "problem"), (LABELS[SOLVERS:], "step"))):
+            for column, (axis, sizes) in enumerate(VARIED.items()):
+                ax = panels[4 * row + column]
+                for label in labels:
+                    dashes = "--" if label == LABELS[0] else "-"
+                    ax.loglog(
+                        sizes, [1e3 * s for s in found[axis][label]], dashes, marker="o", markersize=3, color=tints[label], label=label
+                    )
+                if axis != "batch":
+                    ends = sizes[0], sizes[-1]
+                    first = 1e3 * min(found[axis][label][0] for label in labels)
+                    ax.plot(
+                        ends, [first, first * ends[1] / ends[0]], color=COLOURS["null"], linewidth=0.9, linestyle=":", label="proportional"
+                    )
+                ax.set_xticks(sizes, [str(size) for size in sizes])
+                ax.minorticks_off()
+                ax.set(xlabel=NAMES[axis])
+                if not column:
+                    ax.set_title(("Max-margin problems", "Normalised descent, a trial")[row])
+                    ax.set(ylabel=f"milliseconds a {unit}")
+                    ax.legend(loc="upper left", fontsize=6.5)
+            for ax in panels[4 * row : 4 * row + 4]:
+                ax.set_ylim(
+                    min(p.get_ylim()[0] for p in panels[4 * row : 4 * row + 4]), max(p.get_ylim()[1] for p in panels[4 * row : 4 * row + 4])
+                )
+        figure.supxlabel(caption, fontsize=6.5, color=COLOURS["raw"])
+    return figure
+
+
+def main(path: Path | None = None) -> None:
+    """Prints how cost grows; draws it if a path is given."""
+    found = run()
+    base = ", ".join(f"{name} = {value}" for name, value in BASE.items())
+    print(f"cost at {base}, and the exponent of its growth in each (1: proportional); CPU time, medians of {ROUNDS} rounds")
+    for at, label in enumerate(LABELS):
+        here = 1e3 * found["n"][label][VARIED["n"].index(BASE["n"])]
+        growth = "  ".join(f"{axis} {exponent(sizes, found[axis][label]):+.1f}" for axis, sizes in VARIED.items())
+        print(f"  {label:<22} {here:8.4f} ms a {'problem' if at < SOLVERS else 'step   '}   {growth}")
+    if path is not None:
+        from transformer_theory.plotting import svg
+
+        caption = f"{base} where not varied · CPU time on one thread, medians of {ROUNDS} rounds\n{header().replace(chr(10), ' · ')}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(svg(draw(found, caption)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figure", type=Path, nargs="?", help="where to draw it")
+    torch.set_num_threads(1)
+    main(parser.parse_args().figure)
+    sys.exit()

@@ -13,6 +13,7 @@ from .multi_input import MultiInput
 from .multi_token import MultiToken
 from .probability_map import ProbabilityMap
 from .rank import Rank
+from .rank_map import RankMap
 from .sequences import Sequences
 from .single_input import SingleInput
 from .trajectories import Trajectories
@@ -31,6 +32,7 @@ EXPERIMENTS = (
     Mirror,
     Graph,
     Rank,
+    RankMap,
 )
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "MultiToken",
     "ProbabilityMap",
     "Rank",
+    "RankMap",
     "Sequences",
     "SingleInput",
     "Trajectories",

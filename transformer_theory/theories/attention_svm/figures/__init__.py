@@ -11,6 +11,7 @@ from .multi_input import multi_input
 from .multi_token import multi_token
 from .probability_map import probability_map
 from .rank import rank
+from .rank_map import rank_map
 from .sequences import sequences
 from .single_input import single_input
 from .trajectories import trajectories
@@ -27,6 +28,7 @@ __all__ = [
     "multi_token",
     "probability_map",
     "rank",
+    "rank_map",
     "sequences",
     "single_input",
     "trajectories",

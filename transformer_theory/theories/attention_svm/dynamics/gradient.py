@@ -29,7 +29,7 @@ from .states import check_instance
 
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
 TINY = 400  # entries of a matrix up to which torch multiplies by loops of its own, from there on by BLAS
-LOWEST = -1e300  # stands for the logarithm of nothing where minus infinity less itself could come up
+FAINT = -600.0  # a logarithm that is nothing beside zero; further down, numbers lose digits and processors their speed
 
 
 class Gradient:
@@ -43,7 +43,7 @@ class Gradient:
         tokens = instance.tokens.reshape(-1, n, T, d)
         self.query = instance.query.reshape(-1, n, instance.query.shape[-1])
         self.tokens = tokens - tokens.mean(-2, keepdim=True)
-        self.minus_one = tokens.new_tensor(-1.0)
+        self.minus_one, self.nothing = tokens.new_tensor(-1.0), torch.full_like(tokens[..., :1, 0], -torch.inf)
         allowed = getattr(instance, "allowed", None)
         same, self.offset = merged(tokens, None if allowed is None else allowed.reshape(-1, n, T))
         silent = (self.query == 0).all(-1, keepdim=True)
@@ -54,7 +54,8 @@ class Gradient:
             scores = scores.masked_fill(silent, 0.0)
             self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
             ordered = scores.sort(-1).values
-            self.scores = scores if bool((ordered[..., 1:] > ordered[..., :-1]).all()) else None
+            distinct = self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
+            self.scores = scores if distinct else None
         else:
             self.gains, self.scores = _head_gains(instance, tokens, silent), None
 
@@ -72,7 +73,7 @@ class Gradient:
         f, gain = self.gains(share)
         delta = gain - gain.gather(-1, top)
         gap.masked_fill_(delta == 0, -torch.inf)
-        C = gap.amax((-2, -1), keepdim=True).clamp_(min=LOWEST)
+        C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(self.slope(f)), C
 
@@ -81,8 +82,8 @@ class Gradient:
 
         Most problems are small and the number of operations is what counts, so that signs are chosen to need none of their own.
         """
-        C = gap.scatter_(-1, top, LOWEST).amax((-2, -1), keepdim=True)
-        others, scale = gap.sub_(C).exp_(), C.exp()  # e^-C s / s_top, zero at top
+        C = gap.scatter_(-1, top, self.nothing).amax((-2, -1), keepdim=True)
+        others, scale = gap.sub_(C).clamp_(min=FAINT).exp_(), C.exp()  # e^-C s / s_top, for the others than top
         best = scores.gather(-1, top)
         pull = torch.sub(scores, best).mul_(others)
         lost = torch.addcmul(self.minus_one, others.sum(-1, keepdim=True), scale, value=-1).reciprocal_()  # -s_top

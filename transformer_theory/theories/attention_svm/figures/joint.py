@@ -42,7 +42,7 @@ def joint(result: Result, attention: Mapping[int, float], probability: Mapping[i
                     offset, side = ((5, -8), "left") if low else ((-3, 4), "right")
                     right.annotate(text, (step, known[step]), textcoords="offset points", xytext=offset, ha=side, color=tint, fontsize=6.5)
         right.plot([], [], linestyle="", marker="x", color="black", label="paper's run (paper/ours)")
-        right.set(title="Attention, labels (left case)", xlabel="step", ylim=(0.15, 1.04))
+        right.set(title="Attention, labels (left case)", xlabel="step", ylim=(0.06, 1.04))
         right.legend(loc="lower right", fontsize=6.8, borderaxespad=0.1, handlelength=1.4)
     return figure
 

@@ -29,7 +29,7 @@ def multi_input(result: Result, published: Mapping[tuple[str, str, int], float])
                 ax.plot(a["steps"][early], a[f"{name}_{how}"][early, MIDDLE], color=tint, label=words)
             _published(ax, name, published, a)
         middle.set(title="Attention on the best token", xlabel="step", ylim=(None, 1.03))
-        right.set(title="Norm of p", xlabel="step", ylim=(0, 27))
+        right.set(title="Norm of p", xlabel="step", ylim=(0, 31))
         right.plot([], [], linestyle="", marker="x", color="black", label="paper's run (paper / ours)")
         right.legend(loc="upper left", handlelength=1.4, borderaxespad=0.1)
     return figure

@@ -349,18 +349,3 @@ def test_figures_are_drawn_from_the_stored_result(tmp_path):
         "Attention",
         "Feasible random sets",
     ]
-
-
-# ---- the published figure
-
-
-def test_local_convergence_repeats_the_published_numbers():
-    """At step 1000 the published means over 100 trials are about .99 (Frobenius) and .86 (nuclear); here 12 of the trials."""
-    result = room.LocalConvergence(trials=12, steps=1500).run()
-    fro, nuclear = (
-        result.select(quantity=f"cosine to the {norm} max-margin solution", step=1000)[0]["value"] for norm in ("frobenius", "nuclear")
-    )
-    assert fro == pytest.approx(0.99, abs=0.015)
-    assert nuclear == pytest.approx(0.86, abs=0.05)
-    assert result.select(quantity="attention on the selected token, mean")[0]["value"] > 0.999
-    assert room.LocalConvergence().draw(result).get_axes()

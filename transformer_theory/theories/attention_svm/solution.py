@@ -85,7 +85,7 @@ class MaxMargins:
     @cached_property
     def solved(self) -> Bool[Tensor, " B"]:
         """Where the status is ``"optimal"``."""
-        return torch.tensor([status == OPTIMAL for status in self.status])
+        return torch.tensor([status == OPTIMAL for status in self.status], dtype=torch.bool)
 
     @cached_property
     def rank(self) -> Int[Tensor, " B"]:

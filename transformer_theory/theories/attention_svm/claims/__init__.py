@@ -3,7 +3,7 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from . import descent, factored, feasibility, graph, joint, mirror, multi_token, prompt, regularisation_path, sequences, solvers
+from . import descent, factored, feasibility, graph, joint, mirror, multi_token, prompt, rank, regularisation_path, sequences, solvers
 
 CLAIMS = (
     *descent.CLAIMS,
@@ -16,6 +16,7 @@ CLAIMS = (
     *feasibility.CLAIMS,
     *multi_token.CLAIMS,
     *solvers.CLAIMS,
+    *rank.CLAIMS,
     *graph.CLAIMS,
 )
 

@@ -1,19 +1,26 @@
-r"""Max-margin problems in any norm by a general interior-point solver (Clarabel, through cvxpy), one at a time, for small sizes.
+r"""Max-margin problems in any norm by a general solver (Clarabel unless said otherwise, through cvxpy), one at a time, for small sizes.
 
 Source: the problem is (Att-SVM) of :cite:t:`tarzanagh2023transformers` with another norm; cvxpy: :cite:t:`diamond2016cvxpy`.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-TIGHT = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas", "tol_ktratio"), 1e-11)
+TIGHT: Mapping[str, float] = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas", "tol_ktratio"), 1e-11)
 
 
 def conic(
-    difference: np.ndarray, query: np.ndarray, rhs: np.ndarray, free: np.ndarray, norm: Callable[[Any], Any]
+    difference: np.ndarray,
+    query: np.ndarray,
+    rhs: np.ndarray,
+    free: np.ndarray,
+    norm: Callable[[Any], Any],
+    *,
+    solver: str = "CLARABEL",
+    options: Mapping[str, Any] = TIGHT,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """W and multipliers of ``min norm(W)``, unchecked; None if the solver stops without a point.
 
@@ -22,6 +29,7 @@ def conic(
         rhs: ``[m]``; of the order of the margins of a W of norm one.
         free: the equations, ``[m]``.
         norm: a convex function of a cvxpy variable ``[d_x, d_z]``.
+        solver, options: of cvxpy.
     """
     import cvxpy as cp
 
@@ -33,7 +41,7 @@ def conic(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it may be inaccurate is for the caller to find
         try:
-            problem.solve(solver="CLARABEL", **TIGHT)
+            problem.solve(solver=solver, **options)
         except cp.SolverError:
             return None
     if W.value is None:

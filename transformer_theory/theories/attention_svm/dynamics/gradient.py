@@ -8,8 +8,8 @@ score, or :math:`Y_i\nabla h(o_i)^\top x_{i,t}` for another head),
 
 Attention concentrates on one token, :math:`s_{i,t} \to e^{-\|W\|\cdot\text{margin}}` for the others, and the bracket is then a difference
 of nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on. Here every quantity is a difference to the
-most attended token *top*, :math:`\delta_t = \gamma_t - \gamma_{top}`, :math:`e = \sum_t s_t\delta_t`,
-:math:`c_t = \ell' s_t(\delta_t - e)`; and :math:`c` is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters.
+most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and :math:`e = \sum_t s_t\delta_t`, the bracket is
+:math:`\delta_t - e`. And c is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters.
 
 Inputs without a say in W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
 the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so

@@ -58,7 +58,7 @@ class _Span:
 
     def __init__(self, data: Gradient, state: State):
         self.data, self.shape, carried = data, state.W.shape, state.carried
-        if carried is not None and carried.belongs(data.tokens, data.query):
+        if carried is not None and carried.belongs(state.W, data.tokens, data.query):
             self.origin, self.taken, self.values = carried.origin, carried.taken.clone(), carried.values.clone()
         else:
             self.origin, self.taken = _flat(state.W).clone(), torch.zeros_like(data.tokens[..., 0])
@@ -84,8 +84,8 @@ class _Span:
 
     def state(self, step: int) -> State:
         data = self.data
-        W = self.origin - torch.bmm(data.pulled(self.taken).mT, data.query)
-        return State(W.reshape(self.shape), step, Carried(self.origin, self.taken.clone(), self.values.clone(), data.tokens, data.query))
+        W = (self.origin - torch.bmm(data.pulled(self.taken).mT, data.query)).reshape(self.shape)
+        return State(W, step, Carried(self.origin, self.taken.clone(), self.values.clone(), W, data.tokens, data.query))
 
 
 class Images(_Span):

@@ -25,18 +25,23 @@ class Carried:
         origin: W where the run started, ``[trials, d, d_z]``.
         taken: the coefficients of what was taken off, ``[trials, n, T]``.
         values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
-        tokens, query: the data of the run; with others, descent starts from W.
+        W: what all this amounts to, ``[*trials, d, d_z]``.
+        tokens, query: the data of the run. With another W or other data, descent starts from W.
     """
 
     origin: Float[Tensor, "trials d d_z"]
     taken: Float[Tensor, "trials n T"]
     values: Float[Tensor, "trials n r"]
+    W: Float[Tensor, "*trials d d_z"]
     tokens: Float[Tensor, "trials n T d"]
     query: Float[Tensor, "trials n d_z"]
 
-    def belongs(self, tokens: Tensor, query: Tensor) -> bool:
-        """Whether these are the data of the run."""
-        return torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
+    def belongs(self, W: Tensor, tokens: Tensor, query: Tensor) -> bool:
+        """Whether the run was on these data ``[...]`` and came to this W."""
+        return torch.equal(self.W, W) and torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
+
+
+CARRIED = tuple(f.name for f in fields(Carried) if f.name != "W")
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
     if isinstance(state, State) and state.carried is not None:
-        arrays |= {f"carried_{f.name}": getattr(state.carried, f.name).numpy() for f in fields(Carried)}
+        arrays |= {f"carried_{name}": getattr(state.carried, name).numpy() for name in CARRIED}
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
@@ -123,13 +128,12 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         held = {name: file[name] for name in file.files}
     step = int(held.pop("step", -1))
     weights = {name: torch.from_numpy(value) for name, value in held.items()}
-    names = [f.name for f in fields(Carried)]
-    whole = all(f"carried_{name}" in weights for name in names)
-    carried = Carried(**{name: weights.pop(f"carried_{name}") for name in names}) if whole else None
+    whole = all(f"carried_{name}" in weights for name in CARRIED)
+    parts = {name: weights.pop(f"carried_{name}") for name in CARRIED} if whole else {}
     if step >= 0 and set(weights) == {"K", "Q"}:
         return Factors(**weights, step=step)
     if step >= 0 and set(weights) == {"W"}:
-        return State(weights["W"], step, carried)
+        return State(weights["W"], step, Carried(W=weights["W"], **parts) if whole else None)
     raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(held)}")
 
 

@@ -120,6 +120,14 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
 
 
+def test_the_page_of_attention_svm_has_every_claim_and_figure():
+    page = (ROOT / "docs" / "theories" / "attention_svm.md").read_text(encoding="utf-8")
+    (room,) = (theory for theory in tt.theories() if theory.name == "attention_svm")
+    assert sorted(re.findall(r"^\| `(attention_svm/[\w-]+)`", page, re.MULTILINE)) == sorted(claim.id for claim in room.claims)
+    for kind in room.experiments:
+        assert f"`{kind.name.removeprefix('attention_svm.')}`" in page, kind.name
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         if "_build" in page.parts or "auto_examples" in page.parts:

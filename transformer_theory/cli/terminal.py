@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 120  # columns where the output is no terminal
+WIDTH = 160  # columns where the output is no terminal
 
 
 def console() -> "Console":

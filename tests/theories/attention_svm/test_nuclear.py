@@ -1,0 +1,244 @@
+"""Nuclear-norm solvers: closed forms, a general solver, the KKT conditions computed again, and what happens where there is no answer."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import Constraints
+from transformer_theory.theories.attention_svm.solvers import nuclear
+from transformer_theory.theories.attention_svm.solvers.conic import conic
+from transformer_theory.theories.attention_svm.solvers.interior_point import dot, inside, interior_point
+from transformer_theory.theories.attention_svm.solvers.reduced import Reduced
+
+
+def published(seeds, inputs, tokens, dim) -> Constraints:
+    drawn = room.published_instances(seeds, inputs=inputs, tokens=tokens, dim=dim)
+    return room.constraints(drawn.tokens, drawn.query, drawn.optimal())
+
+
+def mixed(seed: int, m: int = 12) -> Constraints:
+    """Twelve constraints on 6 x 5 weights with right-hand sides of both signs, some of them equations."""
+    generator = torch.Generator().manual_seed(seed)
+    d, z = (torch.randn(m, k, generator=generator, dtype=torch.float64) for k in (6, 5))
+    rhs = torch.randn(m, generator=generator, dtype=torch.float64)
+    return Constraints(d, z, rhs=rhs, equality=torch.rand(m, generator=generator) < 0.3)
+
+
+def general(c: Constraints) -> tuple[float, np.ndarray]:
+    """Norm and W of Clarabel, in all entries of W."""
+    import cvxpy as cp
+
+    W, _ = conic(c.difference.numpy(), c.query.numpy(), c.rhs.numpy(), c.equality.numpy(), cp.normNuc)
+    return float(np.linalg.norm(W, "nuc")), W
+
+
+def assert_optimal(c: Constraints, solution: room.MaxMargin, tol: float) -> None:
+    """The KKT conditions, from W and the multipliers alone."""
+    margins = ((c.difference @ solution.W) * c.query).sum(-1)
+    M = (c.difference * solution.dual[:, None]).mT @ c.query
+    norm = float(torch.linalg.svdvals(solution.W).sum())
+    assert float(torch.where(c.equality, (margins - c.rhs).abs(), c.rhs - margins).max()) <= tol * float(c.rhs.abs().max())
+    assert float(torch.where(c.equality, 0.0, -solution.dual).max()) <= tol * norm
+    assert float(torch.linalg.matrix_norm(M, 2)) <= 1 + tol
+    assert abs(norm - float(c.rhs @ solution.dual)) <= tol * norm
+    assert solution.norm == pytest.approx(norm, rel=10 * tol)
+
+
+IDENTITY = torch.eye(4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("c", "W"),
+    [
+        (Constraints(IDENTITY[:1], 2 * IDENTITY[1:2]), 0.5 * torch.outer(IDENTITY[0], IDENTITY[1])),
+        (Constraints(IDENTITY, IDENTITY), IDENTITY),  # W_ii >= 1
+        (Constraints(IDENTITY.repeat(4, 1), IDENTITY.repeat_interleave(4, 0)), torch.ones(4, 4, dtype=torch.float64)),  # all W_ij >= 1
+        (Constraints(IDENTITY, IDENTITY[:1].expand(4, 4).contiguous()), torch.outer(torch.ones(4, dtype=torch.float64), IDENTITY[0])),
+    ],
+)
+def test_closed_forms(c, W):
+    solution = room.nuclear_max_margin(c)
+    assert_close(solution.W, W, rtol=0, atol=1e-9)
+    assert solution.rank == int(torch.linalg.matrix_rank(W))
+    assert solution.norm == pytest.approx(float(torch.linalg.svdvals(W).sum()), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("number", "norm", "rank", "W"),
+    [
+        (1, 9.754810, 1, [[0.486706, 0.469258], [7.005536, 6.754383]]),
+        (2, 1.872604, 2, [[0.99375, -1.25966], [-0.13324, -0.25784]]),
+    ],
+)
+def test_the_published_pictures(number, norm, rank, W):
+    picture = room.published_picture(number)
+    solution = room.nuclear_max_margin(room.constraints(picture.tokens, picture.query, picture.optimal()))
+    assert solution.norm == pytest.approx(norm, abs=5e-7)
+    assert solution.rank == rank
+    assert_close(solution.W, torch.tensor(W, dtype=torch.float64), rtol=0, atol=1e-5)
+    assert solution.kkt < 1e-13
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_right_hand_sides_and_equations_against_a_general_solver(seed):
+    c = mixed(seed)
+    solution = room.nuclear_max_margin(c)
+    norm, W = general(c)
+    assert_optimal(c, solution, 1e-12)
+    assert solution.norm == pytest.approx(norm, rel=1e-9)
+    assert_close(solution.W, torch.from_numpy(W), rtol=0, atol=1e-4 * norm)
+
+
+def test_equations_only():
+    c = mixed(3)
+    c = Constraints(c.difference, c.query, rhs=c.rhs, equality=torch.ones(12, dtype=torch.bool))
+    solution = room.nuclear_max_margin(c)
+    assert_optimal(c, solution, 1e-12)
+    assert (solution.dual < 0).any()
+
+
+@pytest.mark.parametrize(("size", "trials"), [((6, 8, 10), 30), ((10, 5, 20), 20), ((15, 5, 4), 60), ((15, 5, 5), 30), ((2, 5, 2), 60)])
+def test_batches_are_solved_to_rounding(size, trials):
+    """Easy and nearly infeasible problems: 95 % of the feasible ones to a gap of 1e-9, the rest flagged; here none is left."""
+    c = published(range(trials), *size)
+    solutions = room.nuclear_max_margins(c)
+    feasible = room.frobenius_max_margins(c).solved
+    assert (solutions.solved == feasible).all()
+    assert float(solutions.gap[feasible].max()) <= 1e-9
+    assert float(solutions.gap[feasible].median()) <= 1e-12
+    for at in feasible.nonzero().squeeze(-1)[:5].tolist():
+        assert_optimal(c.problem(at), solutions[at], 1e-9)
+
+
+def test_a_batch_holds_what_the_single_solver_finds():
+    c = published(range(110, 120), 10, 5, 4)
+    solutions = room.nuclear_max_margins(c)
+    assert 0 < int(solutions.solved.sum()) < 10
+    for at in range(10):
+        if solutions.solved[at]:
+            one = room.nuclear_max_margin(c.problem(at))
+            assert_close(solutions.W[at], one.W, rtol=0, atol=1e-8 * one.norm)
+            assert int(solutions.rank[at]) == one.rank == solutions[at].rank
+        else:
+            assert solutions.status[at] == "infeasible"
+            assert not solutions.W[at].any()
+            assert torch.isinf(solutions.kkt[at])
+            with pytest.raises(Infeasible) as caught:
+                solutions[at]
+            assert caught.value.certificate.residual < 1e-9
+
+
+def test_problems_of_different_length_are_a_batch():
+    short, long = published(range(1), 3, 4, 6).problem(0), published(range(1), 5, 4, 6).problem(0)
+    solutions = room.nuclear_max_margins(room.stack([short, long]))
+    for at, one in enumerate((short, long)):
+        assert_close(solutions.W[at], room.nuclear_max_margin(one).W, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_scales_do_not_matter(scale):
+    c = published(range(1), 5, 4, 6).problem(0)
+    plain, scaled = room.nuclear_max_margin(c), room.nuclear_max_margin(Constraints(scale * c.difference, c.query))
+    asked = room.nuclear_max_margin(Constraints(c.difference, c.query, rhs=scale * c.rhs))
+    assert_close(scaled.W * scale, plain.W)
+    assert_close(asked.W / scale, plain.W)
+    assert max(scaled.kkt, asked.kkt) < 1e-12
+    assert scaled.rank == asked.rank == plain.rank
+
+
+@pytest.mark.parametrize("size", [(3, 4, 8), (8, 3, 4)])
+def test_differences_and_queries_may_change_places(size):
+    c = published(range(1), *size).problem(0)
+    one, other = room.nuclear_max_margin(c), room.nuclear_max_margin(Constraints(c.query, c.difference))
+    assert_close(other.W.mT, one.W, rtol=0, atol=1e-9 * one.norm)
+
+
+@pytest.mark.parametrize(("d_x", "d_z"), [(2, 9), (9, 2), (30, 3), (3, 30)])
+def test_narrow_weights(d_x, d_z):
+    generator = torch.Generator().manual_seed(1)
+    d, z = (torch.randn(6, k, generator=generator, dtype=torch.float64) for k in (d_x, d_z))
+    assert_optimal(Constraints(d, z), room.nuclear_max_margin(Constraints(d, z)), 1e-11)
+
+
+def test_for_one_query_all_norms_are_one():
+    c = published(range(1), 4, 3, 20).problem(0)
+    c = Constraints(c.difference, torch.ones(len(c), 1, dtype=torch.float64))
+    assert_close(room.nuclear_max_margin(c).W, room.frobenius_max_margin(c).W, rtol=0, atol=1e-10)
+
+
+def test_constraints_given_twice_change_nothing():
+    c = published(range(1), 5, 4, 6).problem(0)
+    twice = Constraints(*(torch.cat([v, v]) for v in (c.difference, c.query)))
+    solution = room.nuclear_max_margin(twice)
+    assert_close(solution.W, room.nuclear_max_margin(c).W, rtol=0, atol=1e-9)
+    assert solution.kkt < 1e-12
+
+
+@pytest.mark.parametrize("rhs", [0.0, -1.0])
+def test_where_nothing_is_asked_the_answer_is_zero(rhs):
+    c = mixed(0)
+    solution = room.nuclear_max_margin(Constraints(c.difference, c.query, rhs=torch.full((12,), rhs, dtype=torch.float64)))
+    assert not solution.W.any()
+    assert (solution.rank, solution.norm, solution.kkt) == (0, 0, 0)
+
+
+def test_no_constraint_and_no_problem():
+    c = published(range(2), 3, 3, 4)
+    none = room.nuclear_max_margin(c.problem(0).take(slice(0, 0)))
+    assert not none.W.any()
+    assert len(room.nuclear_max_margins(c.problem(slice(0, 0)))) == 0
+
+
+def test_a_single_problem_and_a_batch_are_not_confused():
+    c = published(range(2), 3, 3, 4)
+    with pytest.raises(ValueError, match="nuclear_max_margins"):
+        room.nuclear_max_margin(c)
+    with pytest.raises(ValueError, match="batch"):
+        room.nuclear_max_margins(c.problem(0))
+
+
+def test_the_interior_point_alone_comes_near():
+    c = published(range(10), 6, 8, 10)
+    near = room.frobenius_max_margins(c)
+    problems = Reduced.of(c, near.norm)
+    point = interior_point(problems.cone, inside(problems.cone, near.dual / near.norm[:, None]), tol=1e-6)
+    rows, square = problems.cone.image(point.multipliers)
+    assert (torch.linalg.eigvalsh(square)[:, -1] < 1).all()
+    assert (point.multipliers > 0).all()
+    margins = dot(rows @ point.weight, problems.cone.query)
+    assert float((problems.cone.rhs - margins).max()) < 1e-6
+    exact = room.nuclear_max_margins(c).norm
+    assert_close(near.norm * dot(problems.cone.rhs, point.multipliers), exact, rtol=1e-5, atol=0)
+
+
+def test_a_general_solver_takes_over_where_the_fast_one_fails(monkeypatch):
+    c = published(range(3), 5, 4, 6)
+    expected = room.nuclear_max_margins(c)
+    monkeypatch.setattr(nuclear, "STAGES", ())
+    solutions = room.nuclear_max_margins(c)
+    assert solutions.solved.all()
+    assert_close(solutions.W, expected.W, rtol=0, atol=1e-8)
+    assert (solutions.rank == expected.rank).all()
+
+
+def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
+    c = published(range(3), 5, 4, 6)
+    monkeypatch.setattr(nuclear, "STAGES", ())
+    monkeypatch.setattr(Reduced, "general", lambda self: None)
+    solutions = room.nuclear_max_margins(c)
+    assert solutions.status == ("not converged",) * 3
+    assert not solutions.W.any()
+    assert torch.isinf(solutions.kkt).all()
+    with pytest.raises(NotConverged):
+        solutions[0]
+
+
+def test_a_tolerance_below_rounding_is_refused():
+    c = published(range(1), 5, 4, 6).problem(0)
+    with pytest.raises(NotConverged, match="tol") as caught:
+        room.nuclear_max_margin(c, tol=1e-30)
+    assert caught.value.residuals < 1e-12
+    assert_optimal(c, caught.value.state, 1e-12)

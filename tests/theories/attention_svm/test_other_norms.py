@@ -1,0 +1,87 @@
+"""Max-margin solutions in entrywise and spectral norms: closed forms, the norms' duality, and the Frobenius solver."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import Constraints
+
+
+def drawn(seed: int = 0, inputs: int = 3, tokens: int = 4, dim: int = 4) -> Constraints:
+    one = room.published_instance(seed, inputs=inputs, tokens=tokens, dim=dim)
+    return room.constraints(one.tokens, one.query, one.optimal())
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3, math.inf])
+def test_one_constraint_has_the_solution_of_hoelder(p):
+    F = torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64)
+    d, z = torch.tensor([[1.0, -2.0]], dtype=torch.float64), torch.tensor([[1.0, 0.5]], dtype=torch.float64)
+    F = d.mT @ z
+    q = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
+    solution = room.lp_max_margin(Constraints(d, z), p=p)
+    assert solution.norm == pytest.approx(1 / float(torch.linalg.vector_norm(F, q)), rel=1e-8)
+    assert float((solution.W * F).sum()) == pytest.approx(1, abs=1e-8)
+
+
+@pytest.mark.parametrize("p", [1.5, 3.0])
+def test_weights_are_the_gradient_of_the_dual_norm(p):
+    """Where the norm is smooth, W is proportional to sign(M) |M|^(1/(p-1)) with M the combination of the constraints."""
+    c = drawn()
+    solution = room.lp_max_margin(c, p=p)
+    M = c.combine(solution.dual)
+    image = M.sign() * M.abs() ** (1 / (p - 1))
+    assert_close(solution.W / solution.W.norm(), image / image.norm(), rtol=0, atol=1e-5)
+    assert float((c.margins(solution.W)).min()) >= 1 - 1e-8
+    assert float(solution.dual.sum()) == pytest.approx(float(torch.linalg.vector_norm(solution.W, p)), rel=1e-7)
+
+
+def test_p_two_is_frobenius():
+    c = drawn(inputs=4, dim=5)
+    assert_close(room.lp_max_margin(c, p=2).W, room.frobenius_max_margin(c).W, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("solve", [lambda c: room.lp_max_margin(c, p=3.0), room.spectral_max_margin])
+def test_equations_and_right_hand_sides(solve):
+    generator = torch.Generator().manual_seed(0)
+    d, z, rhs = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 4), (6, 3), (6,)))
+    equality = torch.tensor([True, False, True, False, False, False])
+    c = Constraints(d, z, rhs=rhs, equality=equality)
+    solution = solve(c)
+    beyond = c.margins(solution.W) - rhs
+    assert float(beyond[equality].abs().max()) < 1e-7
+    assert float(beyond.min()) > -1e-7
+    assert solution.norm == pytest.approx(float(rhs @ solution.dual), rel=1e-7)
+
+
+def test_the_spectral_norm():
+    eye = torch.eye(3, dtype=torch.float64)
+    solution = room.spectral_max_margin(Constraints(eye, eye))  # W_ii >= 1: the norm is 1, and W the identity
+    assert solution.norm == pytest.approx(1, abs=1e-8)
+    assert_close(solution.W, eye, rtol=0, atol=1e-4)
+    c = drawn()
+    general = room.spectral_max_margin(c)
+    assert general.norm == pytest.approx(float(torch.linalg.matrix_norm(general.W, 2)), rel=1e-8)
+    nuclear_of_dual = float(torch.linalg.svdvals(c.combine(general.dual)).sum())
+    assert float(general.dual.sum()) / nuclear_of_dual == pytest.approx(general.norm, rel=1e-7)
+    assert general.norm <= float(torch.linalg.matrix_norm(room.frobenius_max_margin(c).W, 2)) + 1e-8
+
+
+@pytest.mark.parametrize("solve", [lambda c, **kw: room.lp_max_margin(c, p=3.0, **kw), room.spectral_max_margin])
+def test_what_has_no_answer(solve):
+    one = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    with pytest.raises(Infeasible):
+        solve(Constraints(one, one.abs()))
+    with pytest.raises(ValueError, match="batch"):
+        solve(drawn().problem(None))
+    with pytest.raises(NotConverged, match="tol"):
+        solve(drawn(), tol=1e-30)
+    assert not solve(Constraints(one, one.abs(), rhs=torch.zeros(2, dtype=torch.float64))).W.any()
+
+
+def test_a_power_below_one_is_no_norm():
+    with pytest.raises(ValueError, match="p must be at least 1"):
+        room.lp_max_margin(drawn(), p=0.5)

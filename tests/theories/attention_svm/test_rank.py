@@ -1,0 +1,104 @@
+"""Ranks: the true ones, those that the released notebook prints, the figure and the map."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from transformer_theory.errors import Infeasible
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm.claims.rank import CLAIMS
+from transformer_theory.theories.attention_svm.experiments import Rank, RankMap
+from transformer_theory.theories.attention_svm.experiments.rank import half_width, published_constraints, ranks
+from transformer_theory.theories.attention_svm.experiments.rank_map import feasible_ranks
+
+
+@pytest.mark.parametrize(
+    ("size", "tried", "frobenius", "nuclear"),
+    [((5, 5, 4), 100, 3.98, 2.57), ((5, 5, 10), 100, 5.0, 2.50), ((10, 5, 10), 100, 9.99, 3.77), ((10, 5, 4), 113, 4.0, 3.43)],
+)
+def test_means_of_the_published_seeds(size, tried, frobenius, nuclear):
+    """Means and numbers of seeds of an independent computation."""
+    found = ranks(*size, feasible=100, most=400, official=0)
+    assert found.tried == tried
+    assert found.unverified == 0
+    assert found.frobenius.mean() == pytest.approx(frobenius, abs=1e-9)
+    assert found.nuclear.mean() == pytest.approx(nuclear, abs=1e-9)
+
+
+def test_few_feasible_seeds_are_all_taken():
+    found = ranks(10, 5, 3, feasible=100, most=150, official=0)
+    share = room.frobenius_max_margins(published_constraints(range(150), 10, 5, 3)).solved
+    assert (found.tried, len(found.frobenius), len(found.nuclear)) == (150, int(share.sum()), int(share.sum()))
+
+
+def test_the_published_recipe_counts_errors_and_failures():
+    pairs = published_constraints(range(4), 10, 5, 10)
+    problems = [pairs.problem(at) for at in range(4)]
+    true, printed = ([room.rank(c, compat=compat) for c in problems] for compat in ("truth", "official"))
+    assert printed == [room.official_rank(c) for c in problems]
+    assert sum(printed) > 2 * sum(true)
+    active = [int((room.nuclear_max_margin(c).margins <= 1 + 1e-9).sum()) for c in problems]
+    assert all(r * (r + 1) / 2 <= count for r, count in zip(true, active))
+    assert any(r * (r + 1) / 2 > count for r, count in zip(printed, active))
+    assert room.rank(problems[0], norm="frobenius") == room.official_rank(problems[0], norm="frobenius") == 10
+    infeasible = published_constraints(range(1), 15, 5, 2).problem(0)
+    assert room.rank(infeasible, compat="official") == 1
+    with pytest.raises(Infeasible):
+        room.rank(infeasible)
+
+
+def test_other_words_are_refused(unchecked):
+    c = published_constraints(range(1), 3, 3, 4).problem(0)
+    with pytest.raises(ValueError, match="compat must be"):
+        room.rank(c, compat="paper")
+    with pytest.raises(ValueError, match="norm must be"):
+        room.rank(c, norm="spectral")
+
+
+def test_the_figure_has_a_panel_a_size_and_gaps_where_nothing_is_feasible():
+    experiment = Rank(inputs=(5, 15), tokens=(5,), dims=(1, 10), feasible=5, most=10, official=1)
+    result = experiment.run()
+    a = result.arrays
+    assert np.isnan(a["attention_svm/nuclear"][:, 0]).all()
+    assert (a["attention_svm/feasible"] == [[0, 1], [0, 1]]).all()
+    assert (a["attention_svm/official_nuclear"][:, 0] == 1).all()
+    paper = [row for row in result.table if "predicted" in row]
+    assert {row["quantity"]: row["predicted"] for row in paper}["mean rank, nuclear, as published, n=15 T=5 d=10"] == 9.6
+    first, second, legend = experiment.draw(result).axes[:3]
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("n = 5, T = 5", "n = 15, T = 5")
+    assert len(legend.get_legend().get_texts()) == 7
+
+
+def test_half_widths():
+    values = np.array([3, 4, 4, 5])
+    assert half_width(values) == pytest.approx(1.96 * np.std(values, ddof=1) / 2)
+    assert half_width(values[:1]) == 0
+
+
+def test_the_map_is_bounded_and_banded():
+    experiment = RankMap(inputs=(2, 5), tokens=(3,), dims=(2, 6), trials=15)
+    result = experiment.run()
+    a = {name.split("/")[1]: value for name, value in result.arrays.items()}
+    assert (a["nuclear"] <= a["frobenius"]).all()
+    assert (a["frobenius"] <= np.minimum(a["inputs"][:, None, None], a["dims"])).all()
+    assert (a["feasible"][:, :, 1] == 1).all()  # d >= max(T - 1, n)
+    k = round(15 * a["feasible"][1, 0, 0])
+    assert binom.sf(k - 1, 15, a["feasible_low"][1, 0, 0]) == pytest.approx(0.025)
+    assert len(result.table) == 12
+    assert len(experiment.draw(result).axes) == 6
+
+
+def test_a_size_without_feasible_problems():
+    frobenius, nuclear = feasible_ranks(15, 15, 2, trials=5, seed=0)
+    assert len(frobenius) == len(nuclear) == 0
+    experiment = RankMap(inputs=(15,), tokens=(15,), dims=(2,), trials=5)
+    result = experiment.run()
+    assert [row["value"] for row in result.table] == [0, None, None]
+    experiment.draw(result)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_claims_have_power(claim):
+    verdict = claim.verify(range(2))
+    assert verdict.verdict == "consistent"
+    assert verdict.control == "fails"

@@ -236,6 +236,17 @@ def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
         solutions[0]
 
 
+def test_iterates_that_overflow_are_no_answer():
+    c = published(range(2), 5, 4, 6)
+    near = room.frobenius_max_margins(c)
+    problems = Reduced.of(c, near.norm)
+    Q = torch.zeros(2, *problems.cone.query.shape[-1:] * 2, dtype=torch.float64)
+    Q[1] = 1e200
+    answer = problems.factored(near.dual, Q)
+    assert (answer.kkt >= 1).all()
+    assert torch.isfinite(answer.W).all()
+
+
 def test_a_tolerance_below_rounding_is_refused():
     c = published(range(1), 5, 4, 6).problem(0)
     with pytest.raises(NotConverged, match="tol") as caught:

@@ -45,7 +45,7 @@ class RankMap(Experiment):
     """Mean rank of the max-margin solutions over (n, T, d) in both norms, with 95 % intervals, and the share of feasible problems.
 
     The theory says: rank at most min(n, d), and feasible wherever d >= max(T - 1, n). How much lower the nuclear norm makes the rank is a
-    finding. All 80 sizes with 1,000 problems each take six minutes of one core.
+    finding. All 80 sizes with 1,000 problems each take four minutes of one core.
     """
 
     inputs: tuple[int, ...] = (2, 5, 10, 15)

@@ -89,18 +89,18 @@ class Reduced:
 
     def factored(self, multipliers: Tensor, Q: Tensor) -> Answer:
         r"""The answer :math:`W = MQQ^\top`; its norm is at most :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)`: no singular values needed."""
-        square = self.cone.image(multipliers)[1]
-        left = self.difference.mT @ (multipliers[..., None] * (self.cone.query @ Q))
-        W = left @ (self.basis @ Q).mT
+        square, inner = self.cone.image(multipliers)[1], Q.mT @ Q
+        lost = ~(torch.isfinite(square) & torch.isfinite(inner)).all(-1).all(-1)  # zeros meet no constraint, and are never an answer
+        if bool(lost.any()):
+            at = lost.nonzero().squeeze(-1)
+            multipliers, Q, square, inner = (v.index_fill(0, at, 0.0) for v in (multipliers, Q, square, inner))
+        W = self.difference.mT @ (multipliers[..., None] * (self.cone.query @ Q)) @ (self.basis @ Q).mT
         norm = 0.5 * (((square @ Q) * Q).sum((-2, -1)) + Q.square().sum((-2, -1)))
-        return self._checked(W, multipliers, norm, torch.linalg.eigvalsh(Q.mT @ Q).flip(-1), square)
+        return self._checked(W, multipliers, norm, torch.linalg.eigvalsh(inner).flip(-1), square)
 
     def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, square: Tensor) -> Answer:
         """Residuals of W and its multipliers; ``sigma`` are the singular values of W, in this unit like ``norm``."""
         c, cone = self.constraints, self.cone
-        if not bool(torch.isfinite(square).all()):
-            sound = torch.isfinite(square).all((-2, -1)) & torch.isfinite(W).all((-2, -1))
-            W, multipliers, norm, sigma, square = (_only(v, sound) for v in (W, multipliers, norm, sigma, square))
         bound = torch.linalg.eigvalsh(square).flip(-1).clamp(min=0).sqrt()
         dual = multipliers / bound[:, :1].clamp(min=1)
         W = (W.mT if self.swapped else W) * self.size[:, None, None]
@@ -139,11 +139,6 @@ class Reduced:
         sigma = torch.linalg.svdvals(small)
         sigma = torch.nn.functional.pad(sigma, (0, cone.query.shape[-1] - sigma.shape[-1]))
         return self._checked(W, multipliers, sigma.sum(-1), sigma, cone.image(multipliers)[1])
-
-
-def _only(values: Tensor, sound: Tensor) -> Tensor:
-    """Zeros where not sound."""
-    return torch.where(sound.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
 def _span(rows: Tensor) -> tuple[Tensor, Tensor]:

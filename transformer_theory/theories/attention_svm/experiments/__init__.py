@@ -7,6 +7,7 @@ from .global_convergence import GlobalConvergence
 from .graph import Graph
 from .joint import Joint
 from .local_convergence import LocalConvergence
+from .long_run import LongRun
 from .loss_comparison import LossComparison
 from .mirror import Mirror
 from .multi_input import MultiInput
@@ -33,6 +34,7 @@ EXPERIMENTS = (
     Graph,
     Rank,
     RankMap,
+    LongRun,
 )
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Graph",
     "Joint",
     "LocalConvergence",
+    "LongRun",
     "LossComparison",
     "Mirror",
     "MultiInput",

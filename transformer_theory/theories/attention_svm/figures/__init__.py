@@ -5,6 +5,7 @@ from .global_convergence import global_convergence
 from .graph import graph
 from .joint import joint
 from .local_convergence import local_convergence
+from .long_run import long_run
 from .loss_comparison import loss_comparison
 from .mirror import mirror
 from .multi_input import multi_input
@@ -22,6 +23,7 @@ __all__ = [
     "graph",
     "joint",
     "local_convergence",
+    "long_run",
     "loss_comparison",
     "mirror",
     "multi_input",

@@ -1,0 +1,128 @@
+"""Normalised descent for a million steps, beside the same descent by automatic differentiation."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ....citations import Source
+from ....experiment import Experiment, Result
+from ....rows import Arrays, Row
+from ..builders import constraints
+from ..claims.rate import direction_error
+from ..dynamics import start, trajectory
+from ..figures import long_run
+from ..problem import Instance, cross_attention
+from ..solvers import frobenius_max_margins
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "attention_svm"
+SOURCE = Source("vasudeva2025implicit")
+SIZES = (6, 8, 10)
+KNOWN = {30: 0.41, 100: 0.25, 300: 0.044, 1000: 4.7e-3, 3000: 6.4e-4, 10_000: 6.4e-5}  # medians of 1 - cosine over other draws, those sizes
+EPS = torch.finfo(torch.float64).eps
+NAIVE = {"naive": 0.0, "naive_eps": EPS}
+
+
+def by_differentiation(instance: Instance, *, at: list[int], rate: float, eps: float) -> list[Tensor]:
+    """W at the given steps of normalised descent from W = 0 as one would write it down: softmax, loss, gradient by autograd."""
+    W, found = start(instance).W, []
+    for step in range(at[-1] + 1):
+        if step in at:
+            found.append(W)
+        W = W.detach().requires_grad_()
+        attention = (instance.tokens @ (instance.query @ W.mT)[..., None]).squeeze(-1).softmax(-1)
+        loss = torch.nn.functional.softplus(-(attention * instance.scores).sum(-1)).mean(-1).sum()
+        (gradient,) = torch.autograd.grad(loss, W)
+        W = W.detach() - rate * gradient / (torch.linalg.matrix_norm(gradient)[..., None, None] + eps)
+    return found
+
+
+def spread_out(steps: int) -> list[int]:
+    """About twelve steps a decade, 1, 3, 10, 30, ... among them, and the last."""
+    decades = range(math.ceil(math.log10(max(steps, 10))))
+    shown = {f * 10**k for k in decades for f in (1, 3)}
+    return sorted({s for s in shown | {round(10 ** (k / 12)) for k in range(12 * len(decades))} if s <= steps} | {steps})
+
+
+@dataclass(frozen=True)
+class LongRun(Experiment):
+    """Normalised descent on W from W = 0 for a million steps, eight random problems (n = 6, T = 8, d = 10) at once.
+
+    The direction comes closer to the max-margin solution of the selected tokens by 1/t, so 1 - cosine falls like 1/t^2, without end.
+    Written down with softmax and autograd, the same descent ends near step 1,000: attention saturates, the gradient is rounding error,
+    and normalising makes a full step of it. Adding the rounding unit to the norm, as the released runs do, stops it there instead.
+    One core takes a minute or two.
+    """
+
+    inputs: int = SIZES[0]
+    tokens: int = SIZES[1]
+    dim: int = SIZES[2]
+    trials: int = 8
+    steps: int = 1_000_000
+    naive_steps: int = 20_000
+    rate: float = 0.1
+
+    name = "attention_svm.long_run"
+    sources = (SOURCE,)
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        """Rows with the slope, the medians beside known ones, and the best and last of autograd; arrays with every trial's error."""
+        instance = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, trials=self.trials, generator=self.generator())
+        at, early = spread_out(self.steps), spread_out(self.naive_steps)
+        began = time.process_time()
+        states = list(trajectory(instance, start(instance), at=at, rate=self.rate))
+        seconds = time.process_time() - began
+        select = instance.selected(states[-1].W)
+        targets = frobenius_max_margins(constraints(instance.tokens, instance.query, select))
+        kept = targets.solved
+        error = torch.stack([direction_error(state.W, targets.W)[kept] for state in states])
+        naive = {
+            name: torch.stack(
+                [direction_error(W, targets.W)[kept] for W in by_differentiation(instance, at=early, rate=self.rate, eps=eps)]
+            )
+            for name, eps in NAIVE.items()
+        }
+        yield from self._rows(at, error, seconds)
+        for name, words in (("naive", "by autograd"), ("naive_eps", "by autograd, eps in the norm")):
+            median = (naive[name] ** 2 / 2).median(-1).values
+            best = int(median.argmin())
+            yield self._row(f"smallest 1 - cosine, {words}", float(median[best]), "median over the problems", step=early[best])
+            yield self._row(f"1 - cosine at the end, {words}", float(median[-1]), "median over the problems", step=early[-1])
+        arrays = {"steps": torch.tensor(at), "error": error, "naive_steps": torch.tensor(early), **naive}
+        yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
+
+    def _rows(self, at: list[int], error: Tensor, seconds: float) -> Iterator[Row]:
+        median = (error**2 / 2).median(-1).values
+        known = KNOWN if (self.inputs, self.tokens, self.dim, self.rate) == (*SIZES, 0.1) else {}
+        for step, value in known.items():
+            if step in at:
+                note = "median over the problems; predicted: median of an independent program over other problems"
+                yield self._row("1 - cosine to the max-margin solution", float(median[at.index(step)]), note, step=step, predicted=value)
+        yield self._row("1 - cosine to the max-margin solution", float(median[-1]), "median over the problems, at the end", step=at[-1])
+        steps = torch.tensor(at, dtype=torch.float64)
+        far = steps >= self.steps / 100
+        x, y = steps[far].log(), error[far].median(-1).values.log()
+        slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+        note = "least squares over the last two decades of steps; -1 means an error like 1/t"
+        yield self._row("slope of the logarithm of the direction error", slope, note, step=at[-1], predicted=-1.0)
+        yield self._row("microseconds a step and problem", 1e6 * seconds / self.steps / self.trials, "processor time of the exact run")
+
+    def _row(self, quantity: str, value: float, note: str, **where) -> Row:
+        return Row(theory=NAME, quantity=quantity, value=value, source=str(SOURCE), note=note, **where)
+
+    def draw(self, result: Result) -> "Figure":
+        """1 - cosine against the step, ours and by autograd; and the error times the step, which levels off."""
+        same = result.params
+        return long_run(result, KNOWN if (same["inputs"], same["tokens"], same["dim"], same["rate"]) == (*SIZES, 0.1) else {})
+
+    @classmethod
+    def quick(cls) -> "LongRun":
+        """3,000 steps, 1,000 by autograd: a second."""
+        return cls(trials=4, steps=3000, naive_steps=1500)

@@ -17,6 +17,7 @@ SHOWN = 20  # predictions that a run prints
 
 
 def list_theories(options: argparse.Namespace) -> int:
+    """Theories with their claims and experiments."""
     from rich.table import Table
 
     from ..theories import THEORIES
@@ -32,6 +33,12 @@ def list_theories(options: argparse.Namespace) -> int:
 
 
 def compare_theories(options: argparse.Namespace) -> int:
+    """Every theory on the same data, stored with its page.
+
+    Raises:
+        ValueError: data, theories or networks that cannot be.
+        OSError: the folder exists or cannot be written.
+    """
     from .. import data, report
     from ..compare import choose, compare
     from ..experiment import Result, atomic_directory
@@ -75,6 +82,7 @@ def _networks(text: str) -> tuple[str, ...]:
 
 
 def verify_claims(options: argparse.Namespace) -> int:
+    """Claims with their controls as a table; 1 if a claim is violated or a control does not fail."""
     from rich.table import Table
     from rich.text import Text
 
@@ -114,6 +122,7 @@ def verify_claims(options: argparse.Namespace) -> int:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
+    """One experiment, stored with its figure; what is predicted is printed beside what was measured."""
     from dataclasses import fields, replace
 
     from ..experiment import Result, atomic_directory
@@ -156,6 +165,12 @@ def _beside_predictions(rows: "list[Row]") -> "Table":
 
 
 def write_report(options: argparse.Namespace) -> int:
+    """The page or figure of a stored result again.
+
+    Raises:
+        ValueError: no stored result.
+        FileExistsError: the file is there and is not to be overwritten.
+    """
     from .. import report
     from ..experiment import Result
     from ..plotting import svg
@@ -189,6 +204,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def cite_sources(options: argparse.Namespace) -> int:
+    """BibTeX of a theory, a claim or a key."""
     from ..theories import cite
 
     print(cite(options.name), end="")

@@ -88,6 +88,13 @@ def test_the_map_is_bounded_and_banded():
     assert len(experiment.draw(result).axes) == 6
 
 
+def test_the_map_writes_whole_numbers():
+    experiment = RankMap(inputs=(10,), tokens=(3,), dims=(12,), trials=4)
+    feasible, frobenius, _ = experiment.draw(experiment.run()).axes
+    assert feasible.texts[0].get_text().startswith("1.00\n")
+    assert frobenius.texts[0].get_text() == "10.00\n±.00"
+
+
 def test_a_size_without_feasible_problems():
     frobenius, nuclear = feasible_ranks(15, 15, 2, trials=5, seed=0)
     assert len(frobenius) == len(nuclear) == 0

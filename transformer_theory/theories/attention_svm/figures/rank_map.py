@@ -26,7 +26,7 @@ def rank_map(result: Result) -> "Figure":
                 value, half = a[name][:, :, at], a[f"{name}_half"][:, :, at]
                 heatmap(ax, value, bar=False, vmin=0, vmax=most, cmap="Blues")
                 for (i, j), one in np.ndenumerate(value):
-                    text = f"{one:.2f}\n±{half[i, j]:.2f}".replace("0.", ".") if np.isfinite(one) else "none"
+                    text = "\n±".join(f"{v:.2f}".lstrip("0") for v in (one, half[i, j])) if np.isfinite(one) else "none"
                     tint = "white" if one > 0.55 * most else "black"
                     ax.text(j, i, text, ha="center", va="center", fontsize=5.5, color=tint, linespacing=1.0)
                 ax.set_xticks(range(len(tokens)), [str(T) for T in tokens])

@@ -119,8 +119,9 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/nuclear-solvers",
-        statement=r"Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ agree: interior point with Newton's method "
-        r"on factors, a general interior-point method, and operator splitting. Value: the largest relative distance of the solutions.",
+        statement=r"Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ agree: interior point with "
+        r"Newton's method on factors, a general interior-point method, and operator splitting. Value: the largest relative distance of the "
+        r"solutions.",
         source=SOURCE,
         assumptions=("the solution is unique, as it is for almost all data",),
         check=lambda generator: _distance(generator, nuclear_max_margin),

@@ -115,16 +115,15 @@ class ProbabilityMap(Experiment):
             share = np.array(successes) / np.maximum(trials, 1)
             share[np.array(trials) == 0] = np.nan
             for at, (n, T, d) in enumerate(sizes):
+                limit = f"; the prediction is for the limit, this is step {self.steps}" if name == "locally_optimal" else ""
                 row = Row(
                     theory=NAME,
                     quantity=f"{words[name]}, n={n} T={T} d={d}",
                     value=float(share[at]) if trials[at] else None,
                     step=0 if name == "feasible" else self.steps,
                     source=str(SOURCE),
-                    note=f"95 % interval {low[at]:.3f} to {high[at]:.3f}, {trials[at]} problems",
+                    note=f"95 % interval {low[at]:.3f} to {high[at]:.3f}, {trials[at]} problems{limit}",
                 )
-                if name == "locally_optimal":
-                    row["note"] += f"; the prediction is for the limit, this is step {self.steps}"
                 if name == "locally_optimal" or (name == "feasible" and d >= max(T - 1, n)):
                     row["predicted"] = 1.0
                 yield row

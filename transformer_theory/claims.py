@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from .citations import Source
+from .intervals import clopper_pearson
 
 VerdictName = Literal["consistent", "violated", "inconclusive", "outside assumptions"]
 ControlName = Literal["fails", "passes", "inconclusive"]
@@ -137,12 +138,8 @@ class Verdict:
     @property
     def interval(self) -> tuple[float, float]:
         """Clopper-Pearson 95 % interval of the share: (0, 1) if no seed was decided."""
-        from scipy.stats import beta
-
-        k, n = self._counts()
-        low = float(beta.ppf(0.025, k, n - k + 1)) if k else 0.0
-        high = float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
-        return low, high
+        low, high = clopper_pearson(*self._counts())
+        return float(low), float(high)
 
     @property
     def control(self) -> ControlName:

@@ -6,10 +6,10 @@ import torch
 from scipy.stats import binom
 
 from transformer_theory.errors import Infeasible
+from transformer_theory.intervals import clopper_pearson
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.experiments.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
 from transformer_theory.theories.attention_svm.experiments.probability_map import ProbabilityMap, count
-from transformer_theory.theories.attention_svm.experiments.shares import clopper_pearson
 
 
 @pytest.mark.parametrize(("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)])

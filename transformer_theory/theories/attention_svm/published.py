@@ -37,7 +37,11 @@ def published_picture(number: int) -> Instance:
 
 
 def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: int) -> Instance:
-    """The random problems of these seeds as one batch of trials: :func:`~.problem.published_instance` of each."""
+    """The random problems of these seeds as one batch of trials: :func:`~.problem.published_instance` of each.
+
+    Raises:
+        ValueError: no seed was given.
+    """
     drawn = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
     if not drawn:
         raise ValueError("seeds must name at least one seed, got none; pass e.g. range(100)")

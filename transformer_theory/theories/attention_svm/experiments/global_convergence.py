@@ -8,12 +8,12 @@ import numpy as np
 
 from ....citations import Source
 from ....experiment import Experiment, Result, sweep
+from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..dynamics import normalised_descent, start
 from ..figures import global_convergence
 from ..problem import Instance
 from ..published import published_instances
-from .shares import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

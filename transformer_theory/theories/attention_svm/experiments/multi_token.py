@@ -9,6 +9,7 @@ import torch
 
 from ....citations import Source
 from ....experiment import Experiment, Result, sweep
+from ....intervals import clopper_pearson
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -16,7 +17,6 @@ from ..dynamics import HeadInstance, random_start, relu_head, trajectory
 from ..figures import multi_token
 from ..sharing import HIGH, LOW, least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
-from .shares import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

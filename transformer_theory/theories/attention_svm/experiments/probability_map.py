@@ -10,13 +10,13 @@ import torch
 
 from ....citations import Source
 from ....experiment import Experiment, Result, sweep
+from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
 from ..dynamics import normalised_descent, start
 from ..figures import probability_map
 from ..problem import Instance, cross_attention
 from ..solvers import frobenius_max_margins
-from .shares import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

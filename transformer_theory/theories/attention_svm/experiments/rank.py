@@ -8,13 +8,13 @@ import numpy as np
 
 from ....citations import Source
 from ....experiment import Experiment, Result, sweep
+from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
 from ..constraint_set import Constraints
 from ..figures import rank
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins, official_rank
-from .shares import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,13 +10,13 @@ import torch
 
 from ....citations import Source
 from ....experiment import Experiment, Result, sweep
+from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
 from ..figures import rank_map
 from ..problem import cross_attention
 from ..solvers import frobenius_max_margins, nuclear_max_margins
 from .rank import half_width
-from .shares import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -69,10 +69,12 @@ class Point:
 
 
 def symmetric(A: Tensor) -> Tensor:
+    """(A + A^T) / 2 of ``[..., q, q]``."""
     return (A + A.mT) / 2
 
 
 def dot(left: Tensor, right: Tensor) -> Tensor:
+    """Inner products along the last dimension of ``[..., k]``."""
     return (left * right).sum(-1)
 
 

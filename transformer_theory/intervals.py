@@ -1,7 +1,9 @@
-r"""Shares of random instances with their uncertainty: the interval that binomial counts leave open.
+r"""Shares with their uncertainty: the interval that binomial counts leave open.
 
 :math:`k` successes in :math:`n` trials leave open every p whose binomial tails beyond k both exceed :math:`\alpha/2`: the interval of
 Clopper and Pearson, from quantiles of the beta distribution. It covers the truth with probability at least :math:`1 - \alpha`.
+
+Source: :cite:t:`clopper1934use`.
 """
 
 import numpy as np

@@ -13,8 +13,9 @@ problem or with a subset that is already contradictory.
 import numpy as np
 
 from ....errors import NotConverged
-from .active_set import Contradiction, Pairs, solve
+from .active_set import Contradiction, Pairs, block_pivoting, solve
 
+PIVOTED = 2_000  # constraints up to which pivoting on the whole Gram matrix is faster, where that is well conditioned
 LARGEST = 12_000  # constraints of a working set: a Gram matrix of 1.2 GB
 STEPS, ROUNDS = 2000, 100
 
@@ -26,7 +27,10 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
         Contradiction: no W meets the constraints; the weights are those of a contradictory subset.
         NotConverged: a working set has more than LARGEST constraints, or the sets do not settle.
     """
-    active = (approach(pairs) > 0) | pairs.free
+    independent = len(pairs) <= min(PIVOTED, pairs.difference.shape[1] * pairs.query.shape[1])
+    active = block_pivoting(pairs) if independent else None
+    if active is None:
+        active = (approach(pairs) > 0) | pairs.free
     working = active
     for _ in range(ROUNDS):
         where = working.nonzero()[0]

@@ -139,7 +139,7 @@ def check_real(value, name: str, wanted: str, ndim: int) -> None:
         raise ValueError(f"{name} must be a tensor {wanted}, got {came(value)}")
     if value.dtype != torch.float64:
         raise ValueError(f"{name} must be float64 (margins are compared to 1e-12), got {value.dtype}; convert with .double()")
-    if not math.isfinite(float(value.sum())) and not bool(torch.isfinite(value).all()):  # a sum is cheaper, and may only overflow
+    if not math.isfinite(float(value.detach().sum())) and not bool(torch.isfinite(value).all()):  # a sum is cheaper, and may only overflow
         raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values of {value.numel()}")
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from ....errors import NotConverged
 
-FEW = 64  # constraints for which least squares are cheaper than the exchanges of block pivoting
+FEW = 64  # constraints for which least squares cost next to nothing
+MANY = 16  # constraints from which the exchanges of block pivoting are cheaper than least squares
 EXCHANGES = 200  # active-set corrections of the polish; 0 or 1 in practice
 
 
@@ -74,7 +75,8 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
     """
     if not len(pairs):
         return np.zeros((pairs.difference.shape[1], pairs.query.shape[1])), np.zeros(0)
-    active = block_pivoting(pairs, start) if start is not None or len(pairs) > FEW else None
+    independent = MANY <= len(pairs) <= pairs.difference.shape[1] * pairs.query.shape[1]
+    active = block_pivoting(pairs, start) if start is not None or independent else None
     if active is None:
         active = (least_distance(pairs) > 0) | pairs.free
     return polish(pairs, active, tol)

@@ -181,7 +181,7 @@ def test_a_zero_constraint_is_refused_unless_it_holds(rhs, equality):
 
 @pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (20, 10, 30), (5, 15, 10)])
 def test_residuals_are_at_rounding(n, T, d):
-    """The target is 1e-13; the worst seen over 1,000 instances of each size is 3e-15."""
+    """The target is 1e-13; the worst seen over 1,000 instances of each size is 1e-15."""
     solved = room.frobenius_max_margins(drawn(n, T, d, trials=20))
     assert solved.solved.all()
     assert float(solved.kkt.max()) < 1e-14

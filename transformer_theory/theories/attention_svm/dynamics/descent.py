@@ -84,7 +84,8 @@ def plain_descent(
     """
     check_steps(steps, rate)
     at = (state.step + steps,)
-    return next(_run(instance, state, at, loss, penalty, lambda _, C: C.exp() * (rate / instance.tokens.shape[-3])))
+    unit = torch.tensor(rate / instance.tokens.shape[-3], dtype=torch.float64)
+    return next(_run(instance, state, at, loss, penalty, lambda _, C: unit if C is None else unit * C.exp()))
 
 
 def trajectory(
@@ -107,8 +108,8 @@ def trajectory(
         raise ValueError(f"eps must be at least 0, got {eps}")
     unit, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
-    def length(size: Tensor, C: Tensor) -> Tensor:
-        return unit / (size + least * (-C).exp()) if least else unit / size
+    def length(size: Tensor, C: Tensor | None) -> Tensor:
+        return unit / (size.add_(max(least, 1e-300)) if C is None or not eps else (-C).exp().mul_(least).add(size))
 
     yield from _run(instance, state, at, loss, penalty, length)
 
@@ -120,7 +121,7 @@ def _run(
     at: Iterable[int],
     loss: Loss,
     penalty: float,
-    length: Callable[[Tensor, Tensor], Tensor],
+    length: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Iterator[AnyState]:
     """Descent whose steps have the given length, of the norm of n e^-C times the gradient and C."""
     check_state(instance, state)

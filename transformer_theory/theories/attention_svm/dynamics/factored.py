@@ -34,20 +34,21 @@ class Pair:
         self.P, self.left = left[0, ..., : self.rows[0]], left.flatten(0, 1).mT
         self.q, self.r, self.right = right[0], right[1], right.flatten(0, 1)
         self.direction = torch.empty_like(self.both)
-        self.flat, self.transposed = self.direction.flatten(0, 1), self.K.mT
+        self.flat, self.transposed, self.images = self.direction.flatten(0, 1), self.K.mT, torch.zeros_like(data.tokens[:, :, 0])
 
     def logits(self) -> Tensor:
         torch.bmm(self.data.query, self.Q, out=self.q)
-        return self.data.logits(torch.bmm(self.q, self.transposed))
+        return self.data.logits(torch.bmm(self.q, self.transposed, out=self.images))
 
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+        if self.decay:
+            c = c * C.exp()
         self.P.copy_(self.data.pulled(c))
         torch.bmm(self.P, self.K, out=self.r)
         torch.bmm(self.left, self.right, out=self.flat)
         if self.decay:
-            self.direction.mul_(C.exp()).add_(self.both, alpha=self.decay)
-            C = torch.zeros_like(C)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True).clamp_(min=1e-300), C
+            self.direction.add_(self.both, alpha=self.decay)
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), None if self.decay else C
 
     def move(self, length: Tensor) -> None:
         self.both.addcmul_(self.direction, length, value=-1)

@@ -16,7 +16,7 @@ the sum of their attention and the mean of their gains, which leaves the loss as
 that tokens may be taken from their mean.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -43,7 +43,7 @@ class Gradient:
         tokens = instance.tokens.reshape(-1, n, T, d)
         self.query = instance.query.reshape(-1, n, instance.query.shape[-1])
         self.tokens = tokens - tokens.mean(-2, keepdim=True)
-        self.minus_one, self.nothing = tokens.new_tensor(-1.0), torch.full_like(tokens[..., :1, 0], -torch.inf)
+        self.minus_one, self.nothing = tokens.new_tensor(-1.0), tokens.new_tensor(-torch.inf).expand(tokens[..., :1, 0].shape)
         allowed = getattr(instance, "allowed", None)
         same, self.offset = merged(tokens, None if allowed is None else allowed.reshape(-1, n, T))
         silent = (self.query == 0).all(-1, keepdim=True)
@@ -54,10 +54,10 @@ class Gradient:
             scores = scores.masked_fill(silent, 0.0)
             self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
             ordered = scores.sort(-1).values
-            distinct = self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
-            self.scores = scores if distinct else None
+            self.distinct = self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
+            self.scores = scores
         else:
-            self.gains, self.scores = _head_gains(instance, tokens, silent), None
+            self.gains, self.distinct = _head_gains(instance, tokens, silent), False
 
     def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """:math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]``."""
@@ -65,8 +65,10 @@ class Gradient:
             logits = logits + self.offset
         highest, top = logits.max(-1, keepdim=True)
         gap = logits - highest
-        if self.scores is not None:
-            return self._distinct(gap, top, self.scores)
+        if self.distinct:
+            if self.scores.stride() != logits.stride():
+                self.scores = torch.empty_like(logits).copy_(self.scores)  # in the order of memory that they come in
+            return self._distinct(gap, top)
         share = gap.exp()
         top_share = share.sum(-1, keepdim=True).reciprocal_()
         share.mul_(top_share)
@@ -77,28 +79,33 @@ class Gradient:
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(self.slope(f)), C
 
-    def _distinct(self, gap: Tensor, top: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
         """The same in fewer operations, where no two tokens of an input have the same score: then top alone has no say in C.
 
         Most problems are small and the number of operations is what counts, so that signs are chosen to need none of their own.
         """
-        C = gap.scatter_(-1, top, self.nothing).amax((-2, -1), keepdim=True)
+        gap.scatter_(-1, top, self.nothing)
+        if gap.stride(-1) == 1:
+            C = gap.amax((-2, -1), keepdim=True)
+        else:  # in other orders of memory this takes half the time, in the first one twice
+            C = gap.amax(-1, keepdim=True)
+            C = torch.maximum(C, C.amax(-2, keepdim=True))
         others, scale = gap.sub_(C).clamp_(min=FAINT).exp_(), C.exp()  # e^-C s / s_top, for the others than top
-        best = scores.gather(-1, top)
-        pull = torch.sub(scores, best).mul_(others)
+        best = self.scores.gather(-1, top)
+        pull = torch.sub(self.scores, best).mul_(others)
         lost = torch.addcmul(self.minus_one, others.sum(-1, keepdim=True), scale, value=-1).reciprocal_()  # -s_top
         excess = pull.sum(-1, keepdim=True).mul_(lost)  # -e^-C e
         e = excess * scale
         weight = self.slope(best.sub_(e)).mul_(lost)
-        return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C
+        return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C[:, :1]
 
     def pulled(self, c: Tensor) -> Tensor:
         """:math:`P_i = X_i^T c_i`, ``[trials, n, T]`` -> ``[trials, n, d]``."""
-        return self._pulled(c, (*c.shape[:2], self.tokens.shape[-1]))
+        return self._pulled(c)
 
     def logits(self, images: Tensor) -> Tensor:
         """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i` up to a number an input, ``[trials, n, d]`` -> ``[trials, n, T]``."""
-        return self._logits(images, self.tokens.shape[:3])
+        return self._logits(images)
 
     @cached_property
     def _pulled(self) -> "Rows":
@@ -110,19 +117,23 @@ class Gradient:
 
 
 class Rows:
-    """Vectors ``[rows, k]`` times a matrix ``[k, m]`` each, laid out for the faster of torch's two ways: a factor of two to five."""
+    """Vectors ``[rows, k]`` times a matrix ``[k, m]`` each.
+
+    BLAS is not made for matrices of a few numbers: for those, all rows are one product and one sum, with the rows innermost in memory.
+    The result is a view of that, and what is computed from it entry by entry stays in that order.
+    """
 
     def __init__(self, matrices: Tensor):
-        rows, k, m = matrices.shape
-        tiny = k * m < TINY
-        self.matrices = (matrices.mT if tiny else matrices).contiguous()
-        self.shape = (rows, k, 1) if tiny else (rows, 1, k)
-        self.tiny = tiny
+        self.tiny = matrices.shape[-2] * matrices.shape[-1] < TINY
+        self.matrices = matrices.permute(1, 2, 0).contiguous() if self.tiny else matrices.contiguous()
 
-    def __call__(self, vectors: Tensor, shape: Sequence[int]) -> Tensor:
-        """The products, as a tensor of the given shape ``[..., m]``; the vectors are read as ``[rows, k]``."""
-        vectors = vectors.view(self.shape)
-        return (torch.bmm(self.matrices, vectors) if self.tiny else torch.bmm(vectors, self.matrices)).view(shape)
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """``[trials, n, k]`` -> ``[trials, n, m]``."""
+        trials, n, k = vectors.shape
+        if self.tiny:
+            vectors = vectors.reshape(-1, k).T.contiguous()
+            return torch.mul(self.matrices, vectors[:, None]).sum(0).T.view(trials, n, -1)
+        return torch.bmm(vectors.reshape(-1, 1, k), self.matrices).view(trials, n, -1)
 
 
 def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -15,7 +15,7 @@ The last two norms are roots of quadratic forms and hold half the digits where t
 1e-14 of the largest entry, is added to the form: at most that much is wrong of a step, and it is never longer than it should be.
 
 Every space, and :class:`~.factored.Pair`, answers to: ``logits()`` ``[trials, n, T]``, up to a number an input; ``aim(c, C)``, which takes
-the coefficients of :mod:`.gradient` and gives the norm of the direction, :math:`n e^{-C}` times the gradient, and its C;
+the coefficients of :mod:`.gradient` and gives the norm of the direction, :math:`n e^{-C}` times the gradient, and C, None standing for 0;
 ``move(length)``, which takes off that many directions; ``state(step)``, a copy of where the run stands.
 """
 
@@ -38,12 +38,13 @@ class Weights:
     def logits(self) -> Tensor:
         return self.data.logits(torch.bmm(self.data.query, self.transposed))
 
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+        if self.decay:
+            c = c * C.exp()
         self.direction = torch.bmm(self.data.pulled(c).mT, self.data.query)
         if self.decay:
-            self.direction.mul_(C.exp()).add_(self.W, alpha=self.decay)
-            C = torch.zeros_like(C)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True).clamp_(min=1e-300), C
+            self.direction.add_(self.W, alpha=self.decay)
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), None if self.decay else C
 
     def move(self, length: Tensor) -> None:
         self.W.addcmul_(self.direction, length, value=-1)
@@ -76,7 +77,7 @@ class _Span:
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         self.c = c
         self.direction, square = self.turned(c)
-        return square.clamp_(min=1e-300).sqrt_(), C
+        return square.clamp_(min=0.0).sqrt_(), C
 
     def move(self, length: Tensor) -> None:
         self.values.addcmul_(self.direction, length, value=-1)
@@ -119,13 +120,13 @@ class Logits(_Span):
         super().__init__(data, state)
 
     def first(self, images: Tensor) -> Tensor:
-        return self.data.logits(images)
+        return self.data.logits(images).contiguous()
 
     def logits(self) -> Tensor:
         return self.values
 
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        direction = self.gram(c, c.shape)
+        direction = self.gram(c.view(len(c), 1, -1)).view(c.shape)
         return direction, (c * direction).sum((-2, -1), keepdim=True)
 
 

@@ -1,0 +1,100 @@
+"""Normalised descent on attention weights, 100 trials: ours, against a loop of autograd runs and against batched autograd.
+
+The loop is the textbook version; batching alone gains most of the ratio on small problems. What is ours is the gradient in closed form, in
+the cheapest of three spaces, which is also right once attention is saturated; batched autograd is not.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from benchmarks.baselines.attention_descent import EPS, on_factors, on_weights
+from transformer_theory.theories.attention_svm import cross_attention, normalised_descent, random_factors, random_start
+
+TRIALS, ROUNDS, RATE = 100, 7, 0.1
+EARLY = 30  # steps after which weights are compared; later, attention saturates and autograd is off
+LOOPED = 2  # trials of the loop timed a round; its time is proportional to their number
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table: sizes, what is trained, and the ratio to the loop that we want."""
+
+    inputs: int
+    tokens: int
+    dim: int
+    factors: bool
+    steps: int
+    target: int | None
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        return f"{'K and Q' if self.factors else 'W':8}n = {self.inputs}, T = {self.tokens}, d = {self.dim}"
+
+
+CASES = (
+    Case(6, 8, 10, False, 400, 100),
+    Case(6, 8, 10, True, 400, 100),
+    Case(10, 10, 50, False, 200, 40),
+    Case(10, 10, 50, True, 100, None),
+)
+
+
+def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
+    """Median CPU seconds a step of all trials, ratios, and the largest relative distance of W to the loop's after EARLY steps.
+
+    The versions take turns in every round. Autograd in a batch is timed over a quarter of the steps.
+    """
+    generator = torch.Generator().manual_seed(0)
+    instance = cross_attention(inputs=case.inputs, tokens=case.tokens, dim=case.dim, generator=generator, trials=TRIALS)
+    data = (instance.tokens, instance.query, instance.scores)
+    begin = random_factors(instance, generator=generator) if case.factors else random_start(instance, generator=generator)
+    penalty = EPS if case.factors else 0.0
+
+    def textbook(trial, steps: int):
+        few = [v[trial] for v in data]
+        if case.factors:
+            K, Q = on_factors(*few, begin.K[trial], begin.Q[trial], steps=steps, rate=RATE, penalty=penalty)
+            return K @ Q.mT
+        return on_weights(*few, begin.W[trial], steps=steps, rate=RATE)
+
+    seconds = {"ours": [], "loop": [], "batched": []}
+    for turn in range(-1, rounds):  # the first round warms up
+        clock = [time.process_time()]
+        normalised_descent(instance, begin, steps=case.steps, rate=RATE, eps=EPS, penalty=penalty)
+        clock.append(time.process_time())
+        for trial in range(LOOPED):
+            textbook(trial, case.steps)
+        clock.append(time.process_time())
+        textbook(slice(None), case.steps // 4)
+        clock.append(time.process_time())
+        if turn >= 0:
+            ours, loop, batched = (after - before for before, after in pairwise(clock))
+            seconds["ours"].append(ours / case.steps)
+            seconds["loop"].append(loop * TRIALS / LOOPED / case.steps)
+            seconds["batched"].append(batched / (case.steps // 4))
+    early = normalised_descent(instance, begin, steps=EARLY, rate=RATE, eps=EPS, penalty=penalty).W
+    apart = max(float((W - early[trial]).norm() / W.norm()) for trial in range(LOOPED) for W in [textbook(trial, EARLY)])
+    ratios = {f"ratio to {name}": statistics.median(a / b for a, b in zip(seconds[name], seconds["ours"])) for name in ("loop", "batched")}
+    return {name: statistics.median(values) for name, values in seconds.items()} | ratios | {"distance": apart}
+
+
+def main() -> None:
+    """Prints a table."""
+    print(f"a step of {TRIALS} trials, CPU      ours      autograd, trial by trial       autograd, batched   W apart, step {EARLY}")
+    for case in CASES:
+        read = run(case)
+        wanted = f"(target {case.target}x)" if case.target else ""
+        print(
+            f"{case.name:34}{1e3 * read['ours']:6.2f} ms{1e3 * read['loop']:7.1f} ms{read['ratio to loop']:5.0f}x {wanted:14}"
+            f"{1e3 * read['batched']:6.2f} ms{read['ratio to batched']:5.1f}x       {read['distance']:.0e}"
+        )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -14,6 +14,8 @@ most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and :
 Inputs without a say in W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
 the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
 that tokens may be taken from their mean.
+
+Source: the model is that of :cite:t:`tarzanagh2023transformers`.
 """
 
 from collections.abc import Callable

@@ -17,6 +17,8 @@ The last two norms are roots of quadratic forms and hold half the digits where t
 Every space, and :class:`~.factored.Pair`, answers to: ``logits()`` ``[trials, n, T]``, up to a number an input; ``aim(c, C)``, which takes
 the coefficients of :mod:`.gradient` and gives the norm of the direction, :math:`n e^{-C}` times the gradient, and C, None standing for 0;
 ``move(length)``, which takes off that many directions; ``state(step)``, a copy of where the run stands.
+
+Source: textbook (kernel trick), for the model of :cite:t:`tarzanagh2023transformers`.
 """
 
 import torch

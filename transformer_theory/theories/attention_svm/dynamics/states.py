@@ -1,6 +1,8 @@
 """Where a run stands: made by :func:`start` and its like, taken and returned by every kind of descent, saved and loaded.
 
 A run of 100 steps is bit for bit a run of 40, a pause, and a run of 60; with :func:`save` and :func:`load` in the pause as well.
+
+Source: random starts are those of the runs of :cite:t:`tarzanagh2023transformers`.
 """
 
 import os

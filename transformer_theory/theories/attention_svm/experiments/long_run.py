@@ -1,7 +1,6 @@
 """Normalised descent for a million steps, beside the same descent by automatic differentiation."""
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -76,9 +75,7 @@ class LongRun(Experiment):
         """Rows with the slope, the medians beside known ones, and the best and last of autograd; arrays with every trial's error."""
         instance = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, trials=self.trials, generator=self.generator())
         at, early = spread_out(self.steps), spread_out(self.naive_steps)
-        began = time.process_time()
         states = list(trajectory(instance, start(instance), at=at, rate=self.rate))
-        seconds = time.process_time() - began
         select = instance.selected(states[-1].W)
         targets = frobenius_max_margins(constraints(instance.tokens, instance.query, select))
         kept = targets.solved
@@ -89,7 +86,7 @@ class LongRun(Experiment):
             )
             for name, eps in NAIVE.items()
         }
-        yield from self._rows(at, error, seconds)
+        yield from self._rows(at, error)
         for name, words in (("naive", "by autograd"), ("naive_eps", "by autograd, eps in the norm")):
             median = (naive[name] ** 2 / 2).median(-1).values
             best = int(median.argmin())
@@ -98,7 +95,7 @@ class LongRun(Experiment):
         arrays = {"steps": torch.tensor(at), "error": error, "naive_steps": torch.tensor(early), **naive}
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
-    def _rows(self, at: list[int], error: Tensor, seconds: float) -> Iterator[Row]:
+    def _rows(self, at: list[int], error: Tensor) -> Iterator[Row]:
         median = (error**2 / 2).median(-1).values
         known = KNOWN if (self.inputs, self.tokens, self.dim, self.rate) == (*SIZES, 0.1) else {}
         for step, value in known.items():
@@ -112,7 +109,6 @@ class LongRun(Experiment):
         slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
         note = "least squares over the last two decades of steps; -1 means an error like 1/t"
         yield self._row("slope of the logarithm of the direction error", slope, note, step=at[-1], predicted=-1.0)
-        yield self._row("microseconds a step and problem", 1e6 * seconds / self.steps / self.trials, "processor time of the exact run")
 
     def _row(self, quantity: str, value: float, note: str, **where) -> Row:
         return Row(theory=NAME, quantity=quantity, value=value, source=str(SOURCE), note=note, **where)

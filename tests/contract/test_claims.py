@@ -34,7 +34,7 @@ def test_the_record_is_complete(room: str, claim: Claim):
 
 
 @every_claim
-def test_consistent_and_with_power(room: str, claim: Claim):
+def test_consistent_and_with_power(room: str, claim: Claim, unchecked):  # shapes are checked where the seed decides
     torch.manual_seed(1)
     state = torch.get_rng_state()
     started = time.perf_counter()

@@ -25,16 +25,18 @@ SOURCE = Source("tarzanagh2023maxmargin")
 APART = 0.97  # the largest cosine of two directions that 700 steps can tell apart
 BOUND = 0.01
 N, D = 3, 3
+FARTHER = 2.0  # likely to give one input label margin to spare
 Case = Callable[[JointTargets], bool]
 
 
-def _draw(generator: torch.Generator, wanted: Case) -> tuple[JointInstance, JointTargets]:
-    """An instance of the wanted case, whose margins are not too small for a few hundred steps."""
+def _draw(generator: torch.Generator, wanted: Case, *, farther: float = 1.0) -> tuple[JointInstance, JointTargets]:
+    """An instance of the wanted case, whose margins are not too small for a few hundred steps; the last input ``farther`` from zero."""
     select = torch.ones(N, dtype=torch.long)
     while True:
         labels = torch.randint(2, (N,), generator=generator).double() * 2 - 1
         chosen = torch.randn(N, D, generator=generator, dtype=torch.float64)
         chosen[:, 0] = labels * (chosen[:, 0].abs() + 0.5)
+        chosen[-1] *= farther
         instance = JointInstance(torch.stack([torch.zeros_like(chosen), chosen], 1), labels)
         try:
             targets = joint_targets(instance, select)
@@ -88,22 +90,22 @@ def _one_margin_less(generator: torch.Generator) -> Evidence:
 
 
 def _relaxed(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_relaxed)
+    instance, targets = _draw(generator, _is_relaxed, farther=FARTHER)
     return _distance(instance, targets.relaxed.W, generator)
 
 
 def _every_margin(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_relaxed)
+    instance, targets = _draw(generator, _is_relaxed, farther=FARTHER)
     return _distance(instance, targets.sharp.W, generator)
 
 
 def _between(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_between)
+    instance, targets = _draw(generator, _is_between, farther=FARTHER)
     return _distance(instance, targets.equal_steps.W, generator)
 
 
 def _no_margin(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_between)
+    instance, targets = _draw(generator, _is_between, farther=FARTHER)
     return _distance(instance, targets.relaxed.W, generator)
 
 

@@ -253,3 +253,16 @@ def test_a_tolerance_below_rounding_is_refused():
         room.nuclear_max_margin(c, tol=1e-30)
     assert caught.value.residuals < 1e-12
     assert_optimal(c, caught.value.state, 1e-12)
+
+
+@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6])
+def test_a_nearly_contradictory_problem_fails_alone(delta):
+    """The smallest W is (1, 2 / delta): the Gram matrix of the constraints is singular to rounding, and its factorisation breaks down."""
+    ones = torch.ones(2, 1, dtype=torch.float64)
+    hard = Constraints(torch.tensor([[1.0, 0.0], [-1.0, delta]], dtype=torch.float64), ones)
+    easy = Constraints(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64), ones)
+    solutions = room.nuclear_max_margins(room.stack([easy, hard, easy]))
+    assert_close(solutions.W[[0, 2], :, 0], torch.ones(2, 2, dtype=torch.float64))
+    assert solutions.status in (("optimal",) * 3, ("optimal", "not converged", "optimal"))
+    near = room.nuclear_max_margin(hard, tol=1e-3)
+    assert near.norm == pytest.approx(2 / delta, rel=1e-3)

@@ -131,6 +131,8 @@ class _Frame:
         self.weighted = point.multipliers[..., None] * Z
         self.S = 0.5 * (torch.eye(Z.shape[-1], dtype=Z.dtype) - square)
         self.lower, broken = torch.linalg.cholesky_ex(torch.stack([self.S, B]))
+        if bool(broken.any()):  # those problems have failed and stay where they are; the identity keeps the others going
+            self.lower = torch.where((broken != 0)[..., None, None], torch.eye(Z.shape[-1], dtype=Z.dtype), self.lower)
         self.T = torch.cholesky_inverse(self.lower[0])
         zB, nB, zT, nT = Z @ B, self.rows @ B, Z @ self.T, self.rows @ self.T
         self.margins = dot(nB, Z)

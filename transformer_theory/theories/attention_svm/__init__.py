@@ -130,7 +130,8 @@ THEORY = Theory(
     assumptions=(
         "One attention head with a fixed linear head on its output, trained alone by gradient descent with a decreasing smooth loss.",
         "The selected tokens can be separated from the others of their inputs by some $W$ (feasible).",
-        "Each input has one best token; for convergence from any start, all its other tokens score the same.",
+        "Each input has one best token. If all its other tokens score the same there is no finite stationary point; that descent reaches "
+        "the best tokens is promised from $W = 0$ if the first step already points to them, and from any start for a single input.",
         "The statements are limits: nothing is said about how long descent takes.",
     ),
     claims=CLAIMS,

@@ -6,7 +6,8 @@ r"""The theory on anyone's data: what it predicts for given tokens, queries and 
 
 *Predicted*: the best token of each input, and the max-margin solution of these tokens. *Measured*: normalised descent from W = 0, the
 tokens that it selects, and its cosine to both max-margin solutions, of the best tokens and of the selected ones. The theory promises the
-first where the first step already points to the best tokens, the second wherever descent settles.
+first where the first step already points to the best tokens and their inputs' other tokens score the same, the second where descent
+settles on tokens that score above all their neighbours.
 
 Tokens and queries are divided by one number each, their root-mean-square norm, which changes the scale of W and nothing else. Equal tokens
 of an input count as one.
@@ -94,7 +95,7 @@ class Analysis:
         best: the best tokens; the prediction.
         selected: the tokens that descent selected in the end.
         construction: a matrix that proves the best tokens feasible without optimisation, where its sufficient condition applies.
-        first_step: smallest margin of the first step from W = 0 towards the best tokens, relative; positive: descent reaches them.
+        first_step: smallest margin of the first step from W = 0 towards the best tokens, relative.
         states: where descent stood, the first at step 0.
         null: the cosine to the max-margin direction of their own selection that weights of this kind reach without training (see
             :mod:`.alignment`); None if it has none.

@@ -35,6 +35,7 @@ DRAWS = 12  # random subsets of each size
 BROADEST = 50.0  # largest norm of a max-margin solution that descent can be expected to resolve in STEPS (tokens have norm one)
 CANDIDATES = 96  # inputs tried when a feasible set is grown
 BOUND = 0.95
+EQUAL = 1e-9  # spread of scores that count as the same
 
 
 @dataclass(frozen=True)
@@ -233,8 +234,8 @@ def _descent(found: Analysis, available: int) -> Iterator[Row | Arrays]:
         predicted=end.step / half.step,
         note=f"diverges in the theory; from {float(half.W.norm()):.0f} at step {half.step} to {float(end.W.norm()):.0f} at step {end.step}",
     )
-    good_start = found.first_step > 0
-    yield _cosine_row("cosine of W to the max-margin direction of the best tokens", found, found.best, good_start, None, about)
+    promised = found.first_step > 0 and _unequal(found) < EQUAL
+    yield _cosine_row("cosine of W to the max-margin direction of the best tokens", found, found.best, promised, None, about)
     if found.selected.solution is None:
         verdict = f"not applicable: {found.selected.reason.split(':')[0]} (selected tokens tie)"
         yield Row(theory=NAME, quantity=ANSWER, value=None, verdict=verdict, source=str(SOURCE), note=about)
@@ -259,18 +260,24 @@ def _descent(found: Analysis, available: int) -> Iterator[Row | Arrays]:
     yield Arrays({f"{NAME}/{name}": value for name, value in found.arrays().items()})
 
 
-def _assumptions(found: Analysis) -> Iterator[Row]:
+def _unequal(found: Analysis) -> float:
+    """Largest spread of the other tokens' scores, relative to the best token's lead."""
     spread = []
     for scores, best in zip(found.instance.scores, found.best.tokens):
         others = scores[torch.arange(len(scores)) != best]
         spread.append(float((others.max() - others.min()) / (scores[best] - others.min()).clamp(min=1e-300)))
+    return max(spread)
+
+
+def _assumptions(found: Analysis) -> Iterator[Row]:
+    unequal = _unequal(found)
     yield assumption(
         NAME,
         "all other tokens of an input score the same",
-        max(spread) < 1e-9,
-        value=max(spread),
+        unequal < EQUAL,
+        value=unequal,
         source=SOURCE,
-        note="largest spread of the others' scores relative to the best token's lead; needed by the global theorem from any start",
+        note="largest spread of the others' scores relative to the best token's lead; zero: no finite stationary point",
     )
     yield assumption(
         NAME,
@@ -278,7 +285,7 @@ def _assumptions(found: Analysis) -> Iterator[Row]:
         found.first_step > 0,
         value=found.first_step,
         source=SOURCE,
-        note="smallest margin of the first step, relative; positive: descent from zero reaches the best tokens",
+        note="smallest margin of the first step, relative; positive, and the others' scores equal: descent from zero reaches the best tokens",
     )
 
 

@@ -54,9 +54,10 @@ def locally_optimal(
 def first_step_condition(instance: Instance) -> float:
     r"""Smallest :math:`(x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i` over inputs and other tokens, relative to the norms of its factors.
 
-    Positive: the first step from W = 0 already raises every optimal token above the others of its input. Descent from W = 0 with a small
-    step then converges in direction to the max-margin solution of the optimal tokens, if that is feasible. Tokens equal to the optimal one
-    count as one with it; 0 if all tokens of each input are equal, or all scores are.
+    Positive: the first step from W = 0 already raises every optimal token above the others of its input. If, besides, all other tokens of
+    an input score the same, descent from W = 0 converges in direction to the max-margin solution of the optimal tokens. With unequal scores
+    it may still turn to others, though rarely (22 of 4,692 saturated random runs). Tokens equal to the optimal one count as one with it;
+    0 if all tokens of each input are equal, or all scores are.
 
     Source: a sufficient condition of :cite:t:`tarzanagh2023transformers` (global convergence under a good initial gradient).
     """

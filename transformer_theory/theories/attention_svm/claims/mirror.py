@@ -39,7 +39,8 @@ def _mirror(instance: Instance, target: MaxMargin) -> Evidence:
     end = mirror_descent(instance, half, power=POWER, steps=300, rate=20.0)
     before, after = (1 - float(cosine(s.W, target.W)) for s in (half, end))
     settled = after <= BOUND or after > 0.8 * before
-    return Evidence(after, BOUND, "<=", converged=settled, detail={"steps": end.step, "distance half-way": before})
+    best = bool((instance.selected(end.W) == instance.optimal()).all())
+    return Evidence(after, BOUND, "<=", converged=settled, in_assumptions=best, detail={"steps": end.step, "distance half-way": before})
 
 
 def _own_norm(generator: torch.Generator) -> Evidence:

@@ -31,9 +31,9 @@ def _distance(instance: Instance, constraints: Constraints) -> Evidence:
     before, after = (1 - float(cosine(state.W, target)) for state in (half, end))
     selected = float(1 - instance.attention(end.W).amax(-1).min()) < SATURATED
     settled = after <= 0.02 or after > 0.8 * before
-    return Evidence(
-        after, 0.02, "<=", converged=selected and settled, detail={"distance half-way": before, "constraints": len(constraints)}
-    )
+    best = bool((instance.selected(end.W) == instance.optimal()).all())
+    detail = {"distance half-way": before, "constraints": len(constraints)}
+    return Evidence(after, 0.02, "<=", converged=selected and settled, in_assumptions=best, detail=detail)
 
 
 def _causal(generator: torch.Generator) -> tuple[Instance, Tensor, Tensor]:
@@ -68,7 +68,7 @@ def _last_query_only(generator: torch.Generator) -> Evidence:
 
 ASSUMPTIONS = (
     "each query has one best token and all its other tokens score the same",
-    "the max-margin problem of all queries together is feasible",
+    "the max-margin problem of all queries together is feasible, and descent selects the best tokens, which equal scores do not guarantee",
     "decreasing smooth loss (logistic); normalised steps from W = 0",
 )
 

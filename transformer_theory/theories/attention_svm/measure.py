@@ -285,7 +285,7 @@ def _assumptions(found: Analysis) -> Iterator[Row]:
         found.first_step > 0,
         value=found.first_step,
         source=SOURCE,
-        note="smallest margin of the first step, relative; positive, and the others' scores equal: descent from zero reaches the best tokens",
+        note="smallest margin of the first step, relative; positive, with the others' scores equal: descent reaches the best tokens",
     )
 
 

@@ -52,8 +52,8 @@ CLAIMS = (
         id="attention_svm/direction-rate",
         statement=r"The direction of normalised descent is off by about one over the number of steps: the slope of "
         r"$\log\big\|W(k)/\|W(k)\| - W_a/\|W_a\|\big\|_F$ against $\log k$ is $-1$. Value: how far it is from that between steps 400 and "
-        "3,200, median of ten problems.",
-        source=Source("vasudeva2025implicit", "finite-time rates of normalised descent; the exponent is what runs show"),
+        "3,200, median of ten problems. Finite-time rates are proven in the source; this exponent is what runs show.",
+        source=Source("vasudeva2025implicit"),
         assumptions=("descent from W = 0 with normalised steps", "the selected tokens a are those at the end, and feasible"),
         check=_normalised,
         control=_plain,

@@ -10,7 +10,8 @@ from transformer_theory.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.solvers.active_set import Contradiction, Pairs, block_pivoting, least_distance
 from transformer_theory.theories.attention_svm.solvers.first_order import approach, solve_large
-from transformer_theory.theories.attention_svm.solvers.frobenius import LARGE
+from transformer_theory.theories.attention_svm.solvers.frobenius import LARGE, _verified
+from transformer_theory.theories.attention_svm.solvers.frobenius_batched import _Batch
 
 
 def drawn(n, T, d, *, trials, seed=0):
@@ -174,6 +175,81 @@ def test_a_zero_constraint_is_refused_unless_it_holds(rhs, equality):
         room.frobenius_max_margin(c)
     assert combination(c, caught.value.certificate) == (0, 1)
     assert caught.value.certificate.norm_at_least == float("inf")
+
+
+def of(differences, **how):
+    rows = torch.tensor(differences, dtype=torch.float64)
+    how = {name: torch.tensor(v, dtype=torch.float64 if name == "rhs" else torch.bool) for name, v in how.items()}
+    return room.Constraints(rows, torch.ones(len(rows), 1, dtype=torch.float64), **how)
+
+
+@pytest.mark.parametrize(
+    ("c", "W", "proved"),
+    [
+        (of([[1, 0], [-1, 2**-39]]), [1, 2**40], 2**40),
+        (of([[1, 0], [-1, 1e-13]]), [1, 2e13], 2e13),
+        (of([[1, 0], [1, 1e-10]], rhs=[0, 1], equality=[True, False]), [0, 1e10], 1e10),
+        (of([[1, 0], [1, 1e-12]], rhs=[0, 1], equality=[True, True]), [0, 1e12], 1e12),
+    ],
+)
+def test_what_a_long_W_meets_is_not_called_infeasible(c, W, proved):
+    """The weights prove a bound on the norm, which the message gives, and no contradiction."""
+    W = torch.tensor(W, dtype=torch.float64)[:, None]
+    assert ((c.margins(W) - c.rhs).abs() < 1e-3).all()
+    with pytest.raises(NotConverged, match="a norm of at least") as caught:
+        room.frobenius_max_margin(c)
+    bound = float(str(caught.value).split("at least ")[1].split(",")[0])
+    assert proved / 2.2 < bound < 1.06 * float(W.norm())
+
+
+@pytest.mark.parametrize("c", [of([[1, 0.3], [-1, -0.3]]), of([[0.1, 0.7]] * 2, rhs=[0, 1], equality=[True, False]), of([[0, 0], [1, 1]])])
+def test_exact_contradictions_remain_infeasible(c):
+    with pytest.raises(Infeasible) as caught:
+        room.frobenius_max_margin(c)
+    assert caught.value.certificate.residual < 5e-16
+
+
+def test_certificates_are_zero_to_rounding():
+    c = drawn(15, 5, 4, trials=60)
+    solved = room.frobenius_max_margins(c)
+    for b in (~solved.solved).nonzero().squeeze(-1).tolist():
+        with pytest.raises(Infeasible) as caught:
+            solved[b]
+        proof = caught.value.certificate
+        assert proof.residual <= len(proof.constraints) * 1e-15
+        assert combination(c.problem(b), proof)[1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("size", [1e-90, 1e90])
+def test_lengths_out_of_range_are_refused_with_a_word_about_the_scale(size):
+    c = room.Constraints(*torch.full((2, 1, 1), size, dtype=torch.float64))
+    with pytest.raises(NotConverged, match=rf"got {size**2:.1e} for input 0 .*scale the tokens".replace("+", r"\+")):
+        room.frobenius_max_margin(c)
+    one = room.Constraints(c.difference, torch.ones(1, 1, dtype=torch.float64))
+    assert float(room.frobenius_max_margin(one).W) == pytest.approx(1 / size)
+
+
+@pytest.mark.parametrize("scale", [1e7, 1.0, 1e-7])
+def test_a_W_of_the_wrong_length_has_a_large_residual_at_any_scale(scale):
+    c = of((scale * np.eye(3)).tolist())
+    pairs, W, multipliers = plain(c), np.ones((3, 1)) / scale, np.ones(3) / scale**2
+    assert _verified(pairs, W, multipliers, 1e-14).kkt < 1e-15
+    batch = _Batch(c.difference[None], c.query[None], c.rhs[None], c.equality[None])
+    for longer, dual in ((3, 3), (3, 1), (1, 3), (1 + 1e-6, 1 + 1e-6)):
+        with pytest.raises(NotConverged, match="KKT") as caught:
+            _verified(pairs, longer * W, dual * multipliers, 1e-12)
+        assert caught.value.residuals > 1e-7
+        given = torch.from_numpy(longer * W)[None], torch.from_numpy(dual * multipliers)[None]
+        assert float(batch.residuals(*given)[1]) == pytest.approx(caught.value.residuals, rel=1e-6)
+
+
+def test_a_largest_margin_is_named_only_where_it_is_known():
+    with pytest.raises(NotConverged, match="KKT residual") as caught:
+        room.frobenius_max_margin(of([[1, 0], [-1, 1e-9]]))
+    assert caught.value.residuals > 1e-3
+    assert "margin is" not in str(caught.value)
+    with pytest.raises(NotConverged, match=r"the largest margin is about 5\.0e-05"):
+        room.frobenius_max_margin(of([[1, 0], [-1, 1e-4]]), tol=1e-30)
 
 
 # ---- accuracy

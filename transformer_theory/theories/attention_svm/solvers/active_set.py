@@ -22,8 +22,12 @@ MANY = 16  # constraints from which the exchanges of block pivoting are cheaper 
 EXCHANGES = 200  # active-set corrections of the polish; 0 or 1 in practice
 
 
+EPSILON = float(np.finfo(float).eps)
+NEARLY = 1e-12  # of a combination, relative to its terms: then a W that meets the constraints has margins of no digits
+
+
 class Contradiction(Exception):
-    """The constraints cannot hold together; ``weights`` combine them to 0 >= b with b > 0, free in sign on equations."""
+    """Weights, free in sign on equations, combine the constraints to nearly 0 >= b with b > 0: see :func:`contradictory`."""
 
     def __init__(self, weights: np.ndarray):
         super().__init__("the constraints contradict one another")
@@ -51,7 +55,7 @@ class Pairs:
     @cached_property
     def length(self) -> np.ndarray:
         squares = np.einsum("cd,cd->c", self.difference, self.difference), np.einsum("cd,cd->c", self.query, self.query)
-        return np.sqrt(squares[0] * squares[1])
+        return np.sqrt(squares[0]) * np.sqrt(squares[1])
 
     @cached_property
     def gram(self) -> np.ndarray:
@@ -188,24 +192,48 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 
 
 def refute(pairs: Pairs, weights: np.ndarray) -> None:
-    """Raises Contradiction if the weights combine the constraints to zero, after refining them where they nearly do."""
-
-    def residual(u: np.ndarray) -> float:
-        return float(np.linalg.norm(pairs.combine(u)) / max(float(np.abs(u) @ pairs.length), 1e-300))
-
+    """Raises Contradiction if the weights combine the constraints to nearly zero, after refining them."""
     total = float(np.abs(weights) @ pairs.length)
     if total == 0 or float(weights @ pairs.gram @ weights) > 1e-10 * total**2:  # far from zero: no need of more digits
         return
-    left = residual(weights)
-    if 1e-13 < left < 1e-5:  # the null vector of the active set's Gram matrix is accurate to rounding
-        active = weights != 0
-        scale = pairs.length[active]
-        vector = np.linalg.eigh(pairs.gram[active][:, active] / scale[:, None] / scale)[1][:, 0] / scale
-        refined = _spread(vector * np.sign(vector @ pairs.rhs[active]), active)
-        if (refined[~pairs.free] >= 0).all() and residual(refined) < left:
-            weights, left = refined, residual(refined)
-    if left <= 1e-12 and float(weights @ pairs.rhs) > 0:
+    weights = refined(pairs, weights)
+    if residual(pairs, weights) <= NEARLY and float(weights @ pairs.rhs) > 0:
         raise Contradiction(weights)
+
+
+def residual(pairs: Pairs, weights: np.ndarray) -> float:
+    """Length of the combination relative to the lengths of its terms."""
+    return float(np.linalg.norm(pairs.combine(weights)) / max(float(np.abs(weights) @ pairs.length), 1e-300))
+
+
+def refined(pairs: Pairs, weights: np.ndarray) -> np.ndarray:
+    """The weights moved onto the null vectors of their constraints, if that brings the combination nearer to zero.
+
+    The combination itself is formed anew in each turn, so the error of the Gram matrix does not limit the result.
+    """
+    active = weights != 0
+    held = pairs.take(active)
+    unit = Pairs(held.difference / held.length[:, None], held.query, held.rhs, held.free)
+    values, vectors = np.linalg.eigh(unit.gram)
+    vectors = vectors[:, values > 1e-13 * values[-1]] / np.sqrt(values[values > 1e-13 * values[-1]])
+    now, before = weights[active] * held.length, residual(held, weights[active])
+    for _ in range(3):
+        now = now - vectors @ (vectors.T @ unit.margins(unit.combine(now)))
+        after = residual(unit, now)
+        if not after < before or (now[~held.free] < 0).any() or not float(now / held.length @ held.rhs) > 0:
+            break
+        weights, before = _spread(now / held.length, active), after
+    return weights
+
+
+def contradictory(pairs: Pairs, weights: np.ndarray) -> bool:
+    r"""Whether the combination is zero, and its right-hand side positive, up to the rounding of this very sum.
+
+    A sum of s products of three factors is wrong by at most :math:`(s + 2) \epsilon / 2` of its terms' sizes, and rounding the weights adds
+    :math:`\epsilon / 2`; twice that is allowed, since the weights are themselves computed. Anything longer proves a bound on the norm only.
+    """
+    rounding = (int((weights != 0).sum()) + 3) * EPSILON
+    return residual(pairs, weights) <= rounding and float(weights @ pairs.rhs) > rounding * float(np.abs(weights) @ np.abs(pairs.rhs))
 
 
 def root(gram: np.ndarray) -> np.ndarray:

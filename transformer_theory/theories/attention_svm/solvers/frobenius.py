@@ -5,6 +5,8 @@ Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. Up to a few hu
 answer is checked before it is returned.
 """
 
+import math
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -13,9 +15,10 @@ from torch import Tensor
 from ....errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
 from ..solution import Farkas, MaxMargin
-from .active_set import FEW, Contradiction, Pairs, cholesky_solver, nearest, root, solve
+from .active_set import FEW, Contradiction, Pairs, cholesky_solver, contradictory, nearest, refined, root, solve
 from .first_order import solve_large
 
+SHORTEST, LONGEST = 1e-140, 1e140  # of constraints: beyond, the squares of their lengths are no numbers
 LARGE = 300  # constraints from which working sets are faster; the Gram matrix of all of them is not formed then
 
 __all__ = ["FEW", "LARGE", "frobenius_max_margin", "multipliers_of"]
@@ -27,13 +30,15 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
     Args:
         constraints: m constraints (difference ``[m, d_x]``, query ``[m, d_z]``) of a single problem, with any right-hand sides and
             equations among them, see :func:`~..builders.constraints`.
-        tol: largest KKT residual accepted, relative to the largest right-hand side.
+        tol: largest KKT residual accepted: violated margins relative to the largest right-hand side; relative to the squared norm, the
+            duality gap, complementary products, and negative multipliers.
     Returns:
         The unique solution with its multipliers and residual; W = 0 if there is no constraint. Equations only: the smallest solution of
         the linear system.
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
-        NotConverged: the residual stayed above ``tol``, as when the constraints are feasible by a margin below rounding.
+        NotConverged: the residual stayed above ``tol``, as when the constraints are feasible by a margin below rounding; or the length
+            of a constraint is out of range.
         ValueError: a batch of problems, which is for :func:`frobenius_max_margins`.
 
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers`; :cite:t:`lawson1974solving`.
@@ -42,10 +47,20 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         raise ValueError(f"constraints must be those of one problem, got a batch {list(constraints.batch)}; use frobenius_max_margins")
     given = Pairs(*(v.detach().numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))  # pyright: ignore
     kept = given.length > 0
+    if given.length.min(initial=1) < SHORTEST or not given.length.max(initial=1) < LONGEST:
+        kept = given.difference.any(1) & given.query.any(1)
+        extreme = kept & ~((given.length >= SHORTEST) & (given.length < LONGEST))
+        if extreme.any():
+            c = int(extreme.argmax())
+            length, first = math.hypot(*given.difference[c]) * math.hypot(*given.query[c]), _words((constraints.names(c),))
+            raise NotConverged(
+                f"the length of a constraint, of its difference times of its query, must be between {SHORTEST:.0e} and {LONGEST:.0e}, "
+                f"got {length:.1e} for {first}; scale the tokens"
+            )
     contradicting = ~kept & ((given.rhs > 0) | (given.free & (given.rhs != 0)))
     if contradicting.any():
         first = np.arange(len(given)) == contradicting.argmax()
-        raise _infeasible(constraints, given, first * np.sign(given.rhs))
+        raise _refusal(constraints, given, first * np.sign(given.rhs))
     scale = float(np.abs(given.rhs[kept]).max(initial=0)) or 1.0
     whole = scale == 1 and kept.all()
     pairs = given if whole else Pairs(given.difference[kept], given.query[kept], given.rhs[kept] / scale, given.free[kept])
@@ -53,8 +68,8 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         W, found = solve(pairs, tol=tol) if len(pairs) <= LARGE else solve_large(pairs, tol=tol)
     except Contradiction as proof:
         weights = np.zeros(len(given))
-        weights[kept] = proof.weights
-        raise _infeasible(constraints, given, weights) from None
+        weights[kept] = refined(pairs, proof.weights)
+        raise _refusal(constraints, given, weights) from None
     if whole:
         return _verified(pairs, W, found, tol)
     solution, multipliers = _verified(pairs, W, found, tol), np.zeros(len(given))
@@ -70,33 +85,39 @@ def _verified(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray, tol: float) 
         NotConverged: they are larger than ``tol``.
     """
     margins, square = pairs.margins(W), float((W * W).sum())
-    beyond, one = margins - pairs.rhs, max(1.0, square)
+    beyond, one = margins - pairs.rhs, square or 1.0
     gap = abs(square - float(pairs.rhs @ multipliers)) / one
     kkt = max(
         gap,
         float(np.where(pairs.free, np.abs(beyond), -beyond).max(initial=0)),
-        float(np.where(pairs.free, 0, -multipliers).max(initial=0)),
+        float(np.where(pairs.free, 0, -multipliers).max(initial=0)) / one,
         float(np.abs(multipliers * beyond).max(initial=0)) / one,
-        float(np.linalg.norm(W - pairs.combine(multipliers))) / max(1.0, float(np.abs(multipliers) @ pairs.length)),
+        float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300),
     )
     solution = MaxMargin(torch.from_numpy(W), torch.from_numpy(multipliers), torch.from_numpy(margins), square**0.5, kkt, gap)
     if not kkt <= tol:
+        margin = f": the largest margin is about {1 / square**0.5:.1e} of the weights' norm" if kkt < 1e-3 and square else ""
         raise NotConverged(
-            f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}: the largest margin is about {1 / max(square, 1e-300) ** 0.5:.1e} "
-            "of the weights' norm, too small for float64; pass a larger tol, or fewer constraints",
+            f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}{margin}; pass a larger tol, or fewer constraints",
             state=solution,
             residuals=kkt,
         )
     return solution
 
 
-def _infeasible(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Infeasible:
-    """The exception with its certificate, scaled so that the combination says 0 >= 1."""
+def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Infeasible | NotConverged:
+    """What the weights prove: that there is no W (with the certificate, scaled to say 0 >= 1), or only that W is long."""
     weights = weights / float(weights @ pairs.rhs)
     combined = float(np.linalg.norm(pairs.combine(weights)))
     left = combined / max(float(np.abs(weights) @ pairs.length), 1e-300)
     named = tuple(constraints.names(int(c)) for c in weights.nonzero()[0])
-    proof = Farkas(torch.from_numpy(weights), left, 1 / combined if combined else float("inf"), named)
+    if not contradictory(pairs, weights):
+        return NotConverged(
+            f"a W that selects these tokens has a norm of at least {1 / combined if combined else math.inf:.1e}, by the constraints of "
+            f"{_words(named)}: too long for margins in float64; choose other tokens or fewer inputs",
+            residuals=math.inf,
+        )
+    proof = Farkas(torch.from_numpy(weights), left, 1 / combined if combined else math.inf, named)
     return Infeasible(
         f"no W selects these tokens: the constraints of {_words(named)} combine to 0 >= 1; "
         "choose other tokens or fewer inputs, or drop tokens that are equal (distinct_constraints)",

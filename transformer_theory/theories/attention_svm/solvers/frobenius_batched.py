@@ -108,15 +108,15 @@ class _Batch:
             return margins, margins.sum(-1), margins.sum(-1)
         dual, beyond = multipliers / self.scale, margins / self.scale - self.rhs
         square = (W / self.scale[..., None]).square().sum((-2, -1))
-        one = square.clamp(min=1)
+        norm, one = square.sqrt(), torch.where(square > 0, square, 1.0)
         gap = (square - (self.rhs * dual).sum(-1)).abs() / one
         apart = (W - self.combine(multipliers)).norm(dim=(-2, -1)) / self.scale.squeeze(-1)
         parts = (
             gap,
             torch.where(self.free, beyond.abs(), -beyond).amax(-1),
-            torch.where(self.free, 0.0, -dual).amax(-1),
+            torch.where(self.free, 0.0, -dual).amax(-1) / one,
             (dual * beyond).abs().amax(-1) / one,
-            apart / (dual.abs() * self.length).sum(-1).clamp(min=1),
+            apart / torch.maximum((dual.abs() * self.length).sum(-1), norm).clamp(min=1e-300),
         )
         return margins, torch.stack(parts).amax(0), gap
 

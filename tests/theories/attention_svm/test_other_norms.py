@@ -85,3 +85,39 @@ def test_what_has_no_answer(solve):
 def test_a_power_below_one_is_no_norm():
     with pytest.raises(ValueError, match="p must be at least 1"):
         room.lp_max_margin(drawn(), p=0.5)
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3, 4])
+def test_the_rank_counts_no_errors_of_the_solver(p):
+    """One constraint: |W| is a power of |d_i z_j|, so that W has rank one. Two on separate entries: rank two."""
+    d, z = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), torch.tensor([[1.0, -1.0, 2.0]], dtype=torch.float64)
+    solution = room.lp_max_margin(Constraints(d, z), p=p)
+    assert solution.rank == 1
+    exact = (d.mT @ z).sign() * (d.mT @ z).abs() ** (1 / (p - 1))
+    exact = exact / float((exact * (d.mT @ z)).sum())
+    assert float(torch.linalg.matrix_norm(solution.W - exact)) <= solution.cut * float(torch.linalg.matrix_norm(solution.W, 2))
+    eye = torch.eye(2, dtype=torch.float64)
+    assert room.lp_max_margin(Constraints(eye, eye), p=p).rank == 2
+
+
+@pytest.mark.parametrize(
+    "solve", [lambda c: room.lp_max_margin(c, p=1), lambda c: room.lp_max_margin(c, p=math.inf), room.spectral_max_margin]
+)
+def test_no_rank_is_offered_where_the_solution_need_not_be_unique(solve):
+    with pytest.raises(ValueError, match="strictly convex"):
+        solve(drawn()).rank  # noqa: B018
+
+
+@pytest.mark.parametrize("solve", [room.frobenius_max_margin, room.nuclear_max_margin, lambda c: room.lp_max_margin(c, p=3.0)])
+def test_the_support_is_what_is_met_with_equality(solve):
+    """W_11 >= 1, W_22 >= -1 and W_33 >= 0.5, twice as much with the factor two: the second is not met with equality."""
+    eye, rhs = torch.eye(3, dtype=torch.float64), torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
+    for factor in (1, 2):
+        assert solve(Constraints(eye, eye, rhs=factor * rhs)).support().tolist() == [0, 2]
+
+
+def test_the_support_in_a_batch():
+    eye, rhs = torch.eye(2, dtype=torch.float64).expand(3, 2, 2), torch.tensor([[1.0, -1.0], [2.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    for solve in (room.frobenius_max_margins, room.nuclear_max_margins):
+        batch = solve(Constraints(eye, eye, rhs=rhs))
+        assert [batch[b].support().tolist() for b in range(3)] == [[0], [0, 1], [0, 1]]

@@ -5,6 +5,7 @@ r"""What a max-margin solver returns: a verified solution, a batch of them, or t
 Source: problems (Att-SVM) and (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from torch import Tensor
 from .constraint_set import Constraints
 
 OPTIMAL, INFEASIBLE, NOT_CONVERGED = "optimal", "infeasible", "not converged"
+CUT = 1e-10  # singular values up to this share of the first are zero, in solutions to rounding
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,14 @@ class MaxMargin:
         dual: the multipliers :math:`\lambda`, ``[m]``; not negative where the constraint is an inequality.
         margins: :math:`d_c^\top W z_c`, ``[m]``; at least the right-hand sides, which are one unless said otherwise.
         norm: the minimised norm of W; the largest possible margin of a W of norm one is ``1 / norm``.
-        kkt: the largest of the KKT residuals (violated margins; complementarity and duality gap relative to the objective).
+        kkt: the largest of the KKT residuals: violated margins relative to the largest right-hand side; relative to the objective (the
+            squared norm, for Frobenius), the complementary products, negative multipliers and the duality gap.
         gap: the duality gap relative to the objective; bounds how far the norm is from the smallest.
         complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
             the slack of the dual in that direction; this does not depend on a threshold.
         status: ``"optimal"``; a solver that has anything else to say raises.
+        rhs: the right-hand sides, ``[m]``; None for ones.
+        cut: singular values up to this share of the first may be errors of the solver; infinite if the solver cannot bound them.
     """
 
     W: Float[Tensor, "d_x d_z"]
@@ -42,18 +47,35 @@ class MaxMargin:
     gap: float
     complementary_rank: int | None = None
     status: str = OPTIMAL
+    rhs: Float[Tensor, " m"] | None = None
+    cut: float = CUT
 
     @cached_property
     def rank(self) -> int:
-        """Rank of W: by complementarity where that is known, otherwise the singular values above 1e-10 of the first."""
+        """Rank of W: by complementarity where that is known, otherwise the singular values above :attr:`cut` of the first.
+
+        Frobenius: the cut is 1e-10, far above the rounding of its solver. Entrywise norms: the cut is a bound on the solver's error, so the
+        solution has at least this rank, and more only by smaller singular values.
+
+        Raises:
+            ValueError: the norm (p = 1 or infinity, spectral) is not strictly convex, so that the error of W has no bound.
+        """
         if self.complementary_rank is not None:
             return self.complementary_rank
+        if self.cut == math.inf:
+            raise ValueError("rank must be that of a unique solution, got a norm that is not strictly convex; count singular values of W")
         sigma = torch.linalg.svdvals(self.W)
-        return int((sigma > 1e-10 * sigma.amax()).sum()) if sigma.numel() else 0
+        return int((sigma > self.cut * sigma.amax()).sum()) if sigma.numel() else 0
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
-        """The constraints whose margin is one (within ``tol``): their tokens are the neighbours of the selected ones."""
-        return (self.margins <= 1 + tol).nonzero().squeeze(-1)
+        """The constraints met with equality: their tokens are the neighbours of the selected ones.
+
+        Args:
+            tol: how far a margin may be above its right-hand side, relative to the largest one.
+        """
+        rhs = torch.ones_like(self.margins) if self.rhs is None else self.rhs
+        scale = float(rhs.abs().amax()) if len(rhs) else 1.0
+        return (self.margins <= rhs + tol * (scale or 1.0)).nonzero().squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -93,7 +115,7 @@ class MaxMargins:
         if self.complementary_rank is not None:
             return self.complementary_rank
         sigma = torch.linalg.svdvals(self.W)
-        return (sigma > 1e-10 * sigma[..., :1]).sum(-1)
+        return (sigma > CUT * sigma[..., :1]).sum(-1)
 
     def __len__(self) -> int:
         return len(self.status)
@@ -104,7 +126,8 @@ class MaxMargins:
             return self.alone(self.constraints.problem(problem))
         norm, kkt, gap = (float(v[problem]) for v in (self.norm, self.kkt, self.gap))
         rank = None if self.complementary_rank is None else int(self.complementary_rank[problem])
-        return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, rank)
+        rhs = None if self.constraints.rhs is None else self.constraints.rhs[problem]
+        return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, rank, rhs=rhs)
 
 
 @dataclass(frozen=True)

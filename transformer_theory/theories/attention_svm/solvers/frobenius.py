@@ -75,7 +75,8 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
     solution, multipliers = _verified(pairs, W, found, tol), np.zeros(len(given))
     multipliers[kept] = scale * found
     W, margins = scale * solution.W, scale * given.margins(W)
-    return MaxMargin(W, torch.from_numpy(multipliers), torch.from_numpy(margins), scale * solution.norm, solution.kkt, solution.gap)
+    dual, norm = torch.from_numpy(multipliers), scale * solution.norm
+    return MaxMargin(W, dual, torch.from_numpy(margins), norm, solution.kkt, solution.gap, rhs=torch.from_numpy(given.rhs))
 
 
 def _verified(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray, tol: float) -> MaxMargin:
@@ -94,7 +95,8 @@ def _verified(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray, tol: float) 
         float(np.abs(multipliers * beyond).max(initial=0)) / one,
         float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300),
     )
-    solution = MaxMargin(torch.from_numpy(W), torch.from_numpy(multipliers), torch.from_numpy(margins), square**0.5, kkt, gap)
+    arrays = (torch.from_numpy(v) for v in (W, multipliers, margins))
+    solution = MaxMargin(*arrays, square**0.5, kkt, gap, rhs=torch.from_numpy(pairs.rhs))
     if not kkt <= tol:
         margin = f": the largest margin is about {1 / square**0.5:.1e} of the weights' norm" if kkt < 1e-3 and square else ""
         raise NotConverged(

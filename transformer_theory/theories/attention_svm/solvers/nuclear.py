@@ -52,7 +52,7 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-9) -> MaxMar
     near = frobenius_max_margin(constraints)
     answer = _solve(constraints.problem(None), torch.tensor([near.norm], dtype=torch.float64), near.dual[None], tol)
     norm, kkt, gap, rank = (v.item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
-    solution = MaxMargin(answer.W[0], answer.dual[0], answer.margins[0], norm, kkt, gap, int(rank))
+    solution = MaxMargin(answer.W[0], answer.dual[0], answer.margins[0], norm, kkt, gap, int(rank), rhs=constraints.rhs)
     if not solution.kkt <= tol:
         raise NotConverged(
             f"KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e}: the problem is nearly degenerate; pass a larger tol",

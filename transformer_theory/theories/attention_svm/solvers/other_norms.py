@@ -54,8 +54,14 @@ def lp_max_margin(constraints: Constraints, *, p: float, tol: float = 1e-8) -> M
         entries = cp.vec(W, order="C")
         return cp.norm(entries, p) if p in (1, 2, math.inf) else cp.pnorm(entries, p, approx=False)  # pyright: ignore[reportArgumentType]
 
+    entries = constraints.difference.shape[-1] * constraints.query.shape[-1]
     return _solve(
-        constraints, norm, lambda W: float(np.linalg.norm(W.ravel(), p)), lambda M: float(np.linalg.norm(M.ravel(), dual)), tol=tol
+        constraints,
+        norm,
+        lambda W: float(np.linalg.norm(W.ravel(), p)),
+        lambda M: float(np.linalg.norm(M.ravel(), dual)),
+        lambda excess: _distance(excess, p, entries),
+        tol=tol,
     )
 
 
@@ -78,11 +84,29 @@ def spectral_max_margin(constraints: Constraints, *, tol: float = 1e-8) -> MaxMa
 
         return cp.sigma_max(W)
 
-    return _solve(constraints, norm, lambda W: float(np.linalg.norm(W, 2)), lambda M: float(np.linalg.norm(M, "nuc")), tol=tol)
+    return _solve(
+        constraints, norm, lambda W: float(np.linalg.norm(W, 2)), lambda M: float(np.linalg.norm(M, "nuc")), lambda _: math.inf, tol=tol
+    )
 
 
-def _solve(c: Constraints, expression: Callable[[Any], Any], norm: Norm, dual_norm: Norm, *, tol: float) -> MaxMargin:
-    """The verified solution in a norm given three times: of a cvxpy variable, of an array, and the dual norm of an array."""
+def _distance(excess: float, p: float, entries: int) -> float:
+    r"""Bound on :math:`\|W - W_\star\|_F / \|W_\star\|_p` of a W that meets the constraints with a norm larger by the share ``excess``.
+
+    The midpoint meets them too, so its norm is no smaller than that of :math:`W_\star`, and the uniform convexity of the norm bounds the
+    difference: by Clarkson's inequality for p from 2 on, with p - 1 for the modulus below.
+    """
+    if p in (1, math.inf):
+        return math.inf
+    if p <= 2:
+        return 2 * math.sqrt((math.expm1(2 * math.log1p(excess)) / 2) / (p - 1))
+    return 2 * entries ** (0.5 - 1 / p) * (math.expm1(p * math.log1p(excess)) / 2) ** (1 / p)
+
+
+def _solve(
+    c: Constraints, expression: Callable[[Any], Any], norm: Norm, dual_norm: Norm, distance: Callable[[float], float], *, tol: float
+) -> MaxMargin:
+    """The verified solution in a norm given three times: of a cvxpy variable, of an array, and the dual norm of an array; ``distance`` says
+    how far a W can be from the solution, given by how much its norm is larger."""
     near = frobenius_max_margin(c)
     if near.norm == 0:
         return near
@@ -103,8 +127,9 @@ def _solve(c: Constraints, expression: Callable[[Any], Any], norm: Norm, dual_no
         float(np.where(free, 0.0, -multipliers).max()) * scale / size,
         float(np.abs(multipliers * beyond).max()) / size,
     )
+    cut = distance(3 * kkt) * size / max(float(np.linalg.norm(W, 2)), 1e-300) if kkt <= tol else math.inf  # gap, and margins made whole
     W = near.norm * torch.from_numpy(W)
-    solution = MaxMargin(W, torch.from_numpy(multipliers), c.margins(W), near.norm * size, kkt, gap)
+    solution = MaxMargin(W, torch.from_numpy(multipliers), c.margins(W), near.norm * size, kkt, gap, rhs=c.rhs, cut=cut)
     if not kkt <= tol:
         raise NotConverged(f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}; pass a larger tol", state=solution, residuals=kkt)
     return solution

@@ -1,11 +1,14 @@
 """Ranks: the true ones, those that the released notebook prints, the figure and the map."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from transformer_theory.errors import Infeasible
 from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm.claims import rank as claims
 from transformer_theory.theories.attention_svm.claims.rank import CLAIMS
 from transformer_theory.theories.attention_svm.experiments import Rank, RankMap
 from transformer_theory.theories.attention_svm.experiments.rank import half_width, published_constraints, ranks
@@ -109,3 +112,11 @@ def test_claims_have_power(claim):
     verdict = claim.verify(range(2))
     assert verdict.verdict == "consistent"
     assert verdict.control == "fails"
+
+
+def test_the_bound_on_the_rank_notices_a_solver_that_always_says_one(monkeypatch, generator):
+    real = room.nuclear_max_margin
+    monkeypatch.setattr(claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1))
+    evidence = claims._pataki(generator)
+    assert evidence.value > evidence.bound
+    assert evidence.detail["excess"] < 0

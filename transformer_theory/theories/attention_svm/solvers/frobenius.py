@@ -95,8 +95,8 @@ def _verified(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray, tol: float) 
         float(np.abs(multipliers * beyond).max(initial=0)) / one,
         float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300),
     )
-    arrays = (torch.from_numpy(v) for v in (W, multipliers, margins))
-    solution = MaxMargin(*arrays, square**0.5, kkt, gap, rhs=torch.from_numpy(pairs.rhs))
+    found, dual, met, rhs = (torch.from_numpy(v) for v in (W, multipliers, margins, pairs.rhs))
+    solution = MaxMargin(found, dual, met, square**0.5, kkt, gap, rhs=rhs)
     if not kkt <= tol:
         margin = f": the largest margin is about {1 / square**0.5:.1e} of the weights' norm" if kkt < 1e-3 and square else ""
         raise NotConverged(

@@ -113,6 +113,22 @@ def test_descent_far_out_stays_on_its_direction():
     assert 1 - float(cosine(end.v, goal.head.W[:, 0])) < 1e-6
 
 
+@pytest.mark.parametrize("power", [-190, 190])
+def test_steps_from_no_prompt_do_not_change_with_the_scale_of_the_data(power, generator):
+    instance = random_instance(generator=generator)
+    p, v = torch.zeros(2, dtype=torch.float64), torch.randn(5, generator=generator, dtype=torch.float64)
+    scaled = room.JointInstance(instance.tokens * 2.0**power, instance.labels, keys=instance.key_vectors * 2.0**power)
+    factor = 2.0 ** (2 * power)
+    want = room.joint_descent(instance, room.JointState(p, v), steps=1, loss=LINEAR)
+    came = room.joint_descent(scaled, room.JointState(p, v * factor), steps=1, loss=LINEAR)  # products of 2^760, whose squares overflow
+    assert_close(came.p, want.p, atol=1e-15, rtol=1e-12)
+    assert_close(came.v - v * factor, want.v - v, atol=1e-15 if power < 0 else torch.inf, rtol=1e-12)
+    for loss in (LOGISTIC, EXPONENTIAL, LINEAR):
+        end = room.joint_descent(scaled, room.JointState(p, v), steps=20, loss=loss, eps=(1e-19, 1e-9))
+        assert end.p.norm() <= 2 * (1 + 1e-12)
+        assert (end.v - v).norm() <= 2 * (1 + 1e-12)
+
+
 def test_bad_input_is_refused(unchecked):
     tokens = torch.zeros(3, 2, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="labels must be -1 or 1"):

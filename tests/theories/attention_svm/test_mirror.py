@@ -94,6 +94,36 @@ def test_polyak_steps_are_at_most_as_long_as_the_max_margin_solution():
     assert far.W.norm() > 300 * target.norm  # the gradient is e^-300 there
 
 
+@pytest.mark.parametrize("shift", [-900.0, 380.0, 900.0])
+def test_polyak_steps_do_not_change_with_a_shift_of_an_exponential_loss(shift):
+    problem, W = instance(), weights()
+    problem = room.Instance(problem.tokens, problem.query, (problem.scores * 64).round() / 64)
+    far = room.Instance(problem.tokens, problem.query, problem.scores + shift)
+    want = room.polyak_descent(problem, room.start(problem, W=W), steps=20, loss=EXPONENTIAL).W
+    for loss in [EXPONENTIAL] + [LOGISTIC] * (shift > 0):
+        assert_close(room.polyak_descent(far, room.start(far, W=W), steps=20, loss=loss).W, want, atol=1e-7, rtol=1e-7)
+
+
+@pytest.mark.parametrize("spread", [380.0, 2000.0])
+@pytest.mark.parametrize("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
+def test_no_step_is_long_where_scores_are_far_apart(loss, spread):
+    problem = instance()
+    far = room.Instance(problem.tokens, problem.query, spread * (2 * problem.scores - 1))
+    mirror = room.mirror_descent(far, room.start(far), power=2.0, steps=50, loss=loss).W
+    polyak = room.polyak_descent(far, room.start(far), steps=50, longest=0.1, loss=loss).W
+    assert 0.05 < float(mirror.norm()) <= 5 * (1 + 1e-12)
+    assert 0 < float(polyak.norm()) <= 5 * (1 + 1e-12)
+
+
+def test_a_mirror_step_from_zero_does_not_depend_on_the_scale_of_the_data():
+    """Entries of 1e-60 to the eleventh power are none."""
+    problem = instance()
+    small = room.Instance(problem.tokens * 2.0**-190, problem.query, problem.scores)
+    one, other = (room.mirror_descent(p, room.start(p), power=1.1, steps=1).W for p in (problem, small))
+    assert float(one.norm()) > 0
+    assert_close(one, other, atol=0, rtol=1e-9)
+
+
 def test_both_get_there_sooner_than_constant_steps():
     problem = instance(2)
     goal = room.frobenius_max_margin(room.constraints(problem.tokens, problem.query, problem.optimal())).W

@@ -30,6 +30,8 @@ from .states import Factors, State, check_state
 
 AnyState = TypeVar("AnyState", State, Factors)
 
+FAINT = 1e-150  # added to norms, of which the square is lost from 1e-162 on: a direction that faint must not become a long step
+
 
 def descent_direction(
     instance: Instance | HeadInstance, W: Float[Tensor, "*trials d d_z"], *, loss: Loss = LOGISTIC
@@ -40,7 +42,7 @@ def descent_direction(
         M ``[*trials, d, d_z]`` and C ``[*trials]``; ``M * C.exp()[..., None, None]`` is the negative gradient. M is exact to rounding even
         where the gradient underflows. M = 0 if all scores of each input are equal.
     Raises:
-        ValueError: inputs of one token, or all queries of a trial zero.
+        ValueError: inputs of one token, all queries of a trial zero, or data beyond :func:`~.gradient.check_scale`.
     """
     shape, data = W.shape, Gradient(instance, loss)
     c, C = data.coefficients(data.logits(data.query @ W.reshape(-1, *shape[-2:]).mT))
@@ -109,7 +111,9 @@ def trajectory(
     unit, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
     def length(size: Tensor, C: Tensor | None) -> Tensor:
-        return unit / (size.add_(max(least, 1e-300)) if C is None or not eps else (-C).exp().mul_(least).add(size))
+        if C is None or not eps:
+            return unit / size.add_(max(least, FAINT))
+        return unit / (-C).exp().mul_(least).add(size).clamp_(min=FAINT)
 
     yield from _run(instance, state, at, loss, penalty, length)
 
@@ -137,7 +141,17 @@ def _run(
                 c, C = data.coefficients(place.logits())
                 place.move(length(*place.aim(c, C)))
         now = step
-        yield place.state(step)  # pyright: ignore[reportReturnType]
+        state_now = place.state(step)
+        check_state(instance, state_now)  # constant steps can overflow
+        yield state_now  # pyright: ignore[reportReturnType]
+
+
+def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
+    """The direction at norm one, whatever its size, and the logarithm of its norm; zero and a finite number if it is zero."""
+    peak = direction.abs().amax(over, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    scaled = direction / peak
+    norm = torch.linalg.vector_norm(scaled, ord=power, dim=over, keepdim=True).clamp(min=1.0)
+    return scaled / norm, peak.log() + norm.log()
 
 
 def check_steps(steps: int, rate: float) -> None:

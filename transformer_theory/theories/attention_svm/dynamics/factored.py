@@ -41,14 +41,15 @@ class Pair:
         return self.data.logits(torch.bmm(self.q, self.transposed, out=self.images))
 
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+        rest: Tensor | None = C
         if self.decay:
-            c = c * C.exp()
+            c, rest = self.data.unscaled(c, C)
         self.P.copy_(self.data.pulled(c))
         torch.bmm(self.P, self.K, out=self.r)
         torch.bmm(self.left, self.right, out=self.flat)
         if self.decay:
             self.direction.add_(self.both, alpha=self.decay)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), None if self.decay else C
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
 
     def move(self, length: Tensor) -> None:
         self.both.addcmul_(self.direction, length, value=-1)

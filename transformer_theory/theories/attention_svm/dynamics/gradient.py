@@ -9,7 +9,8 @@ score, or :math:`Y_i\nabla h(o_i)^\top x_{i,t}` for another head),
 Attention concentrates on one token, :math:`s_{i,t} \to e^{-\|W\|\cdot\text{margin}}` for the others, and the bracket is then a difference
 of nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on. Here every quantity is a difference to the
 most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and :math:`e = \sum_t s_t\delta_t`, the bracket is
-:math:`\delta_t - e`. And c is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters.
+:math:`\delta_t - e`. And c is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters. Where slopes of
+the loss or differences of gains leave the moderate range, their logarithms count in C too: c is then about one, whatever their size.
 
 Inputs without a say in W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
 the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
@@ -31,6 +32,8 @@ from .states import check_instance
 
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
 TINY = 400  # entries of a matrix up to which torch multiplies by loops of its own, from there on by BLAS
+MODERATE = 1e-20  # slopes and differences from here to the inverse need no logarithm
+EXTREME = 1e60  # tokens and queries from the inverse to here: the square of their product is a float64 with room to spare
 FAINT = -600.0  # a logarithm that is nothing beside zero; further down, numbers lose digits and processors their speed
 
 
@@ -40,7 +43,8 @@ class Gradient:
     def __init__(self, instance: Instance | HeadInstance, loss: Loss):
         check_instance(instance)
         n, T, d = instance.tokens.shape[-3:]
-        self.slope = loss.slope
+        check_scale(tokens=instance.tokens, query=instance.query)
+        self.slope, self.log_slope = loss.slope, loss.log_slope
         self.inputs = n
         tokens = instance.tokens.reshape(-1, n, T, d)
         self.query = instance.query.reshape(-1, n, instance.query.shape[-1])
@@ -56,10 +60,11 @@ class Gradient:
             scores = scores.masked_fill(silent, 0.0)
             self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
             ordered = scores.sort(-1).values
-            self.distinct = self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
+            self.tame = _moderate(_positive(loss.slope(ordered[..., [0, -1]]))) and _moderate(ordered.diff(dim=-1))
+            self.distinct = self.tame and self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
             self.scores = scores
         else:
-            self.gains, self.distinct = _head_gains(instance, tokens, silent), False
+            self.gains, self.distinct, self.tame = _head_gains(instance, tokens, silent), False, False
 
     def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """:math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]``."""
@@ -76,10 +81,16 @@ class Gradient:
         share.mul_(top_share)
         f, gain = self.gains(share)
         delta = gain - gain.gather(-1, top)
+        slope = self.slope(f)
+        if not (self.tame or (_moderate(_positive(slope)) and _moderate(delta))):
+            level = gap + self.log_slope(f) + delta.abs().log()
+            C = level.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
+            scaled = level.sub_(C).exp_().mul_(top_share).mul_(delta.sign())
+            return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled), C
         gap.masked_fill_(delta == 0, -torch.inf)
         C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
-        return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(self.slope(f)), C
+        return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(slope), C
 
     def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
         """The same in fewer operations, where no two tokens of an input have the same score: then top alone has no say in C.
@@ -100,6 +111,13 @@ class Gradient:
         e = excess * scale
         weight = self.slope(best.sub_(e)).mul_(lost)
         return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C[:, :1]
+
+    def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+        """c times its scale, and the logarithm of what is left out of it: beyond e^200 any penalty is nothing beside the gradient."""
+        if self.tame:
+            return c * C.exp(), None
+        held = C.clamp(max=200.0)
+        return c * held.exp(), C - held
 
     def pulled(self, c: Tensor) -> Tensor:
         """:math:`P_i = X_i^T c_i`, ``[trials, n, T]`` -> ``[trials, n, d]``."""
@@ -136,6 +154,34 @@ class Rows:
             vectors = vectors.reshape(-1, k).T.contiguous()
             return torch.mul(self.matrices, vectors[:, None]).sum(0).T.view(trials, n, -1)
         return torch.bmm(vectors.reshape(-1, 1, k), self.matrices).view(trials, n, -1)
+
+
+def check_scale(**data: Tensor) -> None:
+    """Refuses data of which products leave the range of float64.
+
+    Raises:
+        ValueError: says which and how large.
+    """
+    for name, values in data.items():
+        low, high = values.flatten(-2).aminmax(dim=-1)
+        largest = torch.maximum(high, -low)
+        wrong = (largest > EXTREME) | (largest < 1 / EXTREME) & (largest > 0)
+        if bool(wrong.any()):
+            came = float(largest[wrong].flatten()[0])
+            raise ValueError(
+                f"{name} must be between {1 / EXTREME:g} and {EXTREME:g} in size, got {came:g}: rescale them (and W, inversely)"
+            )
+
+
+def _moderate(values: Tensor) -> bool:
+    """Whether all but zeros are of moderate size."""
+    size = values.abs()
+    return bool(((size == 0) | (size >= MODERATE) & (size <= 1 / MODERATE)).all())
+
+
+def _positive(slope: Tensor) -> Tensor:
+    """Slopes are: zero means that it is too small a number."""
+    return slope.clamp(min=1e-300)
 
 
 def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

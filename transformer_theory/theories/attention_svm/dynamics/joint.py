@@ -34,10 +34,9 @@ from ..constraint_set import Constraints, check_real
 from ..problem import Instance, check_tokens
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
-from .descent import check_steps
+from .descent import check_steps, unit
+from .gradient import check_scale
 from .losses import LOGISTIC, Loss
-
-TAIL = 600.0  # beyond this prediction the logarithm of the slope of the loss is continued as a straight line; float64 ends at 745
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def joint_descent(
 ) -> JointState:
     r"""Normalised descent on p and v at once, each with its own norm: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|`, and so for v.
 
-    Both gradients are exact for any norm of p and v, for losses whose slope has an exponential tail or is constant (:data:`TAIL`).
+    Both gradients are exact for any norm of p and v, as far as the loss knows the logarithm of its slope.
 
     Args:
         steps: how many.
@@ -121,14 +120,15 @@ def joint_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped.
     Raises:
-        ValueError: ``steps`` is negative or ``rate`` not positive.
+        ValueError: ``steps`` is negative, ``rate`` not positive, or tokens or keys beyond :func:`~.gradient.check_scale`.
     """
     check_steps(steps, rate)
+    check_scale(tokens=instance.tokens, keys=instance.key_vectors)
     p, v, n = state.p, state.v, instance.labels.shape[-1]
     for _ in range(steps):
         along_p, scale_p, along_v, scale_v = _descent_directions(instance, p, v, loss)
-        p = p + along_p * (rate / _size(along_p, eps[0] * n, scale_p))
-        v = v + along_v * (rate / _size(along_v, eps[1] * n, scale_v))
+        p = p + rate * _shortened(along_p, eps[0] * n, scale_p)
+        v = v + rate * _shortened(along_v, eps[1] * n, scale_v)
     return JointState(p, v, state.step + steps)
 
 
@@ -139,7 +139,7 @@ def _descent_directions(instance: JointInstance, p: Tensor, v: Tensor, loss: Los
     logits = (instance.key_vectors @ p[..., None, :, None]).squeeze(-1)
     highest, top = logits.max(-1, keepdim=True)
     share = logits.softmax(-1)
-    pull = _log_slope(loss, (share * scores).sum(-1, keepdim=True))
+    pull = loss.log_slope((share * scores).sum(-1, keepdim=True))
     delta = scores - scores.gather(-1, top)
     level = (logits - highest + pull).masked_fill(delta == 0, -torch.inf)
     scale_p = level.amax((-2, -1), keepdim=True).clamp(min=-1e300)
@@ -152,16 +152,10 @@ def _descent_directions(instance: JointInstance, p: Tensor, v: Tensor, loss: Los
     return along_p, scale_p.squeeze(-1), along_v, scale_v.squeeze(-1)
 
 
-def _log_slope(loss: Loss, f: Tensor) -> Tensor:
-    """log(-l'(f)), continued beyond :data:`TAIL` as a straight line."""
-    end = f.new_tensor([TAIL - 1, TAIL])
-    before, last = loss.slope(end).log()
-    return loss.slope(f.clamp(max=TAIL)).log() + (last - before) * (f - TAIL).clamp(min=0)
-
-
-def _size(vector: Tensor, eps: float, scale: Tensor) -> Tensor:
-    least = eps * (-scale).clamp(max=690.0).exp() if eps else 0.0  # in units of the direction
-    return (torch.linalg.vector_norm(vector, dim=-1, keepdim=True) + least).clamp(min=1e-300)
+def _shortened(vector: Tensor, eps: float, scale: Tensor) -> Tensor:
+    """The vector over its norm plus eps, which is in units of the gradient."""
+    along, log_size = unit(vector, over=-1)
+    return along / (1 + eps * (-scale - log_size).clamp(max=690.0).exp()) if eps else along
 
 
 @dataclass(frozen=True)

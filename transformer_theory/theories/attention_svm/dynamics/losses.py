@@ -21,13 +21,21 @@ class Loss:
         name: for tables.
         value: :math:`f \mapsto \ell(f)`, entry by entry.
         slope: :math:`f \mapsto -\ell'(f) > 0`, entry by entry.
+        log: its logarithm, also where the slope itself leaves the range of float64; that of ``slope`` if None.
     """
 
     name: str
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
+    log: Callable[[Tensor], Tensor] | None = None
+
+    def log_slope(self, f: Tensor) -> Tensor:
+        r""":math:`\log(-\ell'(f))`, entry by entry."""
+        return self.slope(f).log() if self.log is None else self.log(f)
 
 
-LOGISTIC = Loss("logistic", lambda f: torch.nn.functional.softplus(-f), lambda f: torch.sigmoid(-f))
-EXPONENTIAL = Loss("exponential", lambda f: (-f).exp(), lambda f: (-f).exp())
-LINEAR = Loss("linear", lambda f: -f, torch.ones_like)
+LOGISTIC = Loss(
+    "logistic", lambda f: torch.nn.functional.softplus(-f), lambda f: torch.sigmoid(-f), lambda f: torch.nn.functional.logsigmoid(-f)
+)
+EXPONENTIAL = Loss("exponential", lambda f: (-f).exp(), lambda f: (-f).exp(), torch.neg)
+LINEAR = Loss("linear", lambda f: -f, torch.ones_like, torch.zeros_like)

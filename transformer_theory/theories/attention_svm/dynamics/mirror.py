@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .descent import check_steps, descent_direction
+from .descent import check_steps, descent_direction, unit
 from .losses import LOGISTIC, Loss
 from .states import State, check_state
 
@@ -44,8 +44,7 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     dual = signed_power(W, power - 1)
     for _ in range(steps):
         M, _ = descent_direction(instance, W, loss=loss)
-        size = torch.linalg.vector_norm(M, ord=power / (power - 1), dim=(-2, -1), keepdim=True)
-        dual = dual + M * (rate / size.clamp(min=1e-300))
+        dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
     return State(W, state.step + steps)
 

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance, token_logits
-from .descent import check_steps, descent_direction
+from .descent import check_steps, descent_direction, unit
 from .losses import LOGISTIC, Loss
 from .states import State, check_state
 
@@ -44,9 +44,10 @@ def log_excess_loss(instance: Instance, W: Float[Tensor, "*trials d d_z"], *, lo
     log_gap = (logits.log_softmax(-1) + (best - instance.scores).clamp(min=0.0).log()).logsumexp(-1)
     gap = log_gap.exp()
     best = best.squeeze(-1)
-    inside = loss.slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) @ WEIGHTS
-    near = log_gap + inside.clamp(min=1e-300).log()
-    far = (loss.value(best - gap) - loss.value(best)).clamp(min=1e-300).log()
+    near = log_gap + (loss.log_slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) + WEIGHTS.log()).logsumexp(-1)
+    rise, low, high = loss.value(best - gap) - loss.value(best), *(loss.log_slope(f) for f in (best - gap, best))
+    tail = low + torch.log1p(-(high - low).exp().clamp(max=1.0))  # where the loss is as good as its slope: exponential tails
+    far = torch.where((rise > 1e-250) & rise.isfinite(), rise.log(), tail)
     return torch.where(gap < 1, near, far).logsumexp(-1) - math.log(best.shape[-1])
 
 
@@ -75,7 +76,7 @@ def polyak_descent(
     W = state.W
     for _ in range(steps):
         M, scale = descent_direction(instance, W, loss=loss)
-        size = torch.linalg.vector_norm(M, dim=(-2, -1)).clamp(min=1e-300)
-        length = (log_excess_loss(instance, W, loss=loss) - scale - size.log()).exp().mul(rate).clamp(max=longest)
-        W = W + M * (length / size)[..., None, None]
+        along, log_size = unit(M)
+        length = (log_excess_loss(instance, W, loss=loss) - scale - log_size[..., 0, 0]).exp().mul(rate).clamp(max=longest)
+        W = W + along * length[..., None, None]
     return State(W, state.step + steps)

@@ -41,12 +41,13 @@ class Weights:
         return self.data.logits(torch.bmm(self.data.query, self.transposed))
 
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+        rest: Tensor | None = C
         if self.decay:
-            c = c * C.exp()
+            c, rest = self.data.unscaled(c, C)
         self.direction = torch.bmm(self.data.pulled(c).mT, self.data.query)
         if self.decay:
             self.direction.add_(self.W, alpha=self.decay)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), None if self.decay else C
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
 
     def move(self, length: Tensor) -> None:
         self.W.addcmul_(self.direction, length, value=-1)

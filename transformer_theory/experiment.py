@@ -24,6 +24,8 @@ import numpy as np
 import torch
 
 from .citations import Source
+from .parameters import check_parameters
+from .parameters import parameter as parameter  # what an experiment declares its fields with
 from .rows import Arrays, Row, check_row, collect, select
 from .threads import one_thread
 from .workers import at_work
@@ -223,12 +225,19 @@ class Experiment:
     """A run with parameters: subclass it as a frozen dataclass whose fields are the parameters (the command line is made from them).
 
     An author writes :meth:`measure` and :meth:`draw`; :meth:`run` does the rest. Class variables: ``name`` ("room.name"), ``sources``.
+    Fields made by :func:`~transformer_theory.parameters.parameter` are held to their bounds.
+
+    Raises:
+        ValueError: a parameter is beyond its bounds.
     """
 
-    seed: int = 0
+    seed: int = parameter(0, at_least=0, at_most=2**32 - 1, says="of the random numbers")
 
     name: ClassVar[str] = "experiment"
     sources: ClassVar[tuple[Source, ...]] = ()
+
+    def __post_init__(self):
+        check_parameters(self)
 
     def measure(self) -> Iterator[Row | Arrays]:
         """Yields rows and arrays. Draw random numbers from ``self.generator()`` only."""

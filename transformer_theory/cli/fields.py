@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..experiment import Experiment
+from ..parameters import range_of
 
 
 def add_fields(parser: Any, kind: type[Experiment]) -> None:
@@ -21,12 +22,10 @@ def add_fields(parser: Any, kind: type[Experiment]) -> None:
         default = (
             field.default if field.default is not MISSING else field.default_factory() if callable(field.default_factory) else "required"
         )
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            dest=field.name,
-            default=argparse.SUPPRESS,
-            **_reads(hints[field.name], field.name, default),
-        )
+        reads = _reads(hints[field.name], field.name, default)
+        told = "; ".join(text for text in (field.metadata.get("says"), range_of(field)) if text)
+        reads["help"] = f"{told} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
+        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
 
 
 def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....citations import Source
-from ....experiment import Experiment, Result, sweep
+from ....experiment import Experiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..dynamics import normalised_descent, start
@@ -53,14 +53,14 @@ class GlobalConvergence(Experiment):
     drawn as in the paper's other figures (seeds 0 to 99); its settings for this one are not known to us.
     """
 
-    inputs: tuple[int, ...] = (5, 10, 15)
-    tokens: tuple[int, ...] = (5, 10, 15)
-    dims: tuple[int, ...] = DIMS
-    common: int = 5
-    trials: int = 100
-    steps: int = 1000
-    rate: float = 0.1
-    threshold: float = 1e-3
+    inputs: tuple[int, ...] = parameter((5, 10, 15), at_least=1, says="numbers n of inputs")
+    tokens: tuple[int, ...] = parameter((5, 10, 15), at_least=2, says="numbers T of tokens of an input")
+    dims: tuple[int, ...] = parameter(DIMS, at_least=1, says="dimensions d of the tokens")
+    common: int = parameter(5, at_least=2, says="n where T varies, and T where n varies")
+    trials: int = parameter(100, at_least=1, says="random problems for each size")
+    steps: int = parameter(1000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    threshold: float = parameter(1e-3, above=0, below=1, says="attention that a selected token may leave to the others")
 
     name = "attention_svm.global_convergence"
     sources = (SOURCE,)

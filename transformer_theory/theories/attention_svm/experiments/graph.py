@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import graph_svm
@@ -39,10 +39,10 @@ class Graph(Experiment):
     which steps of length :math:`\eta` stay about :math:`\eta/2` away.
     """
 
-    trials: int = 20
-    steps: int = 20_000
-    rate: float = 0.01
-    dim: int = 8
+    trials: int = parameter(20, at_least=1, says="random embeddings and starts, for each kind of data")
+    steps: int = parameter(20_000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.01, above=0, at_most=1e6, says="length of a step")
+    dim: int = parameter(8, at_least=1, says="dimension d of the tokens")
 
     name = "attention_svm.graph"
     sources = (SOURCE,)

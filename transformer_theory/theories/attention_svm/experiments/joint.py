@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..dynamics.joint import JointInstance, JointState, joint_descent, joint_targets
@@ -46,8 +46,8 @@ class Joint(Experiment):
     the support vectors by one and asks of the others only that their selected token is not below.
     """
 
-    steps: int = 1000
-    rate: float = 0.1
+    steps: int = parameter(1000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
 
     name = "attention_svm.joint"
     sources = (SOURCE,)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -49,12 +49,12 @@ class LocalConvergence(Experiment):
     published starts were not seeded, so ours are this seed's.
     """
 
-    inputs: int = 6
-    tokens: int = 8
-    dim: int = 10
-    trials: int = 100
-    steps: int = 2000
-    rate: float = 0.1
+    inputs: int = parameter(6, at_least=1, says="number n of inputs")
+    tokens: int = parameter(8, at_least=2, says="number T of tokens of an input")
+    dim: int = parameter(10, at_least=1, says="dimension d of the tokens")
+    trials: int = parameter(100, at_least=1, says="random problems")
+    steps: int = parameter(2000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
 
     name = "attention_svm.local_convergence"
     sources = (SOURCE,)

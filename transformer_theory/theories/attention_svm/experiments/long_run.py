@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....rows import Arrays, Row
 from ..builders import constraints
 from ..claims.rate import direction_error
@@ -60,13 +60,13 @@ class LongRun(Experiment):
     One core takes a minute or two.
     """
 
-    inputs: int = SIZES[0]
-    tokens: int = SIZES[1]
-    dim: int = SIZES[2]
-    trials: int = 8
-    steps: int = 1_000_000
-    naive_steps: int = 20_000
-    rate: float = 0.1
+    inputs: int = parameter(SIZES[0], at_least=1, says="number n of inputs")
+    tokens: int = parameter(SIZES[1], at_least=2, says="number T of tokens of an input")
+    dim: int = parameter(SIZES[2], at_least=2, says="dimension d of the tokens")
+    trials: int = parameter(8, at_least=1, says="random problems")
+    steps: int = parameter(1_000_000, at_least=2, says="steps of descent")
+    naive_steps: int = parameter(20_000, at_least=1, says="steps of descent by autograd")
+    rate: float = parameter(0.1, above=0, at_most=10, says="length of a step")
 
     name = "attention_svm.long_run"
     sources = (SOURCE,)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....rows import Arrays, Row
 from ..dynamics import normalised_descent, start
 from ..dynamics.losses import LINEAR, LOGISTIC, Loss
@@ -60,8 +60,8 @@ class LossComparison(Experiment):
     adds 1e-9 to the norm of the gradient, stops short of it for the logistic loss and C = 100, where the limit is -47.04.
     """
 
-    steps: int = 1000
-    rate: float = 0.1
+    steps: int = parameter(1000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
 
     name = "attention_svm.loss_comparison"
     sources = (SOURCE,)

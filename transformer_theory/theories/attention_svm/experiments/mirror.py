@@ -9,7 +9,7 @@ import torch
 
 from ....citations import Source
 from ....errors import Infeasible, NotConverged
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -34,18 +34,28 @@ class Mirror(Experiment):
     The theory says q = p. Two measures: the cosine, and the Bregman divergence of the potential between the two directions, which the
     paper shows; it is zero where they agree. Number of steps, law of the start and sizes as in the released runs (p = 3 needs more steps:
     the norm of W grows only like their square root); tokens, queries and scores as in :class:`LocalConvergence`.
+
+    Raises:
+        ValueError: not as many ``steps`` as ``powers``; or a parameter is beyond its bounds.
     """
 
-    inputs: int = 6
-    tokens: int = 8
-    dim: int = 10
-    trials: int = 20
-    powers: tuple[float, ...] = (1.75, 2.0, 3.0)
-    steps: tuple[int, ...] = (1500, 2000, 20000)
-    rate: float = 0.1
+    inputs: int = parameter(6, at_least=1, says="number n of inputs")
+    tokens: int = parameter(8, at_least=2, says="number T of tokens of an input")
+    dim: int = parameter(10, at_least=1, says="dimension d of the tokens")
+    trials: int = parameter(20, at_least=1, says="random problems")
+    powers: tuple[float, ...] = parameter((1.75, 2.0, 3.0), above=1, at_most=10, says="exponents p of the potential and of the norms")
+    steps: tuple[int, ...] = parameter((1500, 2000, 20000), at_least=1, says="steps of descent, one number for each power")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="factor of the gradient in mirror descent")
 
     name = "attention_svm.mirror"
     sources = (SOURCE,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.steps) != len(self.powers):
+            raise ValueError(
+                f"steps must hold one number for each of the {len(self.powers)} powers, got {self.steps}; give as many of both"
+            )
 
     def measure(self) -> Iterator[Row | Arrays]:
         """Rows with the mean of both measures for each pair (p, q); arrays with those of every trial."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import prompt
@@ -62,9 +62,9 @@ class MultiInput(Experiment):
     the gradient vanishes, and the norm grows like its logarithm.
     """
 
-    steps: int = 1000
-    rate: float = 0.1
-    plain_rate: float = 1.0
+    steps: int = parameter(1000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    plain_rate: float = parameter(1.0, above=0, at_most=1e6, says="factor of the gradient in plain descent")
 
     name = "attention_svm.multi_input"
     sources = (SOURCE,)

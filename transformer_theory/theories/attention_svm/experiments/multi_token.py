@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result, sweep
+from ....experiment import Experiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....linalg import cosine
 from ....rows import Arrays, Row
@@ -93,19 +93,27 @@ class MultiToken(Experiment):
     settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. Few do, ever fewer in more dimensions: the
     share is shown. The prediction fails where a masked token is one that the head does not push away (it is flat there): those trials are
     drawn apart. ``eps`` is added to the gradient's norm as published; 0 is exact, and goes further.
+
+    Raises:
+        ValueError: ``every`` is more than ``steps``; or a parameter is beyond its bounds.
     """
 
-    dims: tuple[int, ...] = (4, 6, 8, 10)
-    inputs: int = 3
-    tokens: int = 4
-    trials: int = 4000
-    steps: int = 2000
-    every: int = 100
-    rate: float = 0.1
-    eps: float = UNIT
+    dims: tuple[int, ...] = parameter((4, 6, 8, 10), at_least=1, says="dimensions d of the tokens")
+    inputs: int = parameter(3, at_least=1, says="number n of inputs")
+    tokens: int = parameter(4, at_least=2, says="number T of tokens of an input")
+    trials: int = parameter(4000, at_least=1, says="random problems for each dimension")
+    steps: int = parameter(2000, at_least=1, says="steps of descent")
+    every: int = parameter(100, at_least=1, says="steps between two measurements")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    eps: float = parameter(UNIT, at_least=0, at_most=1, says="added to the norm of the gradient; 0 is exact")
 
     name = "attention_svm.multi_token"
     sources = (SOURCE,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.every > self.steps:
+            raise ValueError(f"every must be at most steps = {self.steps}, got {self.every}; lower every, or raise steps")
 
     def measure(self) -> Iterator[Row | Arrays]:
         """Rows of each dimension: share of trials accepted, and mean distances at the end; arrays with those of every accepted trial."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result, sweep
+from ....experiment import Experiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -81,13 +81,13 @@ class ProbabilityMap(Experiment):
     take about five minutes of one core.
     """
 
-    inputs: tuple[int, ...] = (2, 5, 10, 15)
-    tokens: tuple[int, ...] = (2, 5, 10, 15)
-    dims: tuple[int, ...] = (2, 5, 10, 20, 50)
-    trials: int = 1000
-    steps: int = 1000
-    rate: float = 0.1
-    threshold: float = 1e-3
+    inputs: tuple[int, ...] = parameter((2, 5, 10, 15), at_least=1, says="numbers n of inputs")
+    tokens: tuple[int, ...] = parameter((2, 5, 10, 15), at_least=2, says="numbers T of tokens of an input")
+    dims: tuple[int, ...] = parameter((2, 5, 10, 20, 50), at_least=1, says="dimensions d of the tokens")
+    trials: int = parameter(1000, at_least=1, says="random problems for each size")
+    steps: int = parameter(1000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    threshold: float = parameter(1e-3, above=0, below=1, says="attention that a selected token may leave to the others")
 
     name = "attention_svm.probability_map"
     sources = (SOURCE,)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....citations import Source
-from ....experiment import Experiment, Result, sweep
+from ....experiment import Experiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -92,13 +92,13 @@ class Rank(Experiment):
     recipe 15 more with ten seeds.
     """
 
-    inputs: tuple[int, ...] = (5, 10, 15)
-    tokens: tuple[int, ...] = (5, 10, 15)
-    common: int = 5
-    dims: tuple[int, ...] = DIMS
-    feasible: int = 100
-    most: int = 400
-    official: int = 10
+    inputs: tuple[int, ...] = parameter((5, 10, 15), at_least=1, says="numbers n of inputs")
+    tokens: tuple[int, ...] = parameter((5, 10, 15), at_least=2, says="numbers T of tokens of an input")
+    common: int = parameter(5, at_least=2, says="n where T varies, and T where n varies")
+    dims: tuple[int, ...] = parameter(DIMS, at_least=1, says="dimensions d of the tokens")
+    feasible: int = parameter(100, at_least=1, says="feasible problems to look for, for each size")
+    most: int = parameter(400, at_least=1, says="seeds to look among")
+    official: int = parameter(10, at_least=0, says="seeds for which the released recipe is run; 0 leaves it out")
 
     name = "attention_svm.rank"
     sources = (SOURCE, Source("pataki1998rank"))

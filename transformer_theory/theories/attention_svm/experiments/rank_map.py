@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result, sweep
+from ....experiment import Experiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -48,10 +48,10 @@ class RankMap(Experiment):
     finding. All 80 sizes with 1,000 problems each take four minutes of one core.
     """
 
-    inputs: tuple[int, ...] = (2, 5, 10, 15)
-    tokens: tuple[int, ...] = (2, 5, 10, 15)
-    dims: tuple[int, ...] = (2, 5, 10, 20, 50)
-    trials: int = 1000
+    inputs: tuple[int, ...] = parameter((2, 5, 10, 15), at_least=1, says="numbers n of inputs")
+    tokens: tuple[int, ...] = parameter((2, 5, 10, 15), at_least=2, says="numbers T of tokens of an input")
+    dims: tuple[int, ...] = parameter((2, 5, 10, 20, 50), at_least=1, says="dimensions d of the tokens")
+    trials: int = parameter(1000, at_least=1, says="random problems for each size")
 
     name = "attention_svm.rank_map"
     sources = (SOURCE, Source("pataki1998rank"))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import causal, sequence_to_sequence
@@ -36,12 +36,12 @@ class Sequences(Experiment):
     token, all others score the same; W starts at zero.
     """
 
-    inputs: int = 3
-    tokens: int = 5
-    dim: int = 16
-    trials: int = 20
-    steps: int = 10_000
-    rate: float = 0.1
+    inputs: int = parameter(3, at_least=1, says="number n of inputs")
+    tokens: int = parameter(5, at_least=2, says="number T of tokens of an input")
+    dim: int = parameter(16, at_least=1, says="dimension d of the tokens")
+    trials: int = parameter(20, at_least=1, says="random problems")
+    steps: int = parameter(10_000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
 
     name = "attention_svm.sequences"
     sources = (SOURCE,)

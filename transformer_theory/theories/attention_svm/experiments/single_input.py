@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import prompt
@@ -55,8 +55,8 @@ class SingleInput(Experiment):
     higher than its only neighbour, so it is locally optimal, and the lowest starts end there.
     """
 
-    steps: int = 1000
-    rate: float = 0.1
+    steps: int = parameter(1000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
 
     name = "attention_svm.single_input"
     sources = (SOURCE,)

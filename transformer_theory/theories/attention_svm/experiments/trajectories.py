@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result
+from ....experiment import Experiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -53,9 +53,9 @@ class Trajectories(Experiment):
     (the rounding unit). The theory sends the first to the Frobenius solution of the optimal tokens, the second to the nuclear one.
     """
 
-    steps: int = 2000
-    rate: float = 0.1
-    scale: float = 0.1
+    steps: int = parameter(2000, at_least=1, says="steps of descent")
+    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    scale: float = parameter(0.1, above=0, at_most=1e3, says="standard deviation of the entries that K starts from")
 
     name = "attention_svm.trajectories"
     sources = (SOURCE,)

@@ -1,0 +1,102 @@
+"""Bounds of parameters: what is beyond them is refused by name before anything is measured, and ``--help`` tells them."""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import pytest
+
+from transformer_theory.cli import main
+from transformer_theory.experiment import Experiment, parameter
+from transformer_theory.parameters import bounded, range_of
+from transformer_theory.theories import THEORIES
+
+EXPERIMENTS = [kind for theory in THEORIES for kind in theory.experiments]
+every_experiment = pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)
+SVM = [kind for kind in EXPERIMENTS if kind.name.startswith("attention_svm.")]
+
+
+def beyond(field):
+    """Values just beyond each bound of a field, and none that it could hold."""
+    whole = isinstance(field.default[0] if isinstance(field.default, tuple) else field.default, int)
+    for name, bound in field.metadata["bounds"].items():
+        yield {"at_least": bound - 1, "above": bound, "at_most": bound + 1, "below": bound}[name]
+    yield from [0.5] if whole else [math.nan, math.inf, -math.inf]
+
+
+@every_experiment
+def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unchecked):
+    assert "seed" in [field.name for field in bounded(kind)]
+    for field in bounded(kind):
+        for value in beyond(field):
+            given = (*field.default, value) if isinstance(field.default, tuple) else value
+            with pytest.raises(
+                ValueError, match=rf"^{field.name} must be a .*{range_of(field)}, got .*{value}.*; give such a value, or leave"
+            ):
+                replace(kind(), **{field.name: given})
+        if isinstance(field.default, tuple):
+            with pytest.raises(ValueError, match=rf"^{field.name} must be a tuple of .*, got \(\); "):
+                replace(kind(), **{field.name: ()})
+
+
+@pytest.mark.parametrize("kind", SVM, ids=lambda kind: kind.name)
+def test_attention_svm_bounds_every_field_and_says_what_it_is(kind: type[Experiment]):
+    assert all(field.metadata.get("bounds") and field.metadata["says"] for field in fields(kind))
+
+
+@every_experiment
+def test_help_tells_texts_and_ranges(kind: type[Experiment], capsys):
+    assert main(["run", kind.name, "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for field in bounded(kind):
+        default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        assert f"{field.metadata['says']}; {range_of(field)} (default: {default})" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "values"),
+    [
+        ("rank", "feasible", ["0"]),
+        ("rank", "official", ["-1"]),
+        ("multi_token", "dims", ["4", "-1"]),
+        ("multi_token", "every", ["0"]),
+        ("mirror", "powers", ["1e300", "2", "3"]),
+        ("mirror", "steps", ["5"]),
+        ("multi_token", "every", ["100000"]),
+        ("long_run", "naive-steps", ["-1"]),
+        ("long_run", "rate", ["1e300"]),
+        ("probability_map", "threshold", ["nan"]),
+        ("long_run", "dim", ["1"]),  # unit tokens of one dimension are equal or opposite
+        ("trajectories", "scale", ["0"]),
+        ("multi_input", "plain-rate", ["1e300"]),
+        ("graph", "seed", ["99999999999999999999"]),
+    ],
+)
+def test_the_command_line_says_it_in_one_line_and_writes_nothing(name: str, option: str, values: list[str], tmp_path, capsys, unchecked):
+    out = tmp_path / "deep" / "run"
+    assert main(["run", f"attention_svm.{name}", "--quick", f"--{option}", *values, "--out", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"transformer-theory: {option.replace('-', '_')} must ")
+    assert ", got " in line
+    assert not list(tmp_path.iterdir())
+
+
+@dataclass(frozen=True)
+class Free(Experiment):
+    """One parameter without bounds, one that says less than all, one with a bound that no short decimal writes."""
+
+    anything: float = math.inf
+    share: float = parameter(0.5, says="50 % of all")
+    fine: float = parameter(0.5, above=1e-12, below=1)
+
+    name = "test.free"
+
+
+def test_what_is_not_declared_is_not_checked(unchecked):
+    assert Free(anything=math.nan).run is not None
+    assert [range_of(field) for field in bounded(Free)] == ["at least 0 and at most 4294967295", "", "above 1e-12 and below 1"]
+    for wrong in (math.inf, "0.5", None, True, (0.5,)):
+        with pytest.raises(
+            ValueError, match=r"^share must be a finite number, got .*; give such a value, or leave it out \(default: 0\.5\)"
+        ):
+            Free(share=wrong)  # pyright: ignore[reportArgumentType]
+    assert Free(share=3, fine=1e-11).share == 3

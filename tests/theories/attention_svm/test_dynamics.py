@@ -333,7 +333,7 @@ def moved(begin, end):
 
 
 @pytest.mark.parametrize("inputs", [1, 3])
-@pytest.mark.parametrize("spread", [1e-200, 380.0, 1e3, 1e5, 1e100])
+@pytest.mark.parametrize("spread", [1e-200, 380.0, 1e5])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 def test_no_step_is_longer_than_the_rate_whatever_the_scores(loss, spread, inputs):
     drawn = problem(inputs, 4, 5)
@@ -342,8 +342,8 @@ def test_no_step_is_longer_than_the_rate_whatever_the_scores(loss, spread, input
         instance = replace(drawn, scores=scores.clone())
         for begin in both_kinds(instance):
             for settings in ({}, {"eps": EPS}, {"penalty": EPS}, {"eps": EPS, "penalty": EPS}):
-                end = room.normalised_descent(instance, begin, steps=30, loss=loss, **settings)
-                assert all(length <= 3 * (1 + 1e-12) for length in moved(begin, end)), settings
+                end = room.normalised_descent(instance, begin, steps=15, loss=loss, **settings)
+                assert all(length <= 1.5 * (1 + 1e-12) for length in moved(begin, end)), settings
 
 
 @pytest.mark.parametrize("shift", [-900.0, -380.0, 380.0, 900.0])
@@ -356,18 +356,9 @@ def test_a_shift_of_the_scores_scales_an_exponential_loss_and_no_more(shift):
         want = room.normalised_descent(instance, begin, steps=40, loss=room.EXPONENTIAL).W
         for loss in losses:
             assert_close(room.normalised_descent(far, begin, steps=40, loss=loss).W, want, rtol=0, atol=1e-9)
-            assert_close(
-                room.descent_direction(far, begin.W, loss=loss)[1] - room.descent_direction(instance, begin.W, loss=room.EXPONENTIAL)[1],
-                torch.tensor(-shift, dtype=torch.float64) + _peak(instance, far, begin.W, loss),
-                rtol=0,
-                atol=1e-9,
-            )
-
-
-def _peak(instance, far, W, loss):
-    """The logarithm of how much larger the one direction is."""
-    one, other = (room.descent_direction(p, W, loss=kind)[0].abs().max().log() for p, kind in ((instance, room.EXPONENTIAL), (far, loss)))
-    return one - other
+            direction, C = room.descent_direction(far, begin.W, loss=loss)
+            size, known = C + direction.abs().max().log(), room.descent_direction(instance, begin.W, loss=room.EXPONENTIAL)
+            assert float(size + shift) == pytest.approx(float(known[1] + known[0].abs().max().log()), abs=1e-9)
 
 
 @pytest.mark.parametrize("power", [-600, -300, 300, 600])

@@ -147,7 +147,8 @@ def _run(
 
 
 def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
-    """The direction at norm one, whatever its size, and the logarithm of its norm; zero and a finite number if it is zero."""
+    """The direction ``[..., d, d_z]`` at norm one, whatever its size, and the logarithm of its norm; zero and a finite number if it is
+    zero."""
     peak = direction.abs().amax(over, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     scaled = direction / peak
     norm = torch.linalg.vector_norm(scaled, ord=power, dim=over, keepdim=True).clamp(min=1.0)

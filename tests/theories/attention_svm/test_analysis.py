@@ -90,15 +90,72 @@ def test_ties_are_reported_and_equal_tokens_are_none():
     assert found.best.tokens.tolist() == [0, 0, 1]
     assert found.feasible
     assert len(found.best.constraints) == 8  # the equal token is no constraint
+    assert found.duplicates.tolist() == [False, True, False]
+    assert "equal tokens, which count as one: input 1\n" in str(found)
 
 
-def test_a_query_of_zero_selects_nothing():
-    x, z = gaussian(3, 4, 6), gaussian(3, 6, seed=1)
+def two_copies():
+    """Input 0 has a token twice, with scores 3 and 0; their mean, 1.5, is below the 2 of its third token."""
+    x, z = gaussian(3, 5, 8), gaussian(3, 8, seed=1)
+    x[0, 2] = x[0, 0]
+    scores = torch.tensor([[3.0, 1.0, 0, 2.0, 0], [0, 0, 1.0, 0.5, 0.2], [1.0, 0, 0.1, 0.2, 0.3]]).double()
+    return x, z, scores
+
+
+def test_copies_of_a_token_have_the_mean_of_their_scores():
+    x, z, scores = two_copies()
+    assert room.analyse(x, z, scores, at=SHORT).best.tokens.tolist() == [3, 2, 0]
+    scores[0, 2] = 2.0
+    once, other = scores.clone(), scores.clone()
+    once[0, 0] = once[0, 2] = 2.5
+    other[0, 0], other[0, 2] = 2.0, 3.0
+    first, *more = [room.analyse(x, z, s, at=SHORT) for s in (scores, once, other)]
+    assert first.best.tokens.tolist() == [0, 2, 0]
+    assert first.agreement.all()  # whichever copy has the higher score
+    for found in more:
+        assert found.agreement.tolist() == first.agreement.tolist()
+        assert found.cosine == pytest.approx(first.cosine)
+
+
+def test_the_order_of_tokens_changes_nothing():
+    x, z, scores = two_copies()
+    x, z, scores = torch.cat([x, gaussian(1, 5, 8, seed=5)]), torch.cat([z, 0 * z[:1]]), torch.cat([scores, scores[1:2]])
+    plain = finite(room.analyse(x, z, scores, at=SHORT))
+    assert plain.decided.tolist() == [True, True, True, False]
+    assert plain.selected.solution is not None
+    for seed in range(5):
+        order = torch.stack([torch.randperm(5, generator=torch.Generator().manual_seed(10 * seed + i)) for i in range(4)])
+        found = room.analyse(x.gather(1, order[..., None].expand(-1, -1, 8)), z, scores.gather(1, order), at=SHORT)
+        assert repr(found) == repr(plain)
+        assert str(found).splitlines()[:-3] == str(plain).splitlines()[:-3]
+        for name in ("decided", "agreement", "locally_optimal", "tied", "duplicates", "silent"):
+            assert torch.equal(getattr(found, name), getattr(plain, name)), name
+        for name in ("cosine", "margin", "first_step", "null"):
+            assert getattr(found, name) == pytest.approx(getattr(plain, name), abs=1e-8), name
+        torch.testing.assert_close(found.attention, plain.attention)
+        torch.testing.assert_close(found.W, plain.W)
+
+
+@pytest.mark.parametrize("best", [0, 2])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_query_of_zero_selects_nothing(best, copies):
+    """Wherever the best token is, and even if copies of a token hold most of the attention."""
+    x, z, scores = gaussian(3, 4, 6), gaussian(3, 6, seed=1), gaussian(3, 4, seed=2)
     z[1] = 0
-    found = finite(room.analyse(x, z, gaussian(3, 4, seed=2), at=SHORT))
+    x[1, :copies] = x[1, 0]
+    scores[1, best] = 9.0
+    found = finite(room.analyse(x, z, scores, at=SHORT))
+    assert found.silent.tolist() == [False, True, False]
+    assert found.decided.tolist() == [True, False, True]
+    assert not found.agreement[1]
+    assert not found.locally_optimal[1]
+    assert found.selected.solution is not None  # of the inputs that select
+    assert "the query of input 1 is zero" in found.best.reason
+    assert "nothing is selected: input 1\n" in str(found)
+    assert "none in 1" in str(found)
     assert not found.feasible
     assert {i for i, _ in found.best.contradicting} == {1}
-    assert float(found.attention[1]) == pytest.approx(0.25)
+    assert float(found.attention[1]) == pytest.approx(0.25 * copies)
     assert not found.saturated
 
 
@@ -118,6 +175,33 @@ def test_data_on_which_nothing_moves(x, scores, reason):
     assert reason in found.best.reason
     if not reason:
         assert found.tied.all()
+    assert bool(found.agreement.any()) == bool(reason)  # a single token is the best one
+    assert str(found).endswith("W stayed at zero: no token is better than another")
+    left = found.draw().get_axes()[0]
+    assert "W stayed at zero: no token" in " ".join(left.texts[0].get_text().split())
+    assert left.get_legend() is None
+
+
+def test_inputs_that_pull_in_opposite_directions():
+    x, z = gaussian(1, 2, 3).repeat(2, 1, 1), gaussian(1, 3, seed=1).repeat(2, 1)
+    found = finite(room.analyse(x, z, torch.eye(2).double(), at=SHORT))
+    assert "opposite directions" in found.stuck
+    assert not found.decided.any()
+    assert "no step" in room.analyse(x, z, torch.eye(2).double(), at=(0,)).stuck
+
+
+def test_a_run_that_has_not_settled_says_so():
+    found = finite(room.analyse(gaussian(40, 6, 3), gaussian(40, 3, seed=1), gaussian(40, 6, seed=2), at=SHORT))
+    warning = f"not settled (smallest attention {float(found.attention.min()):.2f})"
+    assert not found.saturated
+    assert warning in str(found)
+    cosines, _, attention = found.draw().get_axes()
+    legend = cosines.get_legend()
+    assert legend is not None
+    assert legend.get_title().get_text() == warning
+    assert "null: weights with random signs" in [text.get_text() for text in legend.get_texts()]
+    assert attention.get_title(loc="left") == "Attention: first 6 of 40 inputs"
+    assert len(repr(found)) < 200
 
 
 @pytest.mark.parametrize(
@@ -130,6 +214,7 @@ def test_data_on_which_nothing_moves(x, scores, reason):
         (lambda x, z, s: room.analyse(x / 0, z, s), "finite"),
         (lambda x, z, s: room.analyse(x, z, s[:2]), r"scores must be"),
         (lambda x, z, s: room.analyse(x, z, s, at=(50, 10)), "must increase"),
+        (lambda x, z, s: room.analyse(x, z, s, at=()), "at least one step"),
     ],
 )
 def test_bad_input_is_named(make, message, unchecked):

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from transformer_theory.theories import attention_svm as room
 
+EPS = torch.finfo(torch.float64).eps
 LOSSES = [room.LOGISTIC, room.EXPONENTIAL, room.LINEAR]
 
 

@@ -10,7 +10,8 @@ first where the first step already points to the best tokens and their inputs' o
 settles on tokens that score above all their neighbours.
 
 Tokens and queries are divided by one number each, their root-mean-square norm, which changes the scale of W and nothing else. Equal tokens
-of an input count as one.
+of an input get equal attention whatever W is, so they count as one, with the mean of their scores. An input *selects* the token that holds
+more than half of its attention (equal tokens counted once), or none; only inputs that select are asked for a max-margin solution.
 
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
@@ -31,8 +32,9 @@ from .alignment import alignment
 from .builders import distinct_constraints
 from .constraint_set import Constraints
 from .dynamics import State, start, trajectory
+from .dynamics.gradient import merged
 from .feasibility import Construction, construct
-from .problem import Instance, token_scores
+from .problem import Instance, token_logits, token_scores
 from .selection import first_step_condition, neighbour_gap, ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 STEPS = (0, 10, 20, 40, 80, 160, 320, 640, 1000, 1500, 2000, 3000, 4000)
 RATE = 0.25
 SATURATED = 1e-3  # attention has selected when all but this much is on one token
+MAJORITY = 0.5 + 1e-9  # a tie of two tokens, up to rounding, is no majority
 NULL_DRAWS = 8
 NULL_CONSTRAINTS = 2000
 PICTURED = 6  # inputs whose attention is drawn
@@ -53,7 +56,7 @@ class Selection:
     """One token of each input, and the max-margin solution that selects them.
 
     Attributes:
-        tokens: their positions, ``[n]``.
+        tokens: their positions, ``[n]``; the first of equal ones.
         constraints: without those of tokens that equal the selected one.
         solution: None if there is none.
         reason: why there is none; empty if there is one.
@@ -67,14 +70,28 @@ class Selection:
     contradicting: tuple[tuple[int, int], ...] = ()
 
 
-def selection_of(instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:
+def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, among: Bool[Tensor, " n"]) -> Selection:
     """The tokens with their max-margin solution, or the reason why there is none: never an exception.
+
+    Args:
+        among: the inputs that select; the others set no constraint.
 
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers`.
     """
     pairs = distinct_constraints(instance.tokens, instance.query, tokens)
     if not len(pairs):
         return Selection(tokens, pairs, None, "all tokens of each input are equal, so there is nothing to select")
+    assert pairs.input is not None
+    pairs = pairs.take(among[pairs.input].nonzero().squeeze(-1))
+    assert pairs.input is not None
+    if not len(pairs):
+        return Selection(tokens, pairs, None, "no input selects a token")
+    silent = (pairs.query == 0).all(-1).nonzero().squeeze(-1)
+    if len(silent):
+        which = pairs.input[silent].unique().tolist()
+        told = f"the query of input {which[0]} is zero" if len(which) == 1 else f"the queries of {_listed(which)} are zero"
+        named = tuple(pairs.names(int(c)) for c in silent)
+        return Selection(tokens, pairs, None, f"infeasible: {told}: W cannot tell tokens apart there", named)
     try:
         return Selection(tokens, pairs, frobenius_max_margin(pairs, tol=1e-9))
     except Infeasible as error:
@@ -84,16 +101,19 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:
         return Selection(tokens, pairs, None, f"not resolved: {error}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     r"""What the theory says about given data, and what descent did.
 
     Attributes:
-        instance: the training problem, tokens and queries of root-mean-square norm one.
+        instance: the training problem, tokens and queries of root-mean-square norm one, equal tokens with the mean of their scores.
         tied: inputs in which a different token scores as high as the best one, so that the best token is not defined (the first of them is
             taken), ``[n]``.
+        duplicates: inputs with equal tokens, ``[n]``.
+        silent: inputs whose query is zero, so that their attention is uniform whatever W is, ``[n]``.
         best: the best tokens; the prediction.
-        selected: the tokens that descent selected in the end.
+        selected: the tokens with the largest attention in the end, and the max-margin solution of the inputs in ``decided``.
+        decided: inputs that select: one token holds more than half of the attention, equal tokens counted once, ``[n]``.
         construction: a matrix that proves the best tokens feasible without optimisation, where its sufficient condition applies.
         first_step: smallest margin of the first step from W = 0 towards the best tokens, relative.
         states: where descent stood, the first at step 0.
@@ -103,8 +123,11 @@ class Analysis:
 
     instance: Instance
     tied: Bool[Tensor, " n"]
+    duplicates: Bool[Tensor, " n"]
+    silent: Bool[Tensor, " n"]
     best: Selection
     selected: Selection
+    decided: Bool[Tensor, " n"]
     construction: Construction
     first_step: float
     states: tuple[State, ...]
@@ -122,29 +145,41 @@ class Analysis:
 
     @cached_property
     def agreement(self) -> Bool[Tensor, " n"]:
-        """Inputs whose selected token scores as high as the best one."""
-        picked = self.instance.scores.gather(1, self.selected.tokens[:, None]).squeeze(1)
-        return picked >= self.instance.scores.amax(-1) - 1e-12
+        """Inputs that select a token which scores as high as the best one."""
+        picked, highest = self.instance.scores.gather(1, self.selected.tokens[:, None]).squeeze(1), self.instance.scores.amax(-1)
+        return self.decided & (picked >= highest - 1e-12 * highest.abs())
 
     @cached_property
     def attention(self) -> Float[Tensor, " n"]:
-        """Attention on the selected token of each input, tokens equal to it included."""
+        """Largest attention on one token of each input, tokens equal to it included."""
         x, at = self.instance.tokens, self.selected.tokens
         same = (x == x.gather(1, at[:, None, None].expand(-1, 1, x.shape[-1]))).all(-1)
         return (self.instance.attention(self.W) * same).sum(-1)
 
     @property
     def saturated(self) -> bool:
-        """Whether all but a thousandth of the attention is on the selected tokens."""
-        return bool(self.attention.min() > 1 - SATURATED)
+        """Whether every input has all but a thousandth of its attention on the token that it selects."""
+        return bool(self.decided.all()) and bool(self.attention.min() > 1 - SATURATED)
+
+    @property
+    def stuck(self) -> str:
+        """Why W is zero in the end; empty if it is not."""
+        if bool(self.W.any()):
+            return ""
+        if not self.states[-1].step:
+            return "W is zero: no step was made"
+        scores = self.instance.scores[~self.silent]
+        if bool((scores == scores[:, :1]).all()):
+            return "W stayed at zero: no token is better than another"
+        return "W stayed at zero: the pulls of the tokens cancel"
 
     @cached_property
     def locally_optimal(self) -> Bool[Tensor, " n"]:
-        """Inputs whose selected token scores higher than all its neighbours; none if the selection has no max-margin solution."""
+        """Inputs that select a token which scores higher than all its neighbours; none if there is no max-margin solution."""
         solution = self.selected.solution
         if solution is None:
             return torch.zeros_like(self.tied)
-        return neighbour_gap(self.instance.scores, self.selected.tokens, self.selected.constraints, solution) < 0
+        return self.decided & (neighbour_gap(self.instance.scores, self.selected.tokens, self.selected.constraints, solution) < 0)
 
     @property
     def cosine(self) -> float:
@@ -174,8 +209,9 @@ class Analysis:
             "steps": np.array([self.states[at].step for at in moved]),
             "norm": np.array([float(self.states[at].W.norm()) for at in moved]),
             "null": np.array(float("nan") if self.null is None else self.null),
+            "inputs": np.array(len(self.tied)),
             "attention": self.instance.attention(self.W)[:PICTURED].numpy(),
-            "best_token": self.best.tokens[:PICTURED].numpy(),
+            "best_token": self.best.tokens.masked_fill(self.tied, -1)[:PICTURED].numpy(),  # -1: there is no single one
         }
         for name, selection in (("optimal", self.best), ("selected", self.selected)):
             if selection.solution is not None:
@@ -190,19 +226,38 @@ class Analysis:
         """Cosines against steps, margins beside the best possible ones, and attention."""
         from .figures.analysis import analysis
 
-        return analysis(self.arrays(), self.best.reason or self.selected.reason)
+        return analysis(self.arrays(), self.stuck or self.selected.reason, "" if self.saturated else self._unsettled)
+
+    @property
+    def _unsettled(self) -> str:
+        return f"not settled (smallest attention {float(self.attention.min()):.2f})"
+
+    def __repr__(self) -> str:
+        n, T = self.instance.scores.shape
+        counts = f"inputs={n}, tokens={T}, feasible={self.feasible}, agreement={int(self.agreement.sum())}"
+        return f"Analysis({counts}, cosine={self.cosine:.4f}, saturated={self.saturated})"
 
     def __str__(self) -> str:
-        n, end = len(self.tied), self.states[-1]
-        null = "" if self.null is None else f" (untrained weights of this kind: {self.null:.3f})"
-        lines = [
-            f"{n} inputs of {self.instance.tokens.shape[1]} tokens; {int(self.tied.sum())} without a single best token",
-            f"best tokens: {'feasible' if self.feasible else self.best.reason}",
-            f"descent selects a best token in {int(self.agreement.sum())} inputs, a stable one in {int(self.locally_optimal.sum())}",
-            f"attention on the selected tokens at step {end.step}: at least {float(self.attention.min()):.4f}",
-            f"cosine of W to their max-margin direction: {self.selected.reason or f'{self.cosine:.4f}{null}'}",
-        ]
-        return "\n".join(lines)
+        n, T = self.instance.scores.shape
+        lines = [f"{n} inputs of {T} tokens; {int(self.tied.sum())} without a single best token"]
+        for mask, what in ((self.duplicates, "equal tokens, which count as one"), (self.silent, "query zero, so that nothing is selected")):
+            if bool(mask.any()):
+                lines.append(f"{what}: {_listed(mask.nonzero().squeeze(-1).tolist())}")
+        lines.append(f"best tokens: {'feasible' if self.feasible else self.best.reason}")
+        if self.stuck:
+            return "\n".join([*lines, self.stuck])
+        null = "" if self.null is None else f" (null, weights with random signs: {self.null:.4f})"
+        none = f", none in {int((~self.decided).sum())}" if not bool(self.decided.all()) else ""
+        agreed, optimal = int(self.agreement.sum()), int(self.locally_optimal.sum())
+        return "\n".join(
+            [
+                *lines,
+                f"descent selects a best token in {agreed} inputs, a locally optimal one in {optimal}{none}",
+                f"largest attention of an input at step {self.states[-1].step}: at least {float(self.attention.min()):.4f}",
+                f"cosine of W to the max-margin direction of the selected tokens: {self.selected.reason or f'{self.cosine:.4f}{null}'}",
+                *([] if self.saturated else [self._unsettled]),
+            ]
+        )
 
 
 def analyse(
@@ -226,34 +281,63 @@ def analyse(
     Returns:
         What was found. A selection that is infeasible, tied scores and equal tokens are part of it, with the tokens named.
     Raises:
-        ValueError: no input, a single token an input, nothing but zeros as queries, float32, or values that are not finite.
+        ValueError: no input, a single token an input, nothing but zeros as queries, float32, values that are not finite, or no step to look
+            at.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
+    if not len(at):
+        raise ValueError("at must hold at least one step at which to look, got none; the last one ends the run")
     given = Instance(tokens, query, scores)
-    instance = Instance(unit_scale(given.tokens), unit_scale(given.query), given.scores)
+    instance, first = _merge(Instance(unit_scale(given.tokens), unit_scale(given.query), given.scores))
     begin = start(instance)
-    states = tuple(trajectory(instance, begin, at=at if at and at[0] == 0 else (0, *at), rate=rate))
-    best = selection_of(instance, instance.optimal())
-    end, (n, T) = states[-1].W, instance.scores.shape
-    null = alignment(
-        end,
-        instance.tokens,
-        instance.query,
-        generator=torch.Generator().manual_seed(seed),
-        constraints=min(n * (T - 1), NULL_CONSTRAINTS),
-        draws=NULL_DRAWS,
-    ).null
+    states = tuple(trajectory(instance, begin, at=at if at[0] == 0 else (0, *at), rate=rate))
+    everywhere = torch.ones(len(instance.query), dtype=torch.bool)
+    best = selection_of(instance, instance.optimal(), among=everywhere)
+    end, T = states[-1].W, instance.scores.shape[1]
+    share, top = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
+    decided = share > MAJORITY
+    null = None
+    if bool(decided.any()):
+        null = alignment(
+            end,
+            instance.tokens[decided],
+            instance.query[decided],
+            generator=torch.Generator().manual_seed(seed),
+            constraints=min(int(decided.sum()) * (T - 1), NULL_CONSTRAINTS),
+            draws=NULL_DRAWS,
+        ).null
     return Analysis(
         instance=instance,
         tied=ties(instance.scores, instance.tokens),
+        duplicates=~first.all(-1),
+        silent=(instance.query == 0).all(-1),
         best=best,
-        selected=selection_of(instance, instance.selected(end)),
+        selected=selection_of(instance, top, among=decided),
+        decided=decided,
         construction=construct(best.constraints),
         first_step=first_step_condition(instance),
         states=states,
         null=null,
     )
+
+
+def _merge(instance: Instance) -> tuple[Instance, Tensor]:
+    """Equal tokens with the mean of their scores, as descent takes them; and which tokens equal none before them, ``[n, T]``."""
+    same, offset = merged(instance.tokens[None], None)
+    if same is None or offset is None:
+        return instance, torch.ones_like(instance.scores, dtype=torch.bool)
+    scores = instance.scores  # by differences, which leaves equal scores as they are
+    scores = scores + (same[0] * (scores[..., None, :] - scores[..., None])).sum(-1)
+    first = offset[0] > -torch.inf
+    at = (same[0] > 0).to(torch.uint8).argmax(-1)  # rounding must not tell equal tokens apart
+    return Instance(instance.tokens, instance.query, scores.gather(-1, at)), first
+
+
+def _listed(inputs: list[int], most: int = 8) -> str:
+    """Inputs by number, not more than ``most`` of them."""
+    shown = ", ".join(map(str, inputs[:most])) + (f", ... ({len(inputs)} in all)" if len(inputs) > most else "")
+    return f"input{'s' * (len(inputs) > 1)} {shown}"
 
 
 def analyse_head(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, heatmap, line, null_band, style
+from ....plotting import COLOURS, axes, heatmap, line, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,39 +15,52 @@ BLUE = COLOURS["attention_svm"]
 GREY = COLOURS["null"]
 
 
-def analysis(arrays: Mapping[str, np.ndarray], reason: str = "") -> "Figure":
+def analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> "Figure":
     """Cosines against steps, margins beside the best possible ones, and the attention of the first inputs.
 
     Args:
         arrays: of :meth:`~..analysis.Analysis.arrays`.
-        reason: why a max-margin solution is missing, written where it would be.
+        reason: why a max-margin solution of the selected tokens is missing, written where it would be.
+        warning: written above the legend of the cosines.
     """
     with style():
         figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.5)
-        draw_cosines(left, arrays)
+        draw_cosines(left, arrays, reason, warning)
         draw_margins(middle, arrays, reason)
         draw_attention(right, arrays)
+        shown, total = len(arrays["attention"]), int(arrays["inputs"])
+        if shown < total:
+            right.set_title(f"Attention: first {shown} of {total} inputs")
     return figure
 
 
-def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> None:
     """Cosine of W to the max-margin solutions of the selected and of the best tokens, with the null."""
-    ax.set(title="Cosine to max-margin W", xlabel="step of descent", xscale="log")
+    ax.set(title="Cosine to max-margin W", xlabel="step of descent")
+    if not len(arrays["steps"]):
+        _say(ax, reason or "W stayed at zero")
+        return
+    if "cosine_selected" not in arrays and "cosine_optimal" not in arrays:
+        _say(ax, "neither the best nor the selected tokens have a max-margin solution")
+        return
+    ax.set_xscale("log")
     lowest = 0.0
     if "cosine_selected" in arrays:
         line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens")
+        lowest = min(lowest, float(np.min(arrays["cosine_selected"])))
+    dotted = {"color": BLUE, "linewidth": 1.1, "linestyle": (0, (1, 1.2))}
     if "cosine_optimal" in arrays:
-        ax.plot(arrays["steps"], arrays["cosine_optimal"], color=BLUE, linewidth=1.1, linestyle=(0, (1, 1.2)), label="best tokens")
-        lowest = min(lowest, float(np.min(arrays["cosine_optimal"], initial=0.0)))
+        ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", **dotted)
+        lowest = min(lowest, float(np.min(arrays["cosine_optimal"])))
     else:
-        ax.plot([], [], color=BLUE, linewidth=1.1, linestyle=(0, (1, 1.2)), label="best tokens: no solution")
+        ax.plot([], [], label="best tokens: no solution", **dotted)
     if np.isfinite(arrays["null"]):
-        null_band(ax, float(arrays["null"]))
+        null = {"color": GREY, "linewidth": 1.0, "linestyle": (0, (4, 3))}
+        ax.axhline(float(arrays["null"]), zorder=1, label="null: weights with random signs", **null)
     ax.set_ylim(lowest - 0.02, 1.03)
-    if "cosine_selected" in arrays or "cosine_optimal" in arrays:
-        ax.legend(loc="lower right", handlelength=1.4, borderaxespad=0.1)
-    else:
-        _say(ax, "neither the best nor the selected tokens have a max-margin solution")
+    legend = ax.legend(loc="lower right", handlelength=1.4, borderaxespad=0.1, title=warning or None, title_fontsize=7.5)
+    legend.get_frame().set(facecolor="white", alpha=0.85, edgecolor="none")
+    legend.set_frame_on(True)
 
 
 def draw_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "") -> None:
@@ -70,8 +83,8 @@ def draw_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     """Attention of the first inputs, their best tokens ringed."""
     heatmap(ax, arrays["attention"], bar=False, vmin=0, vmax=1, cmap="Blues")
     ax.set_aspect("auto")
-    rows = np.arange(len(arrays["best_token"]))
-    ax.scatter(arrays["best_token"], rows, s=16, facecolors="none", edgecolors=COLOURS["scan_snap"], linewidths=1.1)
+    rows, best = np.arange(len(arrays["best_token"])), arrays["best_token"]
+    ax.scatter(best[best >= 0], rows[best >= 0], s=16, facecolors="none", edgecolors=COLOURS["scan_snap"], linewidths=1.1)
     ax.set_yticks(rows)
     ax.set(title="Attention", xlabel="token (best one ringed)", ylabel="input")
 

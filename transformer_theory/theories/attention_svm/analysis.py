@@ -35,7 +35,7 @@ from .dynamics import State, start, trajectory
 from .dynamics.gradient import merged
 from .feasibility import Construction, construct
 from .problem import Instance, token_logits, token_scores
-from .selection import first_step_condition, neighbour_gap, ties
+from .selection import SATURATED, first_step_condition, neighbour_gap, ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 STEPS = (0, 10, 20, 40, 80, 160, 320, 640, 1000, 1500, 2000, 3000, 4000)
 RATE = 0.25
-SATURATED = 1e-3  # attention has selected when all but this much is on one token
 MAJORITY = 0.5 + 1e-9  # a tie of two tokens, up to rounding, is no majority
 NULL_DRAWS = 8
 NULL_CONSTRAINTS = 2000

@@ -18,6 +18,8 @@ from .dynamics import descent_direction
 from .problem import Instance
 from .solution import MaxMargin
 
+SATURATED = 1e-3  # attention has selected when all but this much is on one token
+
 
 def neighbours(pairs: Constraints, solution: MaxMargin, *, tol: float = 1e-6) -> list[tuple[int, int]]:
     """(input, token) of the tokens whose margin is one, within ``tol``."""

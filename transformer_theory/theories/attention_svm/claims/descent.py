@@ -17,12 +17,11 @@ from ....linalg import cosine
 from ..builders import constraints
 from ..dynamics import State, descent_direction, normalised_descent, random_start, start
 from ..problem import Instance, cross_attention, equal_distractors, random_selection
-from ..selection import first_step_condition, neighbour_gap
+from ..selection import SATURATED, first_step_condition, neighbour_gap
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 
 PAPER = "tarzanagh2023transformers"
-SATURATED = 1e-3  # attention has selected when all but this much is on one token
 
 
 @dataclass(frozen=True)

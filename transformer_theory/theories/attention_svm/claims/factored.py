@@ -12,11 +12,11 @@ from ....linalg import cosine
 from ..builders import constraints
 from ..dynamics import normalised_descent, random_factors, random_start
 from ..problem import Instance, equal_distractors
+from ..selection import SATURATED
 from ..solvers import frobenius_max_margin, nuclear_max_margin
 
 PAPER = "tarzanagh2023transformers"
 BOUND = 0.035
-SATURATED = 1e-3
 
 
 def _run(generator: torch.Generator) -> tuple[Instance, torch.Tensor, torch.Tensor]:

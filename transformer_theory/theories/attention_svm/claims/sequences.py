@@ -10,11 +10,11 @@ from ..builders import causal, sequence_to_sequence
 from ..constraint_set import Constraints
 from ..dynamics import State, normalised_descent, start
 from ..problem import Instance
+from ..selection import SATURATED
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margin
 
 PAPER = "tarzanagh2023transformers"
-SATURATED = 1e-3  # attention has selected when all but this much is on one token
 STEPS = 600
 
 

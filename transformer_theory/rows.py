@@ -11,19 +11,30 @@ import numpy as np
 from .citations import Source
 from .claims import ControlName, Evidence
 
+Basis = Literal["theory", "limit", "printed", "figure", "recomputed"]
+"""Where a row's ``predicted`` comes from.
+
+- theory: what the theory says of exactly this quantity (a formula, an optimum, a bound);
+- limit: what it says the quantity tends to, so a finite run need not have reached it;
+- printed: a number printed in the paper or by its released code;
+- figure: read off a published figure, to the thickness of its line;
+- recomputed: from the published settings by an independent route (another solver, plain autograd), as no number was published.
+"""
+
 
 class Row(TypedDict, total=False):
     """One measurement. ``theory``, ``quantity`` and ``value`` are always there (``value`` is None if nothing could be measured).
 
-    ``predicted`` is what the theory says (often a limit), ``bound`` and ``op`` the line that decides the verdict, ``null`` what the
-    quantity reads where the theory says nothing (random weights, shuffled labels), ``control`` what a claim's control did (it must fail),
-    ``note`` one short sentence for the reader.
+    ``predicted`` is the number that the value stands beside and ``basis`` where that number comes from (:data:`Basis`), ``bound`` and ``op``
+    the line that decides the verdict, ``null`` what the quantity reads where the theory says nothing (random weights, shuffled labels),
+    ``control`` what a claim's control did (it must fail), ``note`` one short sentence for the reader.
     """
 
     theory: Required[str]
     quantity: Required[str]
     value: Required[float | None]
     predicted: float
+    basis: Basis
     bound: float
     op: Literal["<=", ">="]
     null: float

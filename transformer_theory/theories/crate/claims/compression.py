@@ -1,29 +1,18 @@
-"""What the theory of CRATE states, each statement with a check that could refute it and a control that is refuted."""
+"""Compression: the exact step, the paper's step, and the sign of the released residual form."""
 
 import torch
 from torch import Tensor
 
-from ...citations import Source
-from ...claims import Claim, Evidence
-from ...metrics.coding import subspace_coding_rate, unit_norm
-from .attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
-from .problem import random_subspaces
-from .sparse_coding import curvature, ista_step, lasso
-
-N, D, K, P = 20, 24, 4, 6  # tokens, dimension, subspaces, their dimension; K P = D: complete
-ROUNDING = 1e-9
-LAM = 0.1
-
-
-def _instance(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens of norm one, and complete orthonormal subspaces."""
-    bases = random_subspaces(K, D, P, generator=generator)
-    return unit_norm(torch.randn(N, D, generator=generator, dtype=torch.float64)), bases
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....metrics.coding import subspace_coding_rate
+from ..attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
+from .instance import ROUNDING, N, complete_instance
 
 
 def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
     """The worst change of R^c over step sizes, in units of the decrease that is guaranteed: at most -1."""
-    tokens, bases = _instance(generator)
+    tokens, bases = complete_instance(generator)
     bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
     eps = 0.5
     L = lipschitz(bases, n=N, eps=eps)
@@ -38,7 +27,7 @@ def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
 
 def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
     """The worst relative change of R^c over step sizes."""
-    tokens, bases = _instance(generator)
+    tokens, bases = complete_instance(generator)
     eps = 1.0
     beta = expansion(bases, n=N, eps=eps)
     series = beta * float(torch.linalg.matrix_norm(coordinates(tokens, bases), 2).max()) ** 2
@@ -53,27 +42,13 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
 
 def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
     """The smallest relative change of R^c over sizes of the tied output matrix."""
-    tokens, bases = _instance(generator)
+    tokens, bases = complete_instance(generator)
     eps = 0.5
     changes = {}
     for size in (0.25, 0.5, 1.0):
         after = released_step(tokens, bases, sign * size * bases.mT)
         changes[f"size {size}"] = _relative_change(tokens, after, bases, eps)
     return Evidence(min(changes.values()), 0.0, ">=", detail=changes)
-
-
-def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
-    """The worst change of the objective over ten ISTA steps from Z = Y, in units of L/2 ||Z+ - Z||^2: at most -1 for step 1/L."""
-    tokens = torch.randn(N, D, generator=generator, dtype=torch.float64)
-    dictionary = torch.randn(D, D, generator=generator, dtype=torch.float64) / D**0.5
-    L = curvature(dictionary)
-    code, worst = tokens.relu(), -torch.inf
-    for _ in range(10):
-        new = ista_step(code, tokens, dictionary, eta=step / L, lam=LAM)
-        change = lasso(new, tokens, dictionary, lam=LAM) - lasso(code, tokens, dictionary, lam=LAM)
-        worst = max(worst, float(change / (0.5 * L * (new - code).square().sum())))
-        code = new
-    return Evidence(worst, -1 + ROUNDING, "<=")
 
 
 def _relative_change(before: Tensor, after: Tensor, bases: Tensor, eps: float) -> float:
@@ -114,15 +89,5 @@ CLAIMS = (
         check=lambda generator: _released_sign(generator, sign=1.0),
         control=lambda generator: _released_sign(generator, sign=-1.0),
         control_says="the output is tied with a minus sign, V_k = -c U_k^T",
-    ),
-    Claim(
-        id="crate/ista-descent",
-        statement=r"An ISTA step with $\eta = 1/L$, $L = \|D\|_2^2$, lowers the non-negative LASSO "
-        r"$\tfrac12 \|Y - Z D^\top\|_F^2 + \lambda \sum Z$ by at least $\tfrac L2 \|Z^+ - Z\|_F^2$.",
-        source=Source("beck2009fast"),
-        assumptions=("any dictionary, any tokens, a non-negative start",),
-        check=lambda generator: _ista_descent(generator, step=1.0),
-        control=lambda generator: _ista_descent(generator, step=3.0),
-        control_says=r"three times the step, $\eta = 3/L$",
     ),
 )

@@ -9,7 +9,7 @@ import torch
 from transformer_theory.citations import Source
 from transformer_theory.claims import Claim, Evidence
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import Experiment, Result, sweep
+from transformer_theory.experiment import RandomExperiment, Result, sweep
 from transformer_theory.rows import Arrays, Row, finding
 from transformer_theory.theory import Theory
 
@@ -17,7 +17,7 @@ SOURCE = Source("tian2023scan", "Sec. 2")
 
 
 @dataclass(frozen=True)
-class Coin(Experiment):
+class Coin(RandomExperiment):
     """Throws a coin."""
 
     throws: int = 1000

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_theory.citations import Source
-from transformer_theory.experiment import Experiment, Result, atomic_directory, provenance
+from transformer_theory.experiment import Experiment, RandomExperiment, Result, atomic_directory, provenance
 from transformer_theory.rows import Arrays, Row, collect, finding
 
 
 @dataclass(frozen=True)
-class Walk(Experiment):
+class Walk(RandomExperiment):
     """A random walk."""
 
     steps: int = 10

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transformer_theory.errors import Infeasible
-from transformer_theory.experiment import Experiment, Result, sweep
+from transformer_theory.experiment import RandomExperiment, Result, sweep
 from transformer_theory.rows import Arrays, Row
 from transformer_theory.workers import at_work, listening, tell
 
@@ -25,7 +25,7 @@ def _fail(*, seed: int) -> None:
 
 
 @dataclass(frozen=True)
-class Spectra(Experiment):
+class Spectra(RandomExperiment):
     """Singular values of random matrices."""
 
     sizes: tuple[int, ...] = (3, 40, 5, 60)

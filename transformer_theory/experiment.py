@@ -15,7 +15,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -225,22 +225,22 @@ class Experiment:
     """A run with parameters: subclass it as a frozen dataclass whose fields are the parameters (the command line is made from them).
 
     An author writes :meth:`measure` and :meth:`draw`; :meth:`run` does the rest. Class variables: ``name`` ("room.name"), ``sources``.
-    Fields made by :func:`~transformer_theory.parameters.parameter` are held to their bounds.
+    Fields made by :func:`~transformer_theory.parameters.parameter` are held to their bounds. What draws random numbers by a seed of the
+    user's is a :class:`RandomExperiment`; any other has no seed, so two runs of it are equal.
 
     Raises:
         ValueError: a parameter is beyond its bounds.
     """
 
-    seed: int = parameter(0, at_least=0, at_most=2**32 - 1, says="of the random numbers")
-
     name: ClassVar[str] = "experiment"
     sources: ClassVar[tuple[Source, ...]] = ()
+    seed: ClassVar[int | None] = None
 
     def __post_init__(self):
         check_parameters(self)
 
     def measure(self) -> Iterator[Row | Arrays]:
-        """Yields rows and arrays. Draw random numbers from ``self.generator()`` only."""
+        """Yields rows and arrays."""
         raise NotImplementedError(f"{type(self).__name__} must define measure()")
 
     def draw(self, result: Result) -> "Figure":
@@ -252,8 +252,10 @@ class Experiment:
         """A setting of seconds, for tests and docs."""
         return cls()
 
-    def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
+    def at_defaults(self, *names: str) -> bool:
+        """Whether these parameters (none named: all) hold their default values: a published number stands only beside its own settings."""
+        usual = type(self)()
+        return all(getattr(self, name) == getattr(usual, name) for name in names or [field.name for field in fields(self)])
 
     def run(self, *, workers: int | str | None = None) -> Result:
         """Measures on one thread with the global random state forked, times it and records provenance.
@@ -267,10 +269,20 @@ class Experiment:
         """
         started = time.perf_counter()
         with at_work(workers) as number, torch.random.fork_rng(devices=[]), one_thread():
-            torch.manual_seed(self.seed)
+            torch.manual_seed(self.seed or 0)
             rows, arrays = collect(self.measure())
             record = provenance(seed=self.seed, started=started) | {"workers": number}
         return Result(self.name, _jsonable(asdict(self)), rows, arrays, self.sources, record)
+
+
+@dataclass(frozen=True)
+class RandomExperiment(Experiment):
+    """An experiment that draws random numbers: from :meth:`generator`, or in a sweep from seeds made of ``seed``, and from nowhere else."""
+
+    seed: int = parameter(0, at_least=0, at_most=2**32 - 1, says="of the random numbers")
+
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
 
 
 def _jsonable(value: Any) -> Any:

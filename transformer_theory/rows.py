@@ -25,9 +25,9 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed"]
 class Row(TypedDict, total=False):
     """One measurement. ``theory``, ``quantity`` and ``value`` are always there (``value`` is None if nothing could be measured).
 
-    ``predicted`` is the number that the value stands beside and ``basis`` where that number comes from (:data:`Basis`), ``bound`` and ``op``
-    the line that decides the verdict, ``null`` what the quantity reads where the theory says nothing (random weights, shuffled labels),
-    ``control`` what a claim's control did (it must fail), ``note`` one short sentence for the reader.
+    ``predicted`` is the number that the value stands beside and ``basis`` where that number comes from (:data:`Basis`), ``bound`` and
+    ``op`` the line that decides the verdict, ``null`` what the quantity reads where the theory says nothing (random weights, shuffled
+    labels), ``control`` what a claim's control did (it must fail), ``note`` one short sentence for the reader.
     """
 
     theory: Required[str]

@@ -8,7 +8,7 @@ import torch
 
 from ...claims import Evidence
 from ...data.synthetic import subspace_mixture
-from ...experiment import Experiment, Result
+from ...experiment import RandomExperiment, Result
 from ...plotting import axes
 from ...rows import Arrays, Row, finding
 from .attention import coordinates, expansion
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Unrolled(Experiment):
+class Unrolled(RandomExperiment):
     """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
     Attributes:

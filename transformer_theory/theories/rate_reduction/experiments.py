@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from ...claims import Evidence
-from ...experiment import Experiment, Result
+from ...experiment import RandomExperiment, Result
 from ...metrics.coding import rate_reduction
 from ...rows import Arrays, Row, finding
 from .analysis import MCR2, NAME, REDUNET
@@ -17,7 +17,7 @@ from .redunet import construct
 
 
 @dataclass(frozen=True)
-class ReduNetGaussians(Experiment):
+class ReduNetGaussians(RandomExperiment):
     """ReduNet on Gaussian classes around the axes of the plane and of space: ΔR rises at every layer and approaches its optimum.
 
     Args:
@@ -72,7 +72,7 @@ class ReduNetGaussians(Experiment):
 
 
 @dataclass(frozen=True)
-class Landscape(Experiment):
+class Landscape(RandomExperiment):
     """Where random starts end: every maximiser is orthogonal and flat, but only the best of them keeps all dimensions.
 
     Args:

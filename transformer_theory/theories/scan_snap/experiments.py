@@ -8,7 +8,7 @@ import torch
 
 from ...citations import Source
 from ...claims import Evidence
-from ...experiment import Experiment, Result
+from ...experiment import Experiment, RandomExperiment, Result
 from ...rows import Arrays, Row, finding
 from .closed_form import B, scanning_time
 from .dynamics import Weights, gradient_descent, sampled
@@ -25,8 +25,6 @@ NAME, PAPER = "scan_snap", "tian2023scan"
 @dataclass(frozen=True)
 class Fates(Experiment):
     """One common token against the distinct tokens: exact population flow, Lemma 4's flow and the closed form -B(t), over decades of time.
-
-    Nothing is random here; the seed has no effect.
 
     Attributes:
         classes, vocab_size: K and M.
@@ -99,7 +97,7 @@ class Fates(Experiment):
 
 
 @dataclass(frozen=True)
-class SynSmall(Experiment):
+class SynSmall(RandomExperiment):
     """The paper's Syn-Small: two classes with a query each, ten common and ten distinct tokens, trained by gradient descent with momentum.
 
     Attributes:

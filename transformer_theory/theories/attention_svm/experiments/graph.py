@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter
+from ....experiment import RandomExperiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import graph_svm
@@ -30,7 +30,7 @@ Data = tuple[Tensor, Tensor, PriorityGraph]
 
 
 @dataclass(frozen=True)
-class Graph(Experiment):
+class Graph(RandomExperiment):
     r"""Normalised descent of the log loss against (Graph-SVM): :math:`W(t) \approx W_{fin} + R(t) W_{svm}`.
 
     Three kinds of data, with unit embeddings in random directions and random starts. Acyclic (4 sequences of 6 out of 8 tokens, d = 8) and

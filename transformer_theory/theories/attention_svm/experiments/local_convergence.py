@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter
+from ....experiment import RandomExperiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -40,7 +40,7 @@ WORDS = {"W": "descent on W", "KQ": "descent on K and Q", "KQ_free": "descent on
 
 
 @dataclass(frozen=True)
-class LocalConvergence(Experiment):
+class LocalConvergence(RandomExperiment):
     """Normalised descent from a random start, on W and on the factors of W = K Q^T, against the max-margin solutions of the tokens that
     each selects in the end.
 

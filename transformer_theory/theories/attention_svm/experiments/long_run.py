@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter
+from ....experiment import RandomExperiment, Result, parameter
 from ....rows import Arrays, Row
 from ..builders import constraints
 from ..claims.rate import direction_error
@@ -51,7 +51,7 @@ def spread_out(steps: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class LongRun(Experiment):
+class LongRun(RandomExperiment):
     """Normalised descent on W from W = 0 for a million steps, eight random problems (n = 6, T = 8, d = 10) at once.
 
     The direction comes closer to the max-margin solution of the selected tokens by 1/t, so 1 - cosine falls like 1/t^2, without end.

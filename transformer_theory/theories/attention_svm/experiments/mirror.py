@@ -9,7 +9,7 @@ import torch
 
 from ....citations import Source
 from ....errors import Infeasible, NotConverged
-from ....experiment import Experiment, Result, parameter
+from ....experiment import RandomExperiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -27,7 +27,7 @@ SOURCE = Source("julistiono2024optimizing")
 
 
 @dataclass(frozen=True)
-class Mirror(Experiment):
+class Mirror(RandomExperiment):
     r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, against the max-margin solutions of the tokens that it
     selects in the entrywise norms :math:`\ell_q`.
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter, sweep
+from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....linalg import cosine
 from ....rows import Arrays, Row
@@ -85,7 +85,7 @@ def descend(
 
 
 @dataclass(frozen=True)
-class MultiToken(Experiment):
+class MultiToken(RandomExperiment):
     r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)` against three predictions of the direction of W.
 
     Attention may stay on several tokens of an input. The prediction is then a finite part plus a multiple of a direction; beside it stand

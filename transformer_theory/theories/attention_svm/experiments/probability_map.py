@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter, sweep
+from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -71,7 +71,7 @@ def _locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Te
 
 
 @dataclass(frozen=True)
-class ProbabilityMap(Experiment):
+class ProbabilityMap(RandomExperiment):
     """Shares of random problems over (n, T, d), with 95 % bands: best tokens feasible; best tokens selected by normalised descent from
     W = 0; and, of the runs that settled on one token an input, those whose selection is locally optimal.
 

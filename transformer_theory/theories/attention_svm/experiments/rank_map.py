@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter, sweep
+from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....intervals import clopper_pearson
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -41,7 +41,7 @@ def feasible_ranks(inputs: int, tokens: int, dim: int, trials: int, seed: int) -
 
 
 @dataclass(frozen=True)
-class RankMap(Experiment):
+class RankMap(RandomExperiment):
     """Mean rank of the max-margin solutions over (n, T, d) in both norms, with 95 % intervals, and the share of feasible problems.
 
     The theory says: rank at most min(n, d), and feasible wherever d >= max(T - 1, n). How much lower the nuclear norm makes the rank is a

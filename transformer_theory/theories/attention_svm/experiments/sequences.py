@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter
+from ....experiment import RandomExperiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import causal, sequence_to_sequence
@@ -28,7 +28,7 @@ OWN, LAST, FULL = "all queries, allowed tokens", "last query only", "all queries
 
 
 @dataclass(frozen=True)
-class Sequences(Experiment):
+class Sequences(RandomExperiment):
     """Normalised descent when every position of an input asks with the same W, against the max-margin solution of all their constraints.
 
     On the left attention is causal (a position sees itself and those before it), on the right every query sees every token. The solutions

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....citations import Source
-from ....experiment import Experiment, Result, parameter
+from ....experiment import RandomExperiment, Result, parameter
 from ....linalg import cosine
 from ....rows import Arrays, Row
 from ..builders import constraints
@@ -46,7 +46,7 @@ PUBLISHED = {  # the published settings, solved and run to these digits
 
 
 @dataclass(frozen=True)
-class Trajectories(Experiment):
+class Trajectories(RandomExperiment):
     """Paths of W z_i in the plane, for the two published examples with two inputs each.
 
     Normalised descent on W starts at W = 0, that on the factors of W = K Q^T at Q = 0 and a small random K, with the published penalty

@@ -4,10 +4,11 @@
 :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
 
+from ...citations import Source
 from ...theory import Theory
 from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
-from .claims import CLAIMS, LANDSCAPE
-from .experiments import Landscape, ReduNetGaussians
+from .claims import CLAIMS
+from .experiments import EXPERIMENTS, Landscape, ReduNetGaussians
 from .figures import draw
 from .problem import Optimum, equal_moments, flat_reduction, gaussian_toy, maximise, optimum, orthogonal_classes
 from .reducers import RateReduction, reducers
@@ -21,14 +22,14 @@ THEORY = Theory(
     r"those of one class: it maximises the rate reduction $\Delta R = R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes lie in "
     r"orthogonal subspaces and fill them evenly. ReduNet is the network whose layers are gradient steps on $\Delta R$, built from data "
     r"without back-propagation.",
-    sources=(MCR2, REDUNET, LANDSCAPE),
+    sources=(MCR2, REDUNET, Source("wang2024global")),
     assumptions=(
         "features have norm 1, or each class has a fixed scale",
         "the classes' ranks add up to at most d",
         "the distortion is small: ε⁴ < (n_j/n) d²/r_j² for each class",
     ),
     claims=CLAIMS,
-    experiments=(ReduNetGaussians, Landscape),
+    experiments=EXPERIMENTS,
     needs=("labels",),
     predict_and_measure=predict_and_measure,
     reducers=reducers,

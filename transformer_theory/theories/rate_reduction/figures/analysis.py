@@ -1,11 +1,11 @@
-"""Pictures of rate reduction, drawn from the stored arrays alone."""
+"""What the room says about data, in one row of panels."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...experiment import Result
-from ...plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+from ....experiment import Result
+from ....plotting import COLOURS, axes, heatmap, line, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,23 +67,3 @@ def spectra(ax: "Axes", result: Result) -> None:
     ax.set_title("Singular values")
     ax.set_xlabel("direction, by class")
     ax.legend(loc="upper right", fontsize=7, frameon=False)
-
-
-def draw_toy(result: Result) -> "Figure":
-    """The Gaussian toy: ΔR per layer for each dimension, with its optimum, and the plane before and after."""
-    dims = sorted(int(name.rsplit("_", 1)[1]) for name in result.arrays if name.startswith(f"{NAME}/reductions_"))
-    figure, panels = axes(1, 2, height=2.8)
-    for name, dim in zip(("rate_reduction", "attention_svm", "scan_snap", "joma"), dims):
-        values = result.arrays[f"{NAME}/reductions_{dim}"]
-        best = next(row["value"] for row in result.select(quantity=f"optimum of the rate reduction, d = {dim}"))
-        line(panels[0], range(len(values)), values, name=name, label=f"d = {dim}", null=best)
-    panels[0].set_title("Rate reduction, nats (dashed: optimum)")
-    panels[0].set_xlabel("layer of ReduNet")
-    for key, name in (("before", "null"), ("after", NAME)):
-        points = result.arrays[f"{NAME}/plane_{key}"]
-        panels[1].plot(points[:, 0], points[:, 1], ".", color=COLOURS[name], label=key, alpha=0.6)
-    panels[1].set_aspect("equal")
-    panels[1].set_title("Two classes in the plane")
-    panels[1].legend(loc="lower left", fontsize=7.5, frameon=False)
-    label_ends(panels[0])
-    return figure

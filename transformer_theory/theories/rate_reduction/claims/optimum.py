@@ -1,0 +1,82 @@
+"""The optimum of MCR²: its value in closed form, and orthogonal classes with flat spectra."""
+
+import torch
+from torch import Generator, Tensor
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....metrics.coding import rate_reduction
+from ..problem import flat_reduction, largest_rank, maximise
+from .instance import DIM, EPS, RANKS, SIZES
+
+MCR2, LANDSCAPE = Source("yu2020learning"), Source("wang2024global")
+
+
+def _best_of_ascents(generator: Generator, target: float, *, least: int = 3, most: int = 10) -> float:
+    """The largest ΔR that ascents from several starts reach under rank <= 4; after the first few, only until the target is met."""
+    best, starts = 0.0, 0
+    while starts < least or (best < target - 1e-9 and starts < most):
+        features, labels, _ = maximise(SIZES, RANKS, DIM, eps=EPS, generator=generator)
+        best, starts = max(best, float(rate_reduction(features, labels, eps=EPS))), starts + 1
+    return best
+
+
+def _optimum(generator: Generator) -> Evidence:
+    target = flat_reduction(SIZES, RANKS, DIM, eps=EPS)
+    best = _best_of_ascents(generator, target)
+    attained = best >= target - 1e-9  # otherwise the search failed, which says nothing against the statement
+    assumed = all(largest_rank(n, sum(SIZES), DIM, eps=EPS) > 4 for n in SIZES)
+    return Evidence(best - target, 1e-9, "<=", converged=attained, in_assumptions=assumed, detail={"reached": best, "closed form": target})
+
+
+def _optimum_control(generator: Generator) -> Evidence:
+    collapsed = flat_reduction(SIZES, (1, 1, 1), DIM, eps=EPS)
+    return Evidence(_best_of_ascents(generator, collapsed, least=1) - collapsed, 1e-9, "<=")
+
+
+def _disorder(features: Tensor, labels: Tensor) -> float:
+    """How far classes are from orthogonal with flat spectra: the larger of the largest overlap of two classes' directions
+    (largest cosine of a principal angle) and the largest relative spread of a class's non-zero singular values."""
+    worst, bases = 0.0, []
+    for j in labels.unique():
+        _, s, right = torch.linalg.svd(features[labels == j], full_matrices=False)
+        rank = int((s > 1e-3 * s[0]).sum())
+        worst = max(worst, float(1 - s[rank - 1] / s[0]))
+        for other in bases:
+            worst = max(worst, float(torch.linalg.matrix_norm(other @ right[:rank].mT, ord=2)))
+        bases.append(right[:rank])
+    return worst
+
+
+def _geometry(generator: Generator) -> Evidence:
+    features, labels, gradient = maximise(SIZES, RANKS, DIM, eps=EPS, generator=generator)
+    return Evidence(_disorder(features, labels), 1e-5, "<=", converged=gradient < 1e-6, detail={"gradient": gradient})
+
+
+def _geometry_control(generator: Generator) -> Evidence:
+    features, labels, gradient = maximise((10,) * 5, (2,) * 5, 3, eps=EPS, generator=generator, steps=30)
+    return Evidence(_disorder(features, labels), 1e-5, "<=", detail={"gradient": gradient})
+
+
+CLAIMS = (
+    Claim(
+        id="rate_reduction/optimum",
+        statement=r"Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the largest rate reduction is "
+        r"$\sum_j \frac{r_j}{2}\left[\log(1 + \frac{\alpha n_j}{r_j}) - \frac{n_j}{n}\log(1 + \frac{\alpha_j n_j}{r_j})\right]$.",
+        source=MCR2,
+        assumptions=("the ranks fit: their sum is at most d", "the distortion is small: ε⁴ < (n_j/n) d²/r_j² for each class"),
+        check=_optimum,
+        control=_optimum_control,
+        control_says="puts the value of collapsed classes (rank one each) in the place of the optimum's",
+    ),
+    Claim(
+        id="rate_reduction/orthogonal-flat",
+        statement=r"At a maximiser the classes are orthogonal, $X_i X_j^\top = 0$ for $i \ne j$, and the non-zero singular values of each "
+        r"class are equal.",
+        source=LANDSCAPE,
+        assumptions=("there is room: the ranks' sum is at most d", "the distortion is small"),
+        check=_geometry,
+        control=_geometry_control,
+        control_says="puts five classes into three dimensions, where they cannot be orthogonal",
+    ),
+)

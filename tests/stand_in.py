@@ -1,5 +1,8 @@
 """A theory made up for the tests of the frame: quick, and with claims of every verdict. It stands in for the rooms."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,7 +39,14 @@ class Coin(RandomExperiment):
         if self.fair_only and self.bias != 0.5:
             raise ValueError(f"bias must be 0.5 for a fair coin, got {self.bias}; drop --fair-only")
         heads = torch.rand(self.throws, generator=self.generator()) < self.bias
-        yield Row(theory="stand_in", quantity="share of heads", value=float(heads.double().mean()), predicted=self.bias, step=self.throws)
+        yield Row(
+            theory="stand_in",
+            quantity="share of heads",
+            value=float(heads.double().mean()),
+            predicted=self.bias,
+            basis="theory",
+            step=self.throws,
+        )
         for width, found in zip(self.widths, sweep(_area, [{"width": width} for width in self.widths])):
             yield Row(theory="stand_in", quantity=f"area of width {width}", value=found)
         yield Arrays({"stand_in/heads": heads.numpy()})
@@ -91,3 +101,16 @@ THEORY = Theory(
     order_parameter="nothing",
     answer="largest token",
 )
+
+
+def process(*arguments, **options):
+    """The command line in a process of its own, with the real rooms."""
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "transformer_theory", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )

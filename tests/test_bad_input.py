@@ -194,6 +194,8 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (["cite"], "the following arguments are required: NAME"),
         (["run", "stand_in.coinn", "--out", "OUT"], "unknown experiment 'stand_in.coinn'; did you mean 'stand_in.coin'?"),
         (["run", "stand_in.coinn"], "unknown experiment 'stand_in.coinn'; did you mean 'stand_in.coin'?"),
+        (["run", "coin"], "unknown experiment 'coin'; did you mean 'stand_in.coin'?"),
+        (["run", "stand_in.zzz"], "unknown experiment 'stand_in.zzz'; there are: stand_in.coin"),
         (["run", "--quick", "stand_in.coinn"], "unknown experiment 'stand_in.coinn'"),
         (["run", "--throws", "3", "stand_in.coinn"], "unknown experiment 'stand_in.coinn'"),
         (["run", "stand_in.coin", "--out", "OUT", "--throws", "x"], "--throws: invalid int value: 'x'"),

@@ -2,22 +2,18 @@
 
 import importlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
+from itertools import cycle
 
 import pytest
 
-from tests.stand_in import THEORY
+from tests.stand_in import THEORY, process
 from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
 from transformer_theory.experiment import Result
 from transformer_theory.plotting import axes
-from transformer_theory.rows import Row
+from transformer_theory.rows import BASIS_WORDS, Row
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
 COMPARE = importlib.import_module("transformer_theory.compare")
@@ -217,28 +213,31 @@ def test_run_stores_result_and_figure(tmp_path, capsys):
     assert "figure.svg" in capsys.readouterr().out
 
 
-def test_run_prints_predictions_beside_measurements(tmp_path, capsys):
+def test_run_prints_references_beside_measurements(tmp_path, capsys):
     assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--throws", "8", "--widths", "3", "4"]) == 0
     captured = capsys.readouterr()
     value = Result.load(tmp_path / "coin").table[0]["value"]
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
-    assert lines[1:3] == ["quantity predicted measured", f"share of heads (step 8) 0.5 {value:.6g}"]
-    assert len(lines) == 4  # what has no prediction is in the table only
+    assert lines[1:3] == ["quantity measured reference which is", f"share of heads (step 8) {value:.6g} 0.5 theory"]
+    assert len(lines) == 4  # what has no reference is in the table only
     assert "stand_in.coin: 2 of 2 settings (width=4)" in captured.err
 
 
-def test_run_prints_so_many_predictions(monkeypatch, tmp_path, capsys):
+def test_run_prints_so_many_references(monkeypatch, tmp_path, capsys):
     def measure(self):
-        yield from (Row(theory="stand_in", quantity=f"q{i}", value=None if i else 2.0, predicted=1.0) for i in range(23))
+        for i, basis in zip(range(23), cycle([*BASIS_WORDS, None])):
+            given = {} if basis is None else {"basis": basis}
+            yield Row(theory="stand_in", quantity=f"q{i}", value=None if i else 2.0, predicted=1.0, **given)
 
     monkeypatch.setattr(THEORY.experiments[0], "measure", measure)
     monkeypatch.setattr(THEORY.experiments[0], "draw", lambda self, result: axes()[0])
     assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin")]) == 0
     out = capsys.readouterr().out
     assert re.findall(r"^(q\d+) ", out, re.MULTILINE) == [f"q{i}" for i in range(20)]
-    assert re.search(r"^q1 +1 +none", out, re.MULTILINE)
-    assert f"... and 3 more predictions in {tmp_path / 'coin' / 'table.jsonl'}" in out
+    shown = re.findall(r"^q\d+ +(2|none) +1 *(.*?) *$", out, re.MULTILINE)
+    assert shown[:6] == list(zip(["2", *["none"] * 5], ["theory", "limit", "printed", "read off a figure", "recomputed", ""]))
+    assert f"... and 3 more references in {tmp_path / 'coin' / 'table.jsonl'}" in out
 
 
 def test_workers_change_no_row(tmp_path):
@@ -248,6 +247,16 @@ def test_workers_change_no_row(tmp_path):
     assert one.table == two.table
     assert one.params == two.params
     assert (one.provenance["workers"], two.provenance["workers"]) == (1, 2)
+
+
+def test_workers_without_a_sweep_are_said_to_be_idle(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(THEORY.experiments[0], "measure", lambda self: iter([Row(theory="stand_in", quantity="q", value=1.0)]))
+    monkeypatch.setattr(THEORY.experiments[0], "draw", lambda self, result: axes()[0])
+    said = "transformer-theory: stand_in.coin sweeps over no settings: it ran in one process, --workers changed nothing"
+    for given, lines in ((["--workers", "2"], [said]), ([], [])):
+        assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--overwrite", *given]) == 0
+        assert [line for line in capsys.readouterr().err.splitlines() if " s  " not in line] == lines
+        assert Result.load(tmp_path / "coin").provenance["workers"] is None
 
 
 def test_options_win_over_quick_and_defaults(tmp_path):
@@ -313,18 +322,6 @@ def test_piped_output_is_wide_enough(capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) >= 100
 
 
-def process(*arguments, **options):
-    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "transformer_theory", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
-
-
 def test_the_process_returns_the_code_and_one_line():
     running = process("cite", "nobody1900nothing")
     out, err = running.communicate(timeout=60)
@@ -332,20 +329,6 @@ def test_the_process_returns_the_code_and_one_line():
     assert out == ""
     assert err.startswith("transformer-theory: unknown theory, claim or key 'nobody1900nothing'")
     assert err.count("\n") == 1
-
-
-def test_ctrl_c_leaves_nothing_behind(tmp_path):
-    running = process("compare", "--data", "digits", "--out", str(tmp_path / "runs" / "digits"), "--steps", "100000")
-    first = running.stderr.readline()  # the first line of progress: the work has begun
-    assert " s  " in first, first + running.stderr.read()
-    assert any(entry.name.startswith(".digits.") for entry in (tmp_path / "runs").iterdir())
-    time.sleep(0.2)
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert err.splitlines()[-1] == "transformer-theory: interrupted; nothing was written"
-    assert "Traceback" not in err
-    assert names(tmp_path) == []
 
 
 def test_a_reader_that_leaves_early_is_no_error():

@@ -235,6 +235,40 @@ def test_run_forks_the_global_generator():
     assert Walk(seed=2).run().table != first.table
 
 
+@dataclass(frozen=True)
+class Still(Experiment):
+    """Nothing is drawn by a seed."""
+
+    steps: int = 3
+    scales: tuple[float, ...] = (1.0, 2.0)
+
+    name = "test.still"
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        yield Row(theory="test", quantity="global noise", value=float(torch.rand(())))
+
+
+def test_what_draws_nothing_has_no_seed():
+    first, second = Still().run(), Still().run()
+    assert first.params == {"steps": 3, "scales": [1.0, 2.0]}
+    assert first.provenance["seed"] is None
+    assert first.table == second.table
+    with pytest.raises(TypeError, match="seed"):
+        Still(seed=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_an_experiment_knows_whether_its_settings_are_the_default_ones():
+    assert Still().at_defaults()
+    changed = Still(steps=4)
+    assert not changed.at_defaults()
+    assert not changed.at_defaults("scales", "steps")
+    assert changed.at_defaults("scales")
+    assert Walk(seed=1).at_defaults("steps")
+    assert not Walk(seed=1).at_defaults()
+    with pytest.raises(AttributeError, match="step"):
+        changed.at_defaults("step")
+
+
 def test_provenance_says_where_a_number_comes_from(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/bin/transformer-theory", "compare", "--out", "my runs"])
     record = provenance(seed=4, device="cpu")

@@ -80,6 +80,17 @@ def test_the_command_line_says_it_in_one_line_and_writes_nothing(name: str, opti
     assert not list(tmp_path.iterdir())
 
 
+@every_experiment
+def test_a_seed_is_offered_where_random_numbers_are_drawn_only(kind: type[Experiment], tmp_path, capsys):
+    assert main(["run", kind.name, "--help"]) == 0
+    drawn = issubclass(kind, RandomExperiment)
+    assert ("--seed" in capsys.readouterr().out) == drawn == ("seed" in [field.name for field in fields(kind)])
+    if not drawn:
+        assert main(["run", kind.name, "--quick", "--seed", "1", "--out", str(tmp_path / "run")]) == 2
+        assert "argument --seed: this experiment draws no random numbers" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+
+
 @dataclass(frozen=True)
 class Free(RandomExperiment):
     """One parameter without bounds, one that says less than all, one with a bound that no short decimal writes."""

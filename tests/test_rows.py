@@ -1,11 +1,13 @@
 """The row schema: what a finding says, and what holds by construction."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from transformer_theory.citations import Source
 from transformer_theory.claims import Evidence
-from transformer_theory.rows import Arrays, Row, by_construction, check_row, collect, finding, select
+from transformer_theory.rows import BASIS_WORDS, Arrays, Basis, Row, by_construction, check_row, collect, finding, select
 
 SOURCE = Source("yu2020learning")
 
@@ -14,6 +16,12 @@ def test_a_finding_keeps_prediction_line_and_verdict():
     row = finding("room", "cosine", Evidence(0.97, 0.95, ">="), source=SOURCE, predicted=1.0, null=0.1)
     assert (row["value"], row["predicted"], row["bound"], row["op"], row["verdict"]) == (0.97, 1.0, 0.95, ">=", "consistent")
     assert finding("room", "cosine", Evidence(0.9, 0.95, ">="), source=SOURCE)["verdict"] == "violated"
+    assert row["basis"] == "theory"
+    assert finding("room", "cosine", Evidence(0.9, 0.95, ">="), source=SOURCE, basis="limit")["basis"] == "limit"
+
+
+def test_every_basis_has_its_words():
+    assert list(BASIS_WORDS) == list(get_args(Basis))
 
 
 @pytest.mark.parametrize("note", [{}, {"note": "in nats"}])

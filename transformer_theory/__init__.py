@@ -10,16 +10,19 @@ Rooms (one theory each): attention_svm, scan_snap, rate_reduction, crate. Ground
 The name ``theories`` is the function; its package is reached by ``from transformer_theory.theories import ...``.
 """
 
-from . import attention, data, linalg, metrics, models
-from .citations import Source
-from .claims import Claim, Evidence, Verdict
-from .compare import compare
-from .data import TokenData
-from .errors import Infeasible, NotConverged
-from .experiment import Experiment, Result
-from .probes import probe
-from .theories import attention_svm, cite, crate, rate_reduction, scan_snap, theories, verify
-from .theory import Theory
+from .cli import starting
+
+with starting():
+    from . import attention, data, linalg, metrics, models
+    from .citations import Source
+    from .claims import Claim, Evidence, Verdict
+    from .compare import compare
+    from .data import TokenData
+    from .errors import Infeasible, NotConverged
+    from .experiment import Experiment, RandomExperiment, Result
+    from .probes import probe
+    from .theories import attention_svm, cite, crate, rate_reduction, scan_snap, theories, verify
+    from .theory import Theory
 
 __version__ = "0.1.0"
 
@@ -29,6 +32,7 @@ __all__ = [
     "Experiment",
     "Infeasible",
     "NotConverged",
+    "RandomExperiment",
     "Result",
     "Source",
     "Theory",

@@ -47,7 +47,8 @@ class Result:
         table: rows (:class:`~transformer_theory.rows.Row`), tidy.
         arrays: named arrays that the figures are drawn from.
         sources: the literature behind it.
-        provenance: versions, seed, threads, device, wall time, commit, command line (see :func:`provenance`), workers.
+        provenance: versions, seed (None: nothing was drawn by one), threads, device, wall time, commit, command line (see
+            :func:`provenance`), workers (None: there was no sweep for them).
     """
 
     name: str
@@ -268,10 +269,10 @@ class Experiment:
             ConnectionError: no scheduler answers, or it has no workers.
         """
         started = time.perf_counter()
-        with at_work(workers) as number, torch.random.fork_rng(devices=[]), one_thread():
+        with at_work(workers) as present, torch.random.fork_rng(devices=[]), one_thread():
             torch.manual_seed(self.seed or 0)
             rows, arrays = collect(self.measure())
-            record = provenance(seed=self.seed, started=started) | {"workers": number}
+            record = provenance(seed=self.seed, started=started) | {"workers": present.number if present.asked else None}
         return Result(self.name, _jsonable(asdict(self)), rows, arrays, self.sources, record)
 
 

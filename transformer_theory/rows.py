@@ -21,6 +21,14 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed"]
 - recomputed: from the published settings by an independent route (another solver, plain autograd), as no number was published.
 """
 
+BASIS_WORDS: dict[Basis, str] = {
+    "theory": "theory",
+    "limit": "limit",
+    "printed": "printed",
+    "figure": "read off a figure",
+    "recomputed": "recomputed",
+}
+
 
 class Row(TypedDict, total=False):
     """One measurement. ``theory``, ``quantity`` and ``value`` are always there (``value`` is None if nothing could be measured).
@@ -57,17 +65,21 @@ class Arrays(dict[str, np.ndarray]):
     """Named arrays that go with the rows (attention maps, trajectories, features): what pictures are drawn from."""
 
 
-def finding(theory: str, quantity: str, evidence: Evidence, *, source: Source, predicted: float | None = None, **where) -> Row:
+def finding(
+    theory: str, quantity: str, evidence: Evidence, *, source: Source, predicted: float | None = None, basis: Basis = "theory", **where
+) -> Row:
     """A row in which a theory's prediction meets a measurement; ``where`` holds further columns (null, model, layer, note, ...).
 
     Args:
         predicted: what the theory says; the evidence's bound if not given.
+        basis: where that number comes from, if not from the theory itself.
     """
     return Row(
         theory=theory,
         quantity=quantity,
         value=evidence.value,
         predicted=evidence.bound if predicted is None else float(predicted),
+        basis=basis,
         bound=evidence.bound,
         op=evidence.op,
         verdict=evidence.verdict,

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .threads import one_thread
@@ -16,6 +17,16 @@ T = TypeVar("T")
 SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # of dask
 ANSWERS_WITHIN = 5.0  # seconds for a dask scheduler to answer, and to have a worker
 
+
+@dataclass
+class Workers:
+    """Who works off sweeps: how many there are, and whether there was any sweep for them."""
+
+    number: int
+    asked: bool = False
+
+
+_present: ContextVar[Workers | None] = ContextVar("present", default=None)
 _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
 
 
@@ -27,6 +38,8 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
     """
     from joblib import Parallel, delayed
 
+    if present := _present.get():
+        present.asked = True
     settings = list(settings)
     shown = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
     varied = [name for name in dict(*shown[:1]) if len({setting.get(name) for setting in shown}) > 1]
@@ -63,8 +76,8 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def at_work(workers: int | str | None) -> Iterator[int]:
-    """Within it, :func:`sweep` uses these workers; yields their number.
+def at_work(workers: int | str | None) -> Iterator[Workers]:
+    """Within it, :func:`sweep` uses these workers.
 
     Args:
         workers: processes on this machine, or the address of a dask scheduler ("tcp://host:8786"; its workers need this package, and
@@ -82,7 +95,9 @@ def at_work(workers: int | str | None) -> Iterator[int]:
             if workers < 1:
                 raise ValueError(f"workers must be a number from 1 on, or the address of a dask scheduler, got {workers}")
             stack.enter_context(parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1))
-        yield effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
+        present = Workers(effective_n_jobs(None))  # pyright: ignore[reportArgumentType]
+        stack.callback(_present.reset, _present.set(present))
+        yield present
 
 
 def _cluster(address: str) -> Any:

@@ -1,30 +1,39 @@
 """The command line: ``transformer-theory`` = ``python -m transformer_theory``.
 
 Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one line says
-what was expected, what came, what to do; nothing is written); 130 interrupted.
+what was expected, what came, what to do; nothing is written); 130 interrupted, or told to terminate.
 
 :mod:`.commands` what each command does · :mod:`.parsers` its options · :mod:`.fields` options from an experiment · :mod:`.terminal` output
 """
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..errors import NotConverged
-from .parsers import NAME, parse
+from .terminal import NAME
+
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; never raises for what a user can mend."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        options = parse(argv)
-        return options.command(options)
+        with _terminated_as_interrupted():
+            from .parsers import parse
+
+            options = parse(argv)
+            return options.command(options)
     except SystemExit as leaving:  # --help and --version
         return int(leaving.code or 0)
     except KeyboardInterrupt:
-        return _say("interrupted; nothing was written", 130)
+        return _say("interrupted; nothing was written", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `transformer-theory list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
@@ -32,6 +41,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(argv, error, 2)
     except NotConverged as error:
         return _fail(argv, error, 1)
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Stands around the imports of the package, which take a second: Ctrl-C then leaves by one line if it is the command line that starts,
+    and is raised as ever if it is somebody's program that imports."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        by_module = sys.argv[0] == "-m" and "transformer_theory" in sys.orig_argv  # what -m has not replaced yet while it imports
+        if not by_module and Path(sys.argv[0]).name != NAME:
+            raise
+        sys.exit(_say("interrupted; nothing was written", INTERRUPTED))
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within it SIGTERM (``kill``, a batch system's time limit) is Ctrl-C, so that what was begun is removed; a handler of the caller's own
+    stays."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _fail(argv: list[str], error: Exception, code: int) -> int:

@@ -2,18 +2,19 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import nearest
-from .terminal import console, progress_line
+from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..rows import Row
 
-SHOWN = 20  # predictions that a run prints
+SHOWN = 20  # references that a run prints
 
 
 def list_theories(options: argparse.Namespace) -> int:
@@ -122,7 +123,7 @@ def verify_claims(options: argparse.Namespace) -> int:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
-    """One experiment, stored with its figure; what is predicted is printed beside what was measured."""
+    """One experiment, stored with its figure; what the papers say is printed beside what was measured."""
     from dataclasses import fields, replace
 
     from ..experiment import Result, atomic_directory
@@ -140,27 +141,33 @@ def run_experiment(options: argparse.Namespace) -> int:
         progress(f"{kind.name}: drawing")
         result = Result.load(folder)
         (folder / "figure.svg").write_text(svg(chosen.draw(result)), encoding="utf-8")
+    if options.workers != 1 and result.provenance["workers"] is None:
+        print(f"{NAME}: {kind.name} sweeps over no settings: it ran in one process, --workers changed nothing", file=sys.stderr)
     console().print(f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False)
-    if predicted := [row for row in result.table if row.get("predicted") is not None]:
-        console().print(_beside_predictions(predicted[:SHOWN]), highlight=False)
-    if len(predicted) > SHOWN:
-        print(f"... and {len(predicted) - SHOWN} more predictions in {options.out / 'table.jsonl'}")
+    if referred := [row for row in result.table if row.get("predicted") is not None]:
+        console().print(_beside_references(referred[:SHOWN]), highlight=False)
+    if len(referred) > SHOWN:
+        print(f"... and {len(referred) - SHOWN} more references in {options.out / 'table.jsonl'}")
     print(f"figure: {options.out / 'figure.svg'}")
     return 0
 
 
-def _beside_predictions(rows: "list[Row]") -> "Table":
-    """What the papers say beside what was measured; the places of a row (step, layer, ...) stand behind its quantity."""
+def _beside_references(rows: "list[Row]") -> "Table":
+    """Each measurement, the number it stands beside, and where that comes from; a row's places (step, layer, ...) follow its quantity."""
     from rich.table import Table
     from rich.text import Text
 
+    from ..rows import BASIS_WORDS
+
     table = Table("quantity", box=None, padding=(0, 2, 0, 0))
-    for name in ("predicted", "measured"):
+    for name in ("measured", "reference"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("which is", no_wrap=True)
     for row in rows:
         places = ", ".join(f"{name} {row.get(name)}" for name in ("model", "layer", "head", "step", "seed") if row.get(name) is not None)
-        numbers = ("none" if value is None else f"{value:.6g}" for value in (row.get("predicted"), row["value"]))
-        table.add_row(Text(f"{row['quantity']} ({places})" if places else row["quantity"]), *numbers)
+        numbers = ("none" if value is None else f"{value:.6g}" for value in (row["value"], row.get("predicted")))
+        basis = BASIS_WORDS[row["basis"]] if "basis" in row else ""
+        table.add_row(Text(f"{row['quantity']} ({places})" if places else row["quantity"]), *numbers, basis)
     return table
 
 

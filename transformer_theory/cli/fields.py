@@ -26,6 +26,8 @@ def add_fields(parser: Any, kind: type[Experiment]) -> None:
         told = "; ".join(text for text in (field.metadata.get("says"), range_of(field)) if text)
         reads["help"] = f"{told} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
+    if kind.seed is None:
+        parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
@@ -44,6 +46,11 @@ def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
     if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
         return _reads(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
     raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")
+
+
+class _NoSeed(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        raise argparse.ArgumentError(self, "this experiment draws no random numbers, so it takes no seed; leave it out")
 
 
 class _Tuple(argparse.Action):

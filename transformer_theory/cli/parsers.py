@@ -8,8 +8,7 @@ from typing import NoReturn
 from .. import __version__
 from ..errors import nearest
 from . import commands
-
-NAME = "transformer-theory"
+from .terminal import NAME
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+NAME = "transformer-theory"
 WIDTH = 160  # columns where the output is no terminal
 
 

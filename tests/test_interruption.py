@@ -1,0 +1,92 @@
+"""Ctrl-C and SIGTERM at any time: one line, exit code 130, and nothing half-written is left."""
+
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.stand_in import process
+from transformer_theory.cli import main
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path):
+    running = process("compare", "--data", "digits", "--out", str(tmp_path / "runs" / "digits"), "--steps", "100000")
+    first = running.stderr.readline()  # the first line of progress: the work has begun
+    assert " s  " in first, first + running.stderr.read()
+    assert any(entry.name.startswith(".digits.") for entry in (tmp_path / "runs").iterdir())
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "transformer-theory: interrupted; nothing was written"
+    assert "Traceback" not in err
+    assert names(tmp_path) == []
+
+
+def test_sigterm_is_ctrl_c(tmp_path):
+    running = process("run", "attention_svm.rank", "--workers", "2", "--out", str(tmp_path / "runs" / "rank"))
+    first = running.stderr.readline()
+    assert " s  " in first, first + running.stderr.read()
+    assert any(entry.name.startswith(".rank.") for entry in (tmp_path / "runs").iterdir())
+    running.terminate()
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "transformer-theory: interrupted; nothing was written"
+    assert "Traceback" not in err
+    assert names(tmp_path) == []
+
+
+def test_handlers_of_sigterm_are_left_as_they_were(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr("transformer_theory.cli.commands.list_theories", lambda options: seen.append(signal.getsignal(signal.SIGTERM)) or 0)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for own in (signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None):
+            signal.signal(signal.SIGTERM, own)
+            assert main(["list"]) == 0
+            assert signal.getsignal(signal.SIGTERM) == own
+            assert (seen.pop() == own) == (own != signal.SIG_DFL)
+        with ThreadPoolExecutor() as pool:  # a thread may set none
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            assert pool.submit(main, ["list"]).result() == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+IMPORTING = """
+import os, signal, sys, time
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":  # Ctrl-C while it is being imported
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+
+sys.meta_path.insert(0, Interrupted())
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "sys.argv = ['/bin/transformer-theory', 'list']; from transformer_theory.cli import main; main()",
+        # as `python -m transformer_theory list` does
+        "sys.argv, sys.orig_argv = ['-m', 'list'], ['python', '-m', 'transformer_theory', 'list']; import transformer_theory",
+    ],
+)
+def test_ctrl_c_while_the_library_is_imported(start):
+    ran = subprocess.run([sys.executable, "-c", IMPORTING + start], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "transformer-theory: interrupted; nothing was written\n")
+
+
+def test_ctrl_c_during_an_import_by_someone_else_is_theirs():
+    ran = subprocess.run([sys.executable, "-c", f"{IMPORTING}import transformer_theory"], capture_output=True, text=True, check=False)
+    assert ran.returncode != 130
+    assert ran.stderr.rstrip().endswith("KeyboardInterrupt")

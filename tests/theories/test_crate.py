@@ -197,7 +197,7 @@ def test_bad_input_is_named(unchecked):
     tokens, bases = gaussian(5, 11), subspaces()
     with pytest.raises(ValueError, match=r"must share d, got \[5, 11\] and \[3, 12, 4\]"):
         crate.mssa(tokens, bases, eps=0.5)
-    with pytest.raises(ValueError, match="eps must be positive, got 0"):
+    with pytest.raises(ValueError, match="eps must be positive and finite, got 0"):
         crate.paper_step(gaussian(5, 12), bases, kappa=0.1, eps=0)
     with pytest.raises(ValueError, match=r"must share d, got \[5, 11\] and \[12, 3\]"):
         crate.ista_step(gaussian(5, 3), tokens, gaussian(12, 3), eta=0.1, lam=0.1)

@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..tied_attention import tied_attention
+
 
 @dataclass(frozen=True)
 class AttentionCall:
@@ -74,6 +76,11 @@ def of_scaled_dot_product(
     return AttentionCall(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, bias, allowed)
 
 
+def of_tied(coords: Float[Tensor, "..."], *, scale: float, is_causal: bool = False) -> AttentionCall:
+    """The call ``tied_attention(...)``, same arguments: queries, keys and values are one matrix."""
+    return of_scaled_dot_product(coords, coords, coords, scale=scale, is_causal=is_causal)
+
+
 def of_multi_head(*args, **kwargs) -> AttentionCall:
     """The call ``torch.nn.functional.multi_head_attention_forward(...)``, same arguments; tokens ``[tokens, batch, dim]``."""
     bound = MULTI_HEAD.bind(*args, **kwargs)
@@ -116,6 +123,7 @@ MULTI_HEAD = inspect.signature(functional.multi_head_attention_forward)
 READERS: dict[Callable, Callable[..., AttentionCall]] = {
     functional.scaled_dot_product_attention: of_scaled_dot_product,
     functional.multi_head_attention_forward: of_multi_head,
+    tied_attention: of_tied,
 }
 
 

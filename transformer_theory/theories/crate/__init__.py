@@ -1,22 +1,50 @@
 r"""CRATE: transformer layers derived as steps that compress tokens into subspaces and make them sparse.
 
     from transformer_theory import crate
-    crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step
+    crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step, tssa_step
     crate.fista(tokens, dictionary, lam=0.1)                # the non-negative LASSO
 
-Definitions: :mod:`.problem`; compression: :mod:`.attention`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`.
+Definitions: :mod:`.problem`; compression: :mod:`.attention`, :mod:`.tssa`, :mod:`.causal`; what attention approximates: :mod:`.neumann`,
+:mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`.
 """
 
 from ...citations import Source
 from ...theory import Theory
 from .attention import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
-from .block import ExactAttention, Ista, Layer, PaperAttention, ReleasedAttention
+from .block import (
+    CausalExactAttention,
+    CausalPaperAttention,
+    CausalReleasedAttention,
+    CausalTokenStatisticsAttention,
+    ExactAttention,
+    Fista,
+    Ista,
+    Layer,
+    OvercompleteIsta,
+    PaperAttention,
+    ReleasedAttention,
+    TokenStatisticsAttention,
+    orthogonal,
+)
+from .causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
 from .claims import CLAIMS
+from .denoising import denoise, log_density
 from .experiments import Unrolled
 from .figures import draw
+from .neumann import gradient_error, neumann_error, neumann_sum
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .readings import COMPRESSION, Compression, Sparsity, reducers
-from .sparse_coding import fista, ista, ista_step, lasso
+from .sparse_coding import fista, fista_steps, from_tokens, ista, ista_step, largest_step, lasso, overcomplete_code
+from .tssa import (
+    causal_memberships,
+    causal_shrinkage,
+    membership_rate,
+    memberships,
+    shrinkage,
+    tssa_gradient,
+    tssa_step,
+    variational_rate,
+)
 from .unrolled import ANSWER, compress, forms, guaranteed, predict_and_measure, sparse_code
 
 THEORY = Theory(
@@ -48,34 +76,64 @@ THEORY = Theory(
 
 __all__ = [
     "THEORY",
+    "CausalExactAttention",
+    "CausalPaperAttention",
+    "CausalReleasedAttention",
+    "CausalTokenStatisticsAttention",
     "Compression",
     "ExactAttention",
+    "Fista",
     "Ista",
     "Layer",
+    "OvercompleteIsta",
     "PaperAttention",
     "ReleasedAttention",
     "Sparsity",
+    "TokenStatisticsAttention",
     "Unrolled",
+    "added_rates",
+    "causal_exact_step",
+    "causal_memberships",
+    "causal_paper_step",
+    "causal_rate_gradient",
+    "causal_released_step",
+    "causal_shrinkage",
     "compress",
+    "denoise",
     "exact_step",
     "fista",
+    "fista_steps",
     "fit_subspaces",
     "forms",
+    "from_tokens",
+    "gradient_error",
     "guaranteed",
     "incoherence",
     "incompleteness",
     "ista",
     "ista_step",
+    "largest_step",
     "lasso",
     "lipschitz",
+    "log_density",
+    "membership_rate",
+    "memberships",
     "mssa",
+    "neumann_error",
+    "neumann_sum",
     "nonzeros",
+    "orthogonal",
+    "overcomplete_code",
     "paper_step",
     "predict_and_measure",
     "random_subspaces",
     "rate_gradient",
     "reducers",
     "released_step",
+    "shrinkage",
     "sparse_code",
     "sparse_rate_objective",
+    "tssa_gradient",
+    "tssa_step",
+    "variational_rate",
 ]

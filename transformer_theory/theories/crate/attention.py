@@ -1,5 +1,7 @@
 r"""Multi-head subspace self-attention: the compression half of a CRATE layer, in three forms.
 
+A fourth, linear in tokens, is :mod:`.tssa`; causal forms are in :mod:`.causal`.
+
 Tokens are rows, Z is n x d; U_k is d x p, W_k = Z U_k the tokens' coordinates in subspace k, and beta = p / (n eps^2). Compression lowers
 
     R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T).
@@ -25,7 +27,9 @@ Source: :cite:t:`yu2023white`. Notation: docs/notation.md.
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
+
+from ...tied_attention import tied_attention
+from .checks import positive, same_kind
 
 Tokens = Float[Tensor, "*batch n d"]
 Bases = Float[Tensor, "K d p"]
@@ -35,10 +39,9 @@ def expansion(bases: Bases, *, n: int, eps: float) -> float:
     r"""The factor :math:`\beta = p / (n \varepsilon^2)` of n tokens in subspaces of dimension p (no unit; ``eps`` is squared here).
 
     Raises:
-        ValueError: ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+        ValueError: ``eps`` is not positive and finite. Source: :cite:t:`yu2023white`.
     """
-    if not eps > 0:
-        raise ValueError(f"eps must be positive, got {eps}; it is the distortion, squared inside")
+    positive(eps=eps)
     return bases.shape[-1] / (n * eps**2)
 
 
@@ -46,19 +49,20 @@ def coordinates(tokens: Tokens, bases: Bases) -> Float[Tensor, "*batch K n p"]:
     r"""W_k = Z U_k for every subspace: the tokens' coordinates, what a head reads. Source: :cite:t:`yu2023white`.
 
     Raises:
-        ValueError: tokens and bases differ in dimension d.
+        ValueError: tokens and bases differ in dimension d or in dtype, or are float16 on a CPU.
     """
+    same_kind(tokens=tokens, bases=bases)
     if tokens.shape[-1] != bases.shape[-2]:
         raise ValueError(f"tokens [..., n, d] and bases [K, d, p] must share d, got {list(tokens.shape)} and {list(bases.shape)}")
     return tokens.unsqueeze(-3) @ bases
 
 
-def subspace_attention(coords: Float[Tensor, "*batch K n p"], *, scale: float) -> Float[Tensor, "*batch K n p"]:
+def subspace_attention(coords: Float[Tensor, "*batch K n p"], *, scale: float, is_causal: bool = False) -> Float[Tensor, "*batch K n p"]:
     r"""SSA of every head: :math:`\mathrm{softmax}(\text{scale} \cdot W_k W_k^\top) W_k`, rows of the softmax sum to one.
 
-    Source: :cite:t:`yu2023white`.
+    With ``is_causal`` token i attends to tokens 1 ... i. Source: :cite:t:`yu2023white`.
     """
-    return functional.scaled_dot_product_attention(coords, coords, coords, scale=scale)
+    return tied_attention(coords, scale=scale, is_causal=is_causal)
 
 
 def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
@@ -72,7 +76,7 @@ def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tok
     Returns:
         [*batch, n, d].
     Raises:
-        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite. Source: :cite:t:`yu2023white`.
     """
     heads = subspace_attention(coordinates(tokens, bases), scale=scale)
     return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads @ bases.mT).sum(-3)
@@ -82,8 +86,9 @@ def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
     r"""The paper's compression, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, [*batch, n, d].
 
     Raises:
-        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+        ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite. Source: :cite:t:`yu2023white`.
     """
+    positive(kappa=kappa)
     share = kappa * expansion(bases, n=tokens.shape[-2], eps=eps)
     return (1 - share) * tokens + share * mssa(tokens, bases, eps=eps)
 
@@ -105,14 +110,32 @@ def released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], 
 def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
     r"""Gradient of R^c(Z; U_[K]) with respect to Z by one p x p Cholesky factor a head, [*batch, n, d]; exact, in nats per unit of Z.
 
+    Autocast does not reach it: what is read in bfloat16 is computed in float32.
+
     Raises:
-        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+        ValueError: shapes or dtypes do not fit, ``eps`` is not positive and finite, or tokens are so large that adding the identity is
+            lost to rounding. Source: :cite:t:`yu2023white`.
     """
-    coords = coordinates(tokens, bases)
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
-    inner = beta * coords.mT @ coords + torch.eye(bases.shape[-1], dtype=tokens.dtype, device=tokens.device)
-    solved = torch.cholesky_solve(coords.mT, torch.linalg.cholesky(inner)).mT  # W_k (I + beta W_k^T W_k)^-1
-    return beta * (solved @ bases.mT).sum(-3)
+    with torch.autocast(tokens.device.type, enabled=False):
+        coords = coordinates(tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens, bases)
+        inner = beta * coords.mT @ coords + torch.eye(bases.shape[-1], dtype=coords.dtype, device=coords.device)
+        solved = torch.cholesky_solve(coords.mT, factor(inner)).mT  # W_k (I + beta W_k^T W_k)^-1
+        return (beta * (solved @ bases.mT).sum(-3)).to(tokens.dtype)
+
+
+def factor(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
+    r"""Cholesky factor of I + beta W^T W. Source: textbook.
+
+    Raises:
+        ValueError: it is not positive definite in this precision, or not finite.
+    """
+    lower, failed = torch.linalg.cholesky_ex(inner)
+    if bool(failed.any()):
+        raise ValueError(
+            "I + beta W^T W must be finite and keep its identity, which rounding has lost; normalise the tokens or pass float64"
+        )
+    return lower
 
 
 def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
@@ -121,8 +144,9 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
     It lowers R^c for every :math:`0 < \kappa < 2 / L`, see :func:`lipschitz`.
 
     Raises:
-        ValueError: shapes do not fit or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+        ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite. Source: :cite:t:`yu2023white`.
     """
+    positive(kappa=kappa)
     return tokens - kappa * rate_gradient(tokens, bases, eps=eps)
 
 
@@ -134,7 +158,7 @@ def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     summing gives L. Hence a step of kappa lowers R^c by at least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
 
     Raises:
-        ValueError: ``eps`` is not positive. Source: :cite:t:`yu2023white` (objective); the constant is derived above.
+        ValueError: ``eps`` is not positive and finite. Source: :cite:t:`yu2023white` (objective); the constant is derived above.
     """
     whole = bases.transpose(0, 1).flatten(1)  # [U_1 ... U_K], d x Kp
     return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(whole, 2)) ** 2

@@ -10,9 +10,11 @@ One proximal gradient step from Z is ISTA,
 
 for eta <= 1/L with L = ||D||_2^2 it lowers F by at least L/2 ||Z+ - Z||^2 (at eta = 1/L). FISTA adds Nesterov's momentum:
 F - F* <= 2 L ||Z_0 - Z*||^2 / (k+1)^2 after k steps.
-CRATE's layer is one ISTA step from Z = Y with a square D: relu(Y + eta (Y - Y D^T) D - eta lambda).
+CRATE's layer is one ISTA step from Z = Y with a square D, :func:`from_tokens`; CRATE-alpha's two from zero with more atoms than
+dimensions, :func:`overcomplete_code`.
 
-Sources: :cite:t:`beck2009fast` (descent and rate), :cite:t:`yu2023white` (the layer). Notation: docs/notation.md.
+Sources: :cite:t:`beck2009fast` (descent and rate), :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers).
+Notation: docs/notation.md.
 """
 
 import torch
@@ -21,6 +23,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import NotConverged
+from .checks import positive, same_kind
+
+MANY = 4  # tokens a dimension from which one product with A is faster than two with D
+ROUNDING = 1e-6  # of 1/L, so that a step computed as 1/L elsewhere passes
 
 
 def lasso(
@@ -53,6 +59,32 @@ def ista_step(
     return functional.relu(code + eta * (tokens - code @ dictionary.mT) @ dictionary - eta * lam)
 
 
+def from_tokens(
+    tokens: Float[Tensor, "*batch n d"], dictionary: Float[Tensor, "d d"], *, eta: float, lam: float
+) -> Float[Tensor, "*batch n d"]:
+    r"""The sparsification of a CRATE layer, one ISTA step from Z = Y with a square dictionary: relu(Y + η (Y − Y Dᵀ) D − ηλ).
+
+    As Y − η (Y Dᵀ − Y) D is linear in Y, many tokens take one product with A = I + η Dᵀ (I − D), which is formed in the precision of D,
+    also under autocast; few tokens take two with D.
+
+    Args:
+        tokens: Y, the start and what is coded, [*batch, n, d].
+        dictionary: D, [d, d].
+        eta: step size.
+        lam: weight of the l1 norm.
+    Raises:
+        ValueError: shapes or dtypes do not fit. Source: :cite:t:`yu2023white`.
+    """
+    d = len(dictionary)
+    if tokens.numel() < MANY * d * d:
+        return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
+    _check(tokens, dictionary)
+    with torch.autocast(tokens.device.type, enabled=False):
+        eye = torch.eye(d, dtype=dictionary.dtype, device=dictionary.device)
+        A = torch.addmm(eye, dictionary.mT, eye - dictionary, alpha=eta)
+    return functional.linear(tokens, A, A.new_full((d,), -eta * lam)).relu_()
+
+
 def ista(
     tokens: Float[Tensor, "*batch n d"],
     dictionary: Float[Tensor, "d m"],
@@ -65,13 +97,52 @@ def ista(
     r"""``steps`` proximal gradient steps from ``start`` (zero if not given) with step size ``eta`` (1/L if not given).
 
     Raises:
-        ValueError: shapes do not fit. Source: :cite:t:`beck2009fast`.
+        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L, up to which the objective is sure to fall
+            (:func:`largest_step`). Source: :cite:t:`beck2009fast`.
     """
-    eta = 1 / curvature(dictionary) if eta is None else eta
+    eta = _check_step(eta, dictionary)
     code = _start(tokens, dictionary, start)
     for _ in range(steps):
         code = ista_step(code, tokens, dictionary, eta=eta, lam=lam)
     return code
+
+
+def fista_steps(
+    start: Float[Tensor, "*batch n m"],
+    tokens: Float[Tensor, "*batch n d"],
+    dictionary: Float[Tensor, "d m"],
+    *,
+    eta: float,
+    lam: float,
+    steps: int,
+) -> Float[Tensor, "*batch n m"]:
+    r"""A fixed number of FISTA steps from ``start``: ISTA steps from a point that runs ahead by Nesterov's momentum, no restarts.
+
+    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. Arguments as in :func:`ista_step`.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit. Source: :cite:t:`beck2009fast`.
+    """
+    code, point, momentum = start, start, 1.0
+    for _ in range(steps):
+        new = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
+        faster = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        point = new + (momentum - 1) / faster * (new - code)
+        code, momentum = new, faster
+    return code
+
+
+def overcomplete_code(
+    tokens: Float[Tensor, "*batch n d"], dictionary: Float[Tensor, "d m"], *, eta: float, lam: float
+) -> Float[Tensor, "*batch n m"]:
+    r"""Two ISTA steps from zero, the first without a product: Z₁ = relu(η Y D − ηλ), Z₂ = relu(Z₁ + η (Y − Z₁ Dᵀ) D − ηλ).
+
+    Raises:
+        ValueError: shapes or dtypes do not fit. Source: :cite:t:`yang2024scaling`.
+    """
+    _check(tokens, dictionary)
+    first = functional.relu(eta * (tokens @ dictionary) - eta * lam)
+    return ista_step(first, tokens, dictionary, eta=eta, lam=lam)
 
 
 def fista(
@@ -130,11 +201,33 @@ def curvature(dictionary: Float[Tensor, "d m"]) -> float:
     return L
 
 
+def largest_step(dictionary: Float[Tensor, "d m"]) -> float:
+    r"""1/L = 1/‖D‖₂², the longest step with which ISTA is sure to descend.
+
+    By singular values: power iteration meets the norm from below, so it would allow steps that are too long.
+
+    Raises:
+        ValueError: the dictionary is zero. Source: :cite:t:`beck2009fast`.
+    """
+    return 1 / curvature(dictionary)
+
+
+def _check_step(eta: float | None, dictionary: Tensor) -> float:
+    longest = largest_step(dictionary)
+    if eta is None:
+        return longest
+    positive(eta=eta)
+    if eta > longest * (1 + ROUNDING):
+        raise ValueError(f"eta must be at most 1/||D||^2 = {longest:.6g}, beyond which ISTA need not descend, got {eta}; leave it out")
+    return eta
+
+
 def _start(tokens: Tensor, dictionary: Tensor, start: Tensor | None) -> Tensor:
     _check(tokens, dictionary)
     return tokens.new_zeros(*tokens.shape[:-1], dictionary.shape[1]) if start is None else start
 
 
 def _check(tokens: Tensor, dictionary: Tensor) -> None:
+    same_kind(tokens=tokens, dictionary=dictionary)
     if tokens.shape[-1] != dictionary.shape[0]:
         raise ValueError(f"tokens [..., n, d] and dictionary [d, m] must share d, got {list(tokens.shape)} and {list(dictionary.shape)}")

@@ -6,7 +6,7 @@ from torch import Tensor
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ....metrics.coding import subspace_coding_rate
-from ..attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
+from ..attention import coordinates, expansion, lipschitz, paper_step, rate_gradient, released_step
 from .instance import ROUNDING, N, complete_instance
 
 
@@ -17,10 +17,11 @@ def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
     eps = 0.5
     L = lipschitz(bases, n=N, eps=eps)
     before = subspace_coding_rate(tokens, bases, eps=eps)
-    slope = rate_gradient(tokens, bases, eps=eps).square().sum()
+    gradient = rate_gradient(tokens, bases, eps=eps)
+    slope = gradient.square().sum()
     changes = {}
     for share in (0.1, 0.5, 1.0, 1.5, 1.9):
-        after = subspace_coding_rate(exact_step(tokens, bases, kappa=sign * share / L, eps=eps), bases, eps=eps)
+        after = subspace_coding_rate(tokens - sign * share / L * gradient, bases, eps=eps)
         changes[f"kappa L = {share}"] = float((after - before) / (share / L * (1 - share / 2) * slope))
     return Evidence(max(changes.values()), -1 + ROUNDING, "<=", detail=changes)
 

@@ -1,8 +1,8 @@
-r"""The blocks of a CRATE layer as modules: three forms of compression and the sparsification.
+r"""Compression blocks: exact, paper, released, and token statistics.
 
 A compression block reads tokens [batch, n, d] and returns their *change*, so that every variant stands in the same place of a layer,
 ``Z + block(norm(Z))``; a variant is a block one passes, never a flag. With ``norm`` the identity these are the steps of
-:mod:`~transformer_theory.theories.crate.attention`. All blocks offer
+:mod:`~transformer_theory.theories.crate.attention` and :mod:`~transformer_theory.theories.crate.tssa`. All blocks offer
 
 * ``subspaces()``: U_k, [K, d, p];
 * ``bilinear()`` (those with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
@@ -17,36 +17,53 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .attention import expansion, rate_gradient, subspace_attention
+from ..attention import expansion, rate_gradient, subspace_attention
+from ..checks import positive
+from ..tssa import memberships, shrinkage
 
 Batch = Float[Tensor, "batch n d"]
 
 
-class _Subspaces(nn.Module):
-    """What the three compression blocks share: the bases U_[K] and how tokens are split into heads."""
+class Subspaces(nn.Module):
+    r"""What the compression blocks share: the bases U_[K] and how tokens are split into heads.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+    Raises:
+        ValueError: a size is below 1. Source: :cite:t:`yu2023white`.
+    """
+
+    is_causal = False  # the variants of :mod:`.causal` look at the past alone
 
     def __init__(self, dim: int, *, heads: int, head_dim: int):
         super().__init__()
+        if min(dim, heads, head_dim) < 1:
+            raise ValueError(f"dim, heads and head_dim must be at least 1, got {dim}, {heads} and {head_dim}")
         self.heads, self.head_dim = heads, head_dim
         self.qkv = nn.Linear(dim, heads * head_dim, bias=False)
 
     def subspaces(self) -> Float[Tensor, "K d p"]:
-        """U_k as columns, [K, d, p], as they are (networks do not keep them orthonormal)."""
+        """U_k as columns, [K, d, p], as they are (networks do not keep them orthonormal; :func:`.orthogonal` does)."""
         return self.qkv.weight.unflatten(0, (self.heads, self.head_dim)).mT
+
+    def coordinates(self, tokens: Batch, weight: Float[Tensor, "inner d"]) -> Float[Tensor, "batch K n p"]:
+        """W_k = Z U_k of every head."""
+        return functional.linear(tokens, weight).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
         """[SSA_1 ... SSA_K], the heads side by side."""
-        coords = self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        return subspace_attention(coords, scale=scale).transpose(1, 2).flatten(-2)
+        coords = self.coordinates(tokens, self.qkv.weight)
+        return subspace_attention(coords, scale=scale, is_causal=self.is_causal).transpose(1, 2).flatten(-2)
 
 
-class ReleasedAttention(_Subspaces):
+class ReleasedAttention(Subspaces):
     r"""The change of the released code: :math:`[SSA_1 \ldots SSA_K] V + b`, scores over sqrt(p), a free output matrix V (``to_out``).
 
     Args:
         dim, heads, head_dim: d, K, p.
         dropout: of the output.
-    Source: :cite:t:`yu2023white`, released code.
+    Raises:
+        ValueError: a size is below 1. Source: :cite:t:`yu2023white`, released code.
     """
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, dropout: float = 0.0):
@@ -62,23 +79,29 @@ class ReleasedAttention(_Subspaces):
         return U @ U.mT * self.head_dim**-0.5
 
 
-class PaperAttention(_Subspaces):
+class PaperAttention(Subspaces):
     r"""The change of the paper's step: :math:`\kappa\beta\,(\mathrm{MSSA}(Z) - Z)`, output tied to U, :math:`\beta = p/(n\varepsilon^2)`.
 
     Args:
         dim, heads, head_dim: d, K, p.
         kappa: step size; kappa * beta should stay below 1, else the shrink changes sign.
         eps: distortion (squared inside); beta should stay below 1 too, else attention grows faster than the shrink takes away.
-    Source: :cite:t:`yu2023white`.
+    Raises:
+        ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1. Source: :cite:t:`yu2023white`.
     """
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 1.0, eps: float = 1.5):
+        positive(kappa=kappa, eps=eps)
         super().__init__(dim, heads=heads, head_dim=head_dim)
         self.kappa, self.eps = kappa, eps
 
     def forward(self, tokens: Batch) -> Batch:
-        beta = expansion(self.subspaces(), n=tokens.shape[-2], eps=self.eps)
+        beta = expansion(self.subspaces(), n=self.counted(tokens), eps=self.eps)
         return self.kappa * beta * (beta * self.attend(tokens, scale=1.0) @ self.qkv.weight - tokens)
+
+    def counted(self, tokens: Batch) -> int:
+        """The number of tokens in beta."""
+        return tokens.shape[-2]
 
     def bilinear(self) -> Float[Tensor, "K d d"]:
         """U_k U_k^T, [K, d, d]."""
@@ -86,17 +109,19 @@ class PaperAttention(_Subspaces):
         return U @ U.mT
 
 
-class ExactAttention(_Subspaces):
+class ExactAttention(Subspaces):
     r"""The change of an exact gradient step: :math:`-\kappa \nabla R^c(Z; U_{[K]})`; p x p, no attention map.
 
     Args:
         dim, heads, head_dim: d, K, p.
         kappa: step size.
         eps: distortion (squared inside).
-    Source: :cite:t:`yu2023white`.
+    Raises:
+        ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1. Source: :cite:t:`yu2023white`.
     """
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 0.5, eps: float = 1.0):
+        positive(kappa=kappa, eps=eps)
         super().__init__(dim, heads=heads, head_dim=head_dim)
         self.kappa, self.eps = kappa, eps
 
@@ -104,49 +129,30 @@ class ExactAttention(_Subspaces):
         return -self.kappa * rate_gradient(tokens, self.subspaces(), eps=self.eps)
 
 
-class Ista(nn.Module):
-    r"""One ISTA step from Z = Y: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`; it overwrites the tokens (no skip).
+class TokenStatisticsAttention(Subspaces):
+    r"""The change of a step down the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`: linear in tokens, no attention map.
+
+    The step is given as its share kappa beta, whatever the number of tokens: the bound falls for ``step`` below
+    :math:`2 / \|\sum_k U_k U_k^\top\|_2`, which is 2 for orthogonal subspaces. The temperatures tau_k are learned.
 
     Args:
-        dim: d; the dictionary ``weight`` is d x d.
-        eta: step size; descent needs eta <= 1 / ||D||_2^2, which training does not enforce.
-        lam: weight of the l1 norm.
-    Source: :cite:t:`yu2023white`.
+        dim, heads, head_dim: d, K, p.
+        step: kappa beta.
+        eps: distortion (squared inside).
+    Raises:
+        ValueError: ``step`` or ``eps`` is not positive and finite, or a size is below 1. Source: :cite:t:`wu2024token`.
     """
 
-    def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1):
-        super().__init__()
-        self.eta, self.lam = eta, lam
-        self.weight = nn.Parameter(torch.empty(dim, dim))
-        nn.init.kaiming_uniform_(self.weight, a=0.0)
+    def __init__(self, dim: int, *, heads: int, head_dim: int, step: float = 1.0, eps: float = 4.0):
+        positive(step=step, eps=eps)
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.step, self.eps = step, eps
+        self.temperature = nn.Parameter(torch.ones(heads))
 
     def forward(self, tokens: Batch) -> Batch:
-        left = tokens - functional.linear(tokens, self.weight)
-        return functional.relu(tokens + self.eta * functional.linear(left, self.weight.t()) - self.eta * self.lam)
+        weight = self.qkv.weight
+        return -self.step * self.shrink(self.coordinates(tokens, weight)).transpose(1, 2).flatten(-2) @ weight
 
-
-class PreNorm(nn.Module):
-    """``fn(LayerNorm(tokens))``, with the names of the released networks."""
-
-    def __init__(self, dim: int, fn: nn.Module):
-        super().__init__()
-        self.norm = nn.LayerNorm(dim)
-        self.fn = fn
-
-    def forward(self, tokens: Batch) -> Batch:
-        return self.fn(self.norm(tokens))
-
-
-class Layer(nn.Sequential):
-    r"""A CRATE layer: compress, :math:`Z^{1/2} = Z + \mathrm{attention}(\mathrm{LN}\,Z)`, then sparsify without skip,
-    :math:`Z^+ = \mathrm{sparsify}(\mathrm{LN}\,Z^{1/2})`.
-
-    Its halves are children 0 and 1, so parameters are named ``0.norm.weight``, ``1.fn.weight``, ... as in the released networks.
-    Source: :cite:t:`yu2023white`.
-    """
-
-    def __init__(self, dim: int, *, attention: nn.Module, sparsify: nn.Module):
-        super().__init__(PreNorm(dim, attention), PreNorm(dim, sparsify))
-
-    def forward(self, input: Batch) -> Batch:
-        return self[1](input + self[0](input))
+    def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
+        """What is taken away in each channel."""
+        return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)

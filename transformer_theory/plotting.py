@@ -211,6 +211,15 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
     return image
 
 
+def caption(figure: "Figure", text: str) -> None:
+    """What lines, bands and marks mean, in small type below the panels; a legend of the whole figure then goes above them."""
+    import textwrap
+
+    size = 7.2
+    lines = textwrap.fill(text, int(figure.get_size_inches()[0] * 72 / (0.53 * size)), break_on_hyphens=False)
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=size, color=COLOURS["raw"], linespacing=1.25)
+
+
 def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.0) -> "Figure":
     """A small figure that says in words why there is nothing to draw."""
     import textwrap

@@ -37,13 +37,20 @@ def test_the_figure_shows_each_curve_and_the_known_numbers():
     experiment = GlobalConvergence(inputs=(5, 6), tokens=(5,), dims=(2, 5), trials=100, steps=1000)
     result = experiment.run()
     left, right = experiment.draw(result).axes
-    assert left.get_legend_handles_labels()[1] == ["n = 5", "n = 6", "independent run"]
-    assert right.get_legend_handles_labels()[1] == ["T = 5", "independent run"]
+    assert left.get_legend_handles_labels()[1] == ["n = 5", "n = 6", "recomputed independently"]
+    assert right.get_legend_handles_labels()[1] == ["T = 5", "recomputed independently"]
     assert sum("predicted" in row for row in result.table) == 2
     assert all(row["predicted"] == row["value"] for row in result.table if "predicted" in row)
+    assert {row["basis"] for row in result.table if "predicted" in row} == {"recomputed"}
     a = result.arrays
     assert (a["attention_svm/low"] <= a["attention_svm/share"]).all()
     assert (a["attention_svm/share"] <= a["attention_svm/high"]).all()
+
+
+@pytest.mark.parametrize("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
+def test_other_settings_stand_beside_no_known_number(changed):
+    result = GlobalConvergence(inputs=(5,), tokens=(5,), dims=(2,), **changed).run()
+    assert not any("predicted" in row for row in result.table)
 
 
 @pytest.mark.parametrize(("inputs", "tokens", "dim"), [(2, 5, 3), (6, 4, 3)])

@@ -69,12 +69,25 @@ def test_a_stored_curve_is_that_of_a_single_run(result):
 def test_the_figure_marks_the_published_numbers(result):
     attention, whole, factors = LocalConvergence().draw(result).axes
     crosses = []
-    for line in (line for ax in (attention, whole, factors) for line in ax.lines if line.get_marker() == "x"):
+    for line in (line for ax in (attention, whole, factors) for line in ax.lines if line.get_marker() in ("x", "+")):
         crosses += list(zip(np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()))
-    assert sorted(crosses) == sorted((step, number) for (_, _, step), number in PUBLISHED.items())
-    assert "released code" in factors.get_legend_handles_labels()[1]
+    assert sorted(crosses) == sorted((step, number) for (_, _, step), (number, _) in PUBLISHED.items())
+    assert "read off the paper's figure" in whole.get_legend_handles_labels()[1]
+    assert "recomputed independently" in factors.get_legend_handles_labels()[1]
+    assert {(row["quantity"], row["step"]) for row in result.table if row.get("basis") == "recomputed"} == {
+        ("cosine to the nuclear solution, descent on K and Q", 2000)
+    }
 
 
-def test_other_settings_are_not_held_against_the_paper():
-    result = LocalConvergence(trials=3, steps=100, dim=8).run()
+@pytest.mark.parametrize("changed", [{"dim": 8}, {"trials": 3}, {"rate": 0.05}])
+def test_other_settings_are_not_held_against_the_paper(changed):
+    experiment = LocalConvergence(**{"trials": 100, "steps": 100} | changed)
+    result = experiment.run()
     assert not any("predicted" in row for row in result.table)
+    assert not any(line.get_marker() in ("x", "+") for ax in experiment.draw(result).axes for line in ax.lines)
+
+
+def test_attention_on_the_way_does_not_depend_on_the_end_but_cosines_do():
+    result = LocalConvergence(steps=1100).run()
+    beside = {(row["quantity"].split(",")[0], row["step"]) for row in result.table if "predicted" in row}
+    assert beside == {("largest attention weight", step) for step in (0, 90, 100, 200)}

@@ -66,9 +66,9 @@ def test_steps_are_spread_out_and_end_where_asked():
 
 def test_the_rows_say_what_was_measured(result):
     rows = {(row["quantity"], row.get("step")): row for row in result.table}
-    known = rows["1 - cosine to the max-margin solution", 1000]
-    assert known["predicted"] == KNOWN[1000]
-    assert 0 < known["value"] < 0.05
+    later = rows["1 - cosine to the max-margin solution", 1000]
+    assert "predicted" not in later  # of another number of problems
+    assert 0 < later["value"] < 0.05
     assert rows["slope of the logarithm of the direction error", 3000]["predicted"] == -1
     assert rows["1 - cosine at the end, by autograd", 1500]["value"] > 0
     assert all(math.isfinite(row["value"]) and row["note"] for row in result.table)
@@ -78,10 +78,12 @@ def test_the_rows_say_what_was_measured(result):
 def test_the_figure_shows_three_ways_and_the_known_numbers(result):
     left, right = LongRun.quick().draw(result).axes
     named = [text.get_text() for text in left.get_legend().get_texts()]
-    assert named == ["exact gradient", "by autograd", "by autograd, eps in the norm", "slope of $1/t^2$", "another program"]
+    assert named == ["exact gradient", "by autograd", "by autograd, eps in the norm", "slope of $1/t^2$"]
     assert len(right.get_lines()) == 4
-    other = LongRun(inputs=2, tokens=4, dim=6, trials=2, steps=60, naive_steps=20)
-    assert "another program" not in [text.get_text() for text in other.draw(other.run()).axes[0].get_legend().get_texts()]
+    usual = LongRun(steps=120, naive_steps=20)
+    found = usual.run()
+    assert {row["step"]: row["predicted"] for row in found.table if row.get("basis") == "recomputed"} == {s: KNOWN[s] for s in (30, 100)}
+    assert "recomputed independently" in [text.get_text() for text in usual.draw(found).axes[0].get_legend().get_texts()]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -67,9 +67,9 @@ def test_distances_fall_on_the_way(result):
 def test_the_figure_names_what_it_shows(result):
     figure = MultiToken().draw(result)
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
-        "1 - cosine of W to",
+        "1 − cosine of W to",
         "Share of trials accepted",
-        "1 - cosine to the prediction",
+        "1 − cosine to prediction",
     ]
 
 

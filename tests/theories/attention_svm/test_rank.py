@@ -10,8 +10,8 @@ from transformer_theory.errors import Infeasible
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.claims import rank as claims
 from transformer_theory.theories.attention_svm.claims.rank import CLAIMS
-from transformer_theory.theories.attention_svm.experiments import Rank, RankMap
-from transformer_theory.theories.attention_svm.experiments.rank import half_width, published_constraints, ranks
+from transformer_theory.theories.attention_svm.experiments import RankMap
+from transformer_theory.theories.attention_svm.experiments.rank import Rank, Ranks, half_width, published_constraints, ranks
 from transformer_theory.theories.attention_svm.experiments.rank_map import feasible_ranks
 
 
@@ -65,11 +65,25 @@ def test_the_figure_has_a_panel_a_size_and_gaps_where_nothing_is_feasible():
     assert np.isnan(a["attention_svm/nuclear"][:, 0]).all()
     assert (a["attention_svm/feasible"] == [[0, 1], [0, 1]]).all()
     assert (a["attention_svm/official_nuclear"][:, 0] == 1).all()
-    paper = [row for row in result.table if "predicted" in row]
-    assert {row["quantity"]: row["predicted"] for row in paper}["mean rank, nuclear, as published, n=15 T=5 d=10"] == 9.6
+    assert not any("predicted" in row for row in result.table)  # one seed, where the paper has 100
     first, second, legend = experiment.draw(result).axes[:3]
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("n = 5, T = 5", "n = 15, T = 5")
-    assert len(legend.get_legend().get_texts()) == 7
+    assert len(legend.get_legend().get_texts()) == 5
+
+
+def test_published_and_true_means_stand_beside_enough_problems_only():
+    found = Ranks(100, np.full(100, 10), np.full(100, 4), 0, np.full(10, 10), np.full(10, 9))
+
+    def beside(**settings):
+        rows = Rank(**settings)._rows(15, 5, 10, found)
+        return {row["quantity"].split(", n=")[0]: (row["predicted"], row["basis"]) for row in rows if "predicted" in row}
+
+    true = {"mean rank, frobenius, true": (10, "recomputed"), "mean rank, nuclear, true": (4.67, "recomputed")}
+    paper = {"mean rank, frobenius, as published": (10, "figure"), "mean rank, nuclear, as published": (9.6, "figure")}
+    assert beside() == true | paper
+    assert beside(feasible=50) == beside(most=300) == paper
+    assert beside(official=9) == true
+    assert beside(official=100) == true | paper
 
 
 def test_half_widths():
@@ -95,7 +109,7 @@ def test_the_map_writes_whole_numbers():
     experiment = RankMap(inputs=(10,), tokens=(3,), dims=(12,), trials=4)
     feasible, frobenius, _ = experiment.draw(experiment.run()).axes
     assert feasible.texts[0].get_text().startswith("1.00\n")
-    assert frobenius.texts[0].get_text() == "10.00\n±.00"
+    assert frobenius.texts[0].get_text() == "10.0\n±.00"
 
 
 def test_a_size_without_feasible_problems():

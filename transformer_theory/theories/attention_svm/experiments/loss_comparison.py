@@ -58,6 +58,7 @@ class LossComparison(Experiment):
 
     Both send p in the direction (1, 0); across it p has a limit that depends on the loss, known in closed form. The released run, which
     adds 1e-9 to the norm of the gradient, stops short of it for the logistic loss and C = 100, where the limit is -47.04.
+    Nothing is drawn at random.
     """
 
     steps: int = parameter(1000, at_least=1, says="steps of descent")
@@ -83,6 +84,7 @@ class LossComparison(Experiment):
                     quantity=f"second coordinate of p, loss {loss.name}, C = {C:g}",
                     value=value,
                     predicted=expected,
+                    basis="limit",
                     step=self.steps,
                     source=str(SOURCE),
                     note="the limit in closed form",
@@ -93,11 +95,12 @@ class LossComparison(Experiment):
                 quantity=f"second coordinate of p, loss {loss.name}, C = 100, eps = {EPS:.0e} as released",
                 value=float(released.W[-1, 1, 0]),
                 predicted=float(limits[-1]),
+                basis="limit",
                 step=self.steps,
                 source=str(SOURCE),
                 note="the released settings stop where the gradient falls below eps",
             )
-            arrays |= {f"path_{loss.name}": torch.stack(path), f"limit_{loss.name}": limits}
+            arrays |= {f"path_{loss.name}": torch.stack(path), f"limit_{loss.name}": limits, f"released_{loss.name}": released.W[:, 1, 0]}
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     def draw(self, result: Result) -> "Figure":

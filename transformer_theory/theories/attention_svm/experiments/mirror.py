@@ -90,6 +90,7 @@ class Mirror(RandomExperiment):
                     quantity=f"nearest norm q for descent with p = {p:g}",
                     value=best,
                     predicted=p,
+                    basis="limit",
                     step=steps,
                     source=str(SOURCE),
                     note="smallest Bregman divergence, mean over trials",

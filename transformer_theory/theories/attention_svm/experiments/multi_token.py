@@ -141,7 +141,8 @@ class MultiToken(RandomExperiment):
         yield Row(theory=NAME, quantity=f"share of trials accepted, d={d}", value=accepted / tried, source=str(SOURCE), note=note)
         if not accepted:
             return
-        published = PUBLISHED.get(d) if (self.inputs, self.tokens, self.steps, self.rate) == (3, 4, 2000, 0.1) else None
+        same = self.at_defaults("inputs", "tokens", "trials", "steps", "rate", "eps")
+        published = PUBLISHED.get(d) if same else None
         for target, (name, words) in enumerate(TARGETS.items()):
             values = joined["apart"][:, -1, target]
             error = values.std() / max(accepted - 1, 1) ** 0.5
@@ -154,7 +155,7 @@ class MultiToken(RandomExperiment):
                 note=f"{words}: mean over {accepted} accepted trials, standard error {error:.4f}",
             )
             if published is not None:
-                row["predicted"] = published[target]
+                row["predicted"], row["basis"] = published[target], "figure"
             yield row
         pushed, ends = joined["pushed"], joined["apart"][:, -1, 0]
         for name, value, note in (

@@ -124,8 +124,10 @@ class ProbabilityMap(RandomExperiment):
                     source=str(SOURCE),
                     note=f"95 % interval {low[at]:.3f} to {high[at]:.3f}, {trials[at]} problems{limit}",
                 )
-                if name == "locally_optimal" or (name == "feasible" and d >= max(T - 1, n)):
-                    row["predicted"] = 1.0
+                if name == "locally_optimal":
+                    row["predicted"], row["basis"] = 1.0, "limit"
+                elif name == "feasible" and d >= max(T - 1, n):
+                    row["predicted"], row["basis"] = 1.0, "theory"
                 yield row
             ends = {name: share, f"{name}_low": low, f"{name}_high": high}
             yield Arrays({f"{NAME}/{key}": value.reshape(shape) for key, value in ends.items()})

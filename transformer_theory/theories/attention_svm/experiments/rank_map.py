@@ -71,7 +71,7 @@ class RankMap(RandomExperiment):
             note = f"95 % interval {low[at]:.4f} to {high[at]:.4f}, {self.trials} problems"
             row = Row(theory=NAME, quantity=f"feasible share, {size}", value=share, source=str(SOURCE), note=note)
             if d >= max(T - 1, n):
-                row["predicted"] = 1.0
+                row["predicted"], row["basis"] = 1.0, "theory"
             yield row
             for norm, ranks in zip(("frobenius", "nuclear"), both):
                 note = "no feasible problem"

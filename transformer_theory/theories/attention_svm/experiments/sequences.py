@@ -80,7 +80,7 @@ class Sequences(RandomExperiment):
                 note=f"median over the {len(end)} of {self.trials} trials that are feasible, smallest {float(end.min()):.5f}",
             )
             if target == OWN:
-                row["predicted"] = 1.0
+                row["predicted"], row["basis"] = 1.0, "limit"
             yield row
         hit: Tensor = (instance.selected(states[-1].W) == instance.optimal()).all(-1)
         yield Row(

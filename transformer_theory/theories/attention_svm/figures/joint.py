@@ -1,49 +1,48 @@
 """The figure of joint training."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, style
+from ....plotting import COLOURS, axes, caption, style
+from .marks import known, mark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PROMPT, HEAD, GREY = COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 1.5))
+CURVES = {
+    "attention": ("attention on the selected token, tight", PROMPT, "attention"),
+    "probability": ("probability of the right label, tight", HEAD, "right label"),
+}
 
 
-def joint(result: Result, attention: Mapping[int, float], probability: Mapping[int, float]) -> "Figure":
+def joint(result: Result) -> "Figure":
     """Paths of p and v when all inputs are support vectors of the head and when one is not, over the directions that the theory says; and
-    for the first, attention and label probability over the steps, with the published numbers as crosses."""
+    for the first, attention and label probability over the steps, with the numbers known before as crosses."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
+    beside = known(result)
     with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.6, height=3.0)
-        for ax, case, title in ((left, "tight", "All inputs support the head"), (middle, "not_tight", "One input does not")):
+        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
+        for ax, case, title in ((left, "tight", "Tight: all support v"), (middle, "not_tight", "Not tight: one does not")):
             _plane(ax, a, case)
             ax.set(title=title, xlabel="first coordinate")
         left.set(ylabel="second coordinate")
-        figure.legend(*middle.get_legend_handles_labels(), loc="outside lower left", ncols=5, handlelength=2.0)
+        figure.legend(*middle.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.0)
         early = a["steps"] <= 100
-        for name, known, tint, words in (
-            ("attention", attention, PROMPT, "attention"),
-            ("probability", probability, HEAD, "label probability"),
-        ):
-            curve = a[f"{name}_tight"]
-            right.plot(a["steps"][early], curve[early], color=tint, label=words)
-            steps = [step for step in known if step in a["steps"].tolist()]
-            right.plot(steps, [known[s] for s in steps], linestyle="", marker="x", color="black", markersize=4.5, zorder=5)
-            for step in steps:
-                ours = curve[a["steps"].tolist().index(step)]
-                if step in (10, 30):
-                    text, low = f"{known[step]:.3f}/{ours:.3f}", name == "attention"
-                    offset, side = ((5, -8), "left") if low else ((-3, 4), "right")
-                    right.annotate(text, (step, known[step]), textcoords="offset points", xytext=offset, ha=side, color=tint, fontsize=6.5)
-        right.plot([], [], linestyle="", marker="x", color="black", label="paper's run (paper/ours)")
-        right.set(title="Attention, labels (left case)", xlabel="step", ylim=(0.06, 1.04))
-        right.legend(loc="lower right", fontsize=6.8, borderaxespad=0.1, handlelength=1.4)
+        for name, (_, tint, words) in CURVES.items():
+            right.plot(a["steps"][early], a[f"{name}_tight"][early], color=tint, label=words)
+        shown = {quantity for quantity, _, _ in CURVES.values()}
+        mark(right, [(step, y, basis) for (what, step), (y, basis) in beside.items() if what in shown and step is not None])
+        right.set(title="Tight: probabilities", xlabel="step", ylim=(0, 1.04))
+        right.legend(loc="lower right", borderaxespad=0.1, handlelength=1.4)
+        caption(
+            figure,
+            "Left and middle: paths of the prompt p and the head v from the dots, and the directions that the theory says; stars are the "
+            "three selected tokens, the grey dot is the other token of every input. Right: means over the inputs.",
+        )
     return figure
 
 
@@ -64,4 +63,4 @@ def _plane(ax, a: dict[str, np.ndarray], case: str) -> None:
     for key in a[f"tokens_{case}"]:
         ax.scatter(*key, s=60, marker="*", color=COLOURS["joma"], edgecolors="black", linewidths=0.6, zorder=5)
     ax.scatter(0, 0, s=25, color=GREY, edgecolors="black", linewidths=0.6, zorder=5)
-    ax.set(xlim=(-1.6, 4.4), ylim=(-2.2, 3.8), aspect="equal")
+    ax.set(xlim=(-1.7, 4.4), ylim=(-2.4, 3.7), aspect="equal")

@@ -1,12 +1,12 @@
 """The local-convergence figure."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, style
+from ....plotting import COLOURS, axes, caption, style
+from .marks import known, mark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,20 +14,17 @@ if TYPE_CHECKING:
 BLUE, RED = COLOURS["attention_svm"], COLOURS["scan_snap"]
 NORMS = (("frobenius", BLUE), ("nuclear", RED))
 DASHED = (0, (4, 2))
-CROSS = {"marker": "x", "linestyle": "", "color": "black", "markersize": 5, "markeredgewidth": 1.3, "zorder": 5}
+WORDS = {"W": "descent on W", "KQ": "descent on K and Q"}
 
 
-def local_convergence(result: Result, published: Mapping[tuple[str, str, int], float]) -> "Figure":
-    """Largest attention weight, and cosines to both max-margin solutions, against the step; mean and standard deviation over trials.
-
-    Args:
-        published: the known number for (run, quantity, step), drawn as crosses.
-    """
+def local_convergence(result: Result) -> "Figure":
+    """Largest attention weight, and cosines to both max-margin solutions, against the step; mean and standard deviation over trials,
+    numbers known before as crosses."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    steps = a["steps"]
+    steps, beside = a["steps"], known(result)
     with style():
-        figure, (attention, whole, factors) = axes(1, 3, width=7.6, height=2.9)
-        for run, colour, label in (("W", BLUE, "$W$"), ("KQ", RED, "$(K, Q)$")):
+        figure, (attention, whole, factors) = axes(1, 3, width=7.0, height=3.1)
+        for run, colour, label in (("W", BLUE, "descent on $W$"), ("KQ", RED, "descent on $(K, Q)$")):
             _curve(attention, steps, a[f"{run}_attention"], colour, label)
         for ax, run in ((whole, "W"), (factors, "KQ")):
             for norm, colour in NORMS:
@@ -36,17 +33,21 @@ def local_convergence(result: Result, published: Mapping[tuple[str, str, int], f
         for norm, colour in NORMS:
             factors.plot(steps, _mean(a[f"KQ_free_{norm}"]), color=colour, linestyle=DASHED, linewidth=1.0)
         factors.plot([], [], color=COLOURS["network"], linestyle=DASHED, linewidth=1.0, label="without penalty")
-        panels = {"attention": attention, "W": whole, "KQ": factors}
-        for (run, kind, step), value in published.items():
-            if step <= steps[-1]:
-                panels.get(kind, panels[run]).plot(step, value, **CROSS)
-        for ax, words in ((attention, "paper"), (whole, "paper"), (factors, "released code")):
-            ax.plot([], [], label=words, **CROSS)
+        mark(attention, [(step or 0, y, basis) for (what, step), (y, basis) in beside.items() if what.startswith("largest attention")])
+        for ax, run in ((whole, "W"), (factors, "KQ")):
+            cosines = tuple(f"cosine to the {norm} solution, {WORDS[run]}" for norm, _ in NORMS)
+            mark(ax, [(step or 0, y, basis) for (what, step), (y, basis) in beside.items() if what in cosines])
         attention.set(title="Largest attention weight", xlabel="step", ylim=(0, 1.03), xlim=(0, min(400, steps[-1])))
-        whole.set_title("Cosine under descent on $W$")
-        factors.set_title("Cosine under descent on $(K, Q)$")
-        for ax in panels.values():
-            ax.legend(loc="lower right")
+        whole.set_title("Descent on $W$: cosine")
+        factors.set_title("Descent on $(K, Q)$: cosine")
+        for ax in (attention, whole, factors):
+            ax.legend(loc="lower right", handlelength=1.6, borderaxespad=0.2)
+        caption(
+            figure,
+            f"Lines: mean over {a['W_attention'].shape[0]} random problems; bands: one standard deviation to either side. Left: mean "
+            "over the inputs of the largest attention weight. Solutions are those of the tokens selected at the last step. The paper has "
+            "no panel for (K, Q): the cross is from the released code on six seeds.",
+        )
     return figure
 
 

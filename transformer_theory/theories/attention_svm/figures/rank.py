@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, style
+from ....plotting import COLOURS, axes, caption, style
+from .marks import known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,10 +18,10 @@ def rank(result: Result) -> "Figure":
     """Mean rank against dimension, a panel a pair (n, T): true ranks with their 95 % bands, the published recipe run again, the paper's
     numbers, and the largest rank that Pataki's bound allows in the nuclear norm."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    paper = {row["quantity"]: row["predicted"] for row in result.table if "predicted" in row and "as published" in row["quantity"]}
+    paper = {quantity: number for (quantity, _), (number, basis) in known(result).items() if basis == "figure"}
     count, columns = len(a["pairs"]) + 1, 3
     with style():
-        figure, panels = axes(-(-count // columns), columns, width=7.4, height=2.35 * -(-count // columns))
+        figure, panels = axes(-(-count // columns), columns, width=7.0, height=0.4 + 2.3 * -(-count // columns))
         place = np.arange(len(a["dims"]))
         for at, ((n, T), ax) in enumerate(zip(a["pairs"], panels)):
             for norm, words, tint in NORMS:
@@ -29,17 +30,27 @@ def rank(result: Result) -> "Figure":
                 ax.plot(place, centre, color=tint, marker="o", markersize=3, label=f"{words}, true")
                 again = a[f"official_{norm}"][at]
                 if np.isfinite(again).any():
-                    ax.plot(place, again, color=tint, linewidth=1.0, linestyle=(0, (3, 2)), label=f"{words}, published recipe, rerun")
+                    ax.plot(place, again, color=tint, linewidth=1.0, linestyle=(0, (3, 2)), label=f"{words}, their recipe again")
                 marks = [paper.get(f"mean rank, {norm}, as published, n={n} T={T} d={d}", np.nan) for d in a["dims"]]
-                ax.plot(place, marks, "x", color=tint, markersize=5, markeredgewidth=1.1, label=f"{words}, paper's figure")
+                if np.isfinite(marks).any():
+                    ax.plot(place, marks, "x", color=tint, markersize=5, markeredgewidth=1.2, label=f"{words}, paper's figure")
             bound = np.floor((np.sqrt(1 + 8 * n * (T - 1)) - 1) / 2)
-            ax.axhline(bound, color=COLOURS["null"], linewidth=1.0, linestyle=":", label="nuclear, largest possible (Pataki)")
+            ax.axhline(bound, color=COLOURS["null"], linewidth=1.0, linestyle=":", label="nuclear: Pataki's bound")
             ax.set(title=f"n = {n}, T = {T}", ylim=(0, max(n, bound) * 1.08))
             ax.set_xticks(place, [str(d) for d in a["dims"]])
+            ax.yaxis.get_major_locator().set_params(integer=True)
             ax.set_xlabel("dimension d")
             if at % columns == 0:
                 ax.set_ylabel("mean rank")
         for ax in panels[count - 1 :]:
             ax.axis("off")
-        panels[count - 1].legend(*panels[0].get_legend_handles_labels(), loc="center left", fontsize=7.5)
+        entries = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels())}
+        panels[count - 1].legend(entries.values(), entries.keys(), loc="center left")
+        p, crosses = result.params, "Crosses: read off the paper's figure, 100 seeds. " if paper else ""
+        caption(
+            figure,
+            f"True: mean over up to {p['feasible']} feasible problems among {p['most']} seeds, bands: 95 % interval of the mean; no mark "
+            f"where none is feasible. Their recipe again: the released notebook's, on {p['official']} seeds, infeasible problems counted "
+            f"as rank one. {crosses}Pataki's bound: rank r with r(r + 1)/2 at most the number of constraints.",
+        )
     return figure

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, style
+from ....plotting import COLOURS, axes, caption, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,15 +20,20 @@ def single_input(result: Result) -> "Figure":
     the distance of p from the direction of the p_mm of the token it selects."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
     with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.6, height=3.1)
+        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
         for ax, case in ((left, "global"), (middle, "local")):
             _plane(ax, a, case)
         for case, dashes in (("global", "-"), ("local", (0, (4, 2)))):
             _distances(right, a, case, dashes)
-        right.set(title="1 - cosine to $p_{mm}$", xlabel="step", xscale="log", yscale="log", ylim=(1e-6, 3))
+        right.set(title="1 − cosine to $p_{mm}$", xlabel="step", xscale="log", yscale="log", ylim=(1e-6, 3))
         _legend(figure)
-        left.set(title="Global: every start", ylabel="$p_2$")
-        middle.set(title="Local: two end elsewhere")
+        caption(
+            figure,
+            "Left and middle: paths of the prompt p from six starts (black dots); star: the best token, 0; orange: token 1; grey: token 2. "
+            "$p_{mm}$ is the max-margin prompt of the token. Right: each path, to $p_{mm}$ of the token that it ends at.",
+        )
+        left.set(title="Global case", ylabel="$p_2$")
+        middle.set(title="Local case")
     return figure
 
 
@@ -61,8 +66,8 @@ def _legend(figure) -> None:
     handles = [
         Line2D([], [], color=TINTS[0], label="ends at token 0 (star)"),
         Line2D([], [], color=TINTS[1], label="ends at token 1"),
-        Line2D([], [], color="black", linewidth=1.1, linestyle=(0, (4, 3)), label="left: $p_{mm}$"),
+        Line2D([], [], color="black", linewidth=1.1, linestyle=(0, (4, 3)), label="$p_{mm}$"),
         Line2D([], [], color=GREY, label="right: global"),
         Line2D([], [], color=GREY, linestyle=(0, (4, 2)), label="right: local"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, handlelength=2.2)
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=2.0, columnspacing=1.4)

@@ -118,7 +118,8 @@ class RateReduction:
         if layer in self.states:
             state = self.states[layer][0]
             within, *null = (float(each.class_coding_rate(eps=self.eps)) for each in self.states[layer])
-            return float(state.coding_rate(eps=self.eps)), within, sum(null) / SHUFFLES, state.counts.tolist(), state.moments.shape[-1]
+            sizes = state.counts.long().tolist()
+            return float(state.coding_rate(eps=self.eps)), within, sum(null) / SHUFFLES, sizes, state.moments.shape[-1]
         features, labels = self.kept[layer]
         sizes = torch.bincount(labels)
         generator = torch.Generator().manual_seed(self.seed)

@@ -1,0 +1,165 @@
+r"""The MCR² training loss: the rate reduction with its sign turned, and a backward pass in closed form.
+
+.. math::
+    \mathcal L(X) = R^c(X|\Pi) - \gamma_2 R_{\gamma_1}(X),
+    \quad R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1 \tfrac{d}{n\epsilon^2} X^\top X)
+
+With :math:`\gamma_1 = \gamma_2 = 1` it is -ΔR; the self-supervised runs use :math:`\gamma_1 = 20, \gamma_2 = 0.05`. ΔR is unbounded in the
+norm of the features, so the loss takes features of norm 1 and refuses others. The gradient comes with the value
+(:mod:`transformer_theory.metrics.coding.fused`); between the passes it is all that is kept, n d numbers, beside the features themselves.
+
+Source: :cite:t:`yu2020learning`. Notation: docs/notation.md.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ...metrics.coding import class_coding_rate, coding_rate
+from ...metrics.coding.checks import check_eps, check_features
+from ...metrics.coding.fused import rates_and_gradient
+from ...metrics.coding.memberships import Memberships, class_sizes, is_soft
+
+NORM_TOLERANCE = 1e-2  # features normalised in bfloat16 are within 4e-3
+
+
+@dataclass(frozen=True)
+class LossParts:
+    r"""The loss of a batch and what it is made of, nats a sample; only ``loss`` carries a gradient.
+
+    Attributes:
+        loss: :math:`R^c - \gamma_2 R_{\gamma_1}`.
+        reduction: ΔR = R - R^c, whatever the two weights are.
+        rate: R.
+        class_rate: R^c.
+        expansion: :math:`R_{\gamma_1}`.
+    """
+
+    loss: Float[Tensor, ""]
+    reduction: Float[Tensor, ""]
+    rate: Float[Tensor, ""]
+    class_rate: Float[Tensor, ""]
+    expansion: Float[Tensor, ""]
+
+
+class MaximalCodingRateReduction(nn.Module):
+    r"""Loss that draws each class together and spreads all of them: :math:`R^c - \gamma_2 R_{\gamma_1}` of features of norm 1.
+
+    ``loss = MaximalCodingRateReduction(); parts = loss(unit_norm(net(x)), labels); parts.loss.backward()``
+
+    Args:
+        eps: distortion, > 0, squared inside; the published runs have ε² = 1/2.
+        gamma1: > 0, inside the determinant of the expansion.
+        gamma2: > 0, weighs the expansion.
+    Raises:
+        ValueError: a parameter is not positive and finite.
+    Source: :cite:t:`yu2020learning`.
+    """
+
+    def __init__(self, *, eps: float = 0.5**0.5, gamma1: float = 1.0, gamma2: float = 1.0):
+        super().__init__()
+        check_eps(eps)
+        for name, value in (("gamma1", gamma1), ("gamma2", gamma2)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a positive number, got {value}")
+        self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
+
+    def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
+        """Loss of a batch. A class without samples adds nothing. Second derivatives exist. Autocast is switched off inside.
+
+        Args:
+            features: rows of norm 1, ``[n, d]``, float32 or float64.
+            labels: class of each, integers >= 0, ``[n]``; or memberships ``[n, k]``, rows summing to one, which get a gradient too.
+        Raises:
+            ValueError: a row is not of norm 1, features are not float32 or float64 or not finite, labels do not fit the features or are
+                no integers >= 0, or memberships do not sum to one.
+        """
+        check_features(features, self.eps)
+        class_sizes(features, labels)
+        norms = torch.linalg.vector_norm(features.detach(), dim=1)
+        if not bool(((norms - 1).abs() <= NORM_TOLERANCE).all()):
+            raise ValueError(
+                f"features must be finite rows of norm 1 (the rate reduction is unbounded in their norm), got norms from "
+                f"{float(norms.min()):.3g} to {float(norms.max()):.3g}; pass metrics.unit_norm(features), without rows of zeros"
+            )
+        if is_soft(labels):
+            loss, rate, class_rate, expansion = self._plain(features, labels)
+        else:
+            loss, rate, class_rate, expansion = _ClosedForm.apply(features, labels, self)  # pyright: ignore[reportGeneralTypeIssues]
+        return LossParts(loss, *(part.detach() for part in (rate - class_rate, rate, class_rate, expansion)))
+
+    def _plain(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Loss, R, R^c and the expansion by the differentiable rates."""
+        class_rate = class_coding_rate(features, labels, eps=self.eps)
+        expansion = coding_rate(features, eps=self.eps / self.gamma1**0.5)
+        rate = expansion if self.gamma1 == 1 else coding_rate(features, eps=self.eps)
+        return class_rate - self.gamma2 * expansion, rate, class_rate, expansion
+
+    def extra_repr(self) -> str:
+        """The parameters."""
+        return f"eps={self.eps:g}, gamma1={self.gamma1:g}, gamma2={self.gamma2:g}"
+
+
+class _ClosedForm(torch.autograd.Function):
+    """Value and gradient together; a backward pass that is itself differentiated goes through the plain rates."""
+
+    @staticmethod
+    def forward(ctx, features: Tensor, labels: Tensor, module: MaximalCodingRateReduction):
+        parts = rates_and_gradient(features, labels, eps=module.eps, gamma1=module.gamma1, gamma2=module.gamma2)
+        ctx.save_for_backward(features, labels, parts.gradient)
+        ctx.module = module
+        ctx.mark_non_differentiable(parts.rate, parts.class_rate, parts.expansion)
+        return parts.class_rate - module.gamma2 * parts.expansion, parts.rate, parts.class_rate, parts.expansion
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        features, labels, gradient = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return -grad * gradient, None, None
+        (direction,) = torch.autograd.grad(ctx.module._plain(features, labels)[0], features, create_graph=True)
+        return grad * direction, None, None
+
+
+def union_of_ranks(
+    features: Float[Tensor, "n d"], labels: Memberships, *, group: "torch.distributed.ProcessGroup | None" = None
+) -> tuple[Float[Tensor, "all d"], Int[Tensor, " all"] | Float[Tensor, "all k"]]:
+    """The batch of all ranks on each rank, so that the loss is that of the whole batch and not a mean over parts of it.
+
+    ``parts = loss(*union_of_ranks(features, labels))``. The gradient of a rank's own samples is multiplied by the number of ranks, which
+    ``DistributedDataParallel`` divides by when it averages: parameters get the gradient that one process with the whole batch would have.
+
+    Args:
+        features: this rank's, ``[n, d]``; n may differ between ranks.
+        labels: this rank's, ``[n]``, or memberships ``[n, k]`` (gathered without gradient).
+        group: of ``torch.distributed``; all ranks if not given.
+    Returns:
+        features and labels of all ranks in the order of ranks, ``[sum of n, d]``.
+    """
+    sizes = [torch.zeros(1, dtype=torch.int64, device=features.device) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(sizes, torch.tensor([len(features)], device=features.device), group=group)
+    counts = [int(size) for size in sizes]
+    everyone = _Gather.apply(features, counts, group)
+    return everyone, torch.cat(_gathered(labels.detach(), counts, group))  # pyright: ignore[reportReturnType]
+
+
+def _gathered(own: Tensor, counts: list[int], group) -> list[Tensor]:
+    padded = torch.cat([own, own.new_zeros(max(counts) - len(own), *own.shape[1:])])
+    parts = [torch.empty_like(padded) for _ in counts]
+    torch.distributed.all_gather(parts, padded, group=group)
+    return [part[:count] for part, count in zip(parts, counts)]
+
+
+class _Gather(torch.autograd.Function):
+    """Concatenation over ranks; backward takes the rank's own part, times the number of ranks."""
+
+    @staticmethod
+    def forward(ctx, own: Tensor, counts: list[int], group) -> Tensor:
+        rank = torch.distributed.get_rank(group)
+        ctx.part, ctx.ranks = slice(sum(counts[:rank]), sum(counts[: rank + 1])), len(counts)
+        return torch.cat(_gathered(own, counts, group))
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.ranks * grad[ctx.part], None, None

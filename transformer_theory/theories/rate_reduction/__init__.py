@@ -10,9 +10,23 @@ from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
 from .claims import CLAIMS
 from .experiments import EXPERIMENTS, Landscape, ReduNetGaussians
 from .figures import draw
+from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
 from .problem import Optimum, equal_moments, flat_reduction, gaussian_toy, maximise, optimum, orthogonal_classes
 from .reducers import RateReduction, reducers
-from .redunet import Layer, ReduNet, construct, layer, nearest_subspace
+from .redunet import (
+    Layer,
+    ReduNet,
+    ShiftInvariantReduNet,
+    TrainableReduNet,
+    construct,
+    construct_shift_invariant,
+    guaranteed_step,
+    layer,
+    lift,
+    nearest_subspace,
+    polar,
+    random_filters,
+)
 
 THEORY = Theory(
     name="rate_reduction",
@@ -42,20 +56,30 @@ __all__ = [
     "THEORY",
     "Landscape",
     "Layer",
+    "LossParts",
+    "MaximalCodingRateReduction",
     "Optimum",
     "RateReduction",
     "ReduNet",
     "ReduNetGaussians",
+    "ShiftInvariantReduNet",
+    "TrainableReduNet",
     "construct",
+    "construct_shift_invariant",
     "draw",
     "equal_moments",
     "flat_reduction",
     "gaussian_toy",
+    "guaranteed_step",
     "layer",
+    "lift",
     "maximise",
     "nearest_subspace",
     "optimum",
     "orthogonal_classes",
+    "polar",
     "predict_and_measure",
+    "random_filters",
     "reducers",
+    "union_of_ranks",
 ]

@@ -171,6 +171,11 @@ def _rates(features: Features, generator: Generator) -> Iterator[Row]:
 
 def _redunet(features: Features, generator: Generator) -> Iterator[Row | Arrays]:
     """ReduNet built from the training part, its rates per layer, and its effect on samples it has not seen."""
+    features = _with_direction(features)
+    if int(features.labels.max()) == 0:
+        reason = "ReduNet needs at least two classes with features other than zero"
+        yield Row(theory=NAME, quantity=LAYERS_RAISE, value=None, verdict=f"not applicable: {reason}", note=reason)
+        return
     test = _held_out(features.labels, generator)
     x, y = features.vectors[~test], features.labels[~test]
     layers = depth(len(x), int(y.max()) + 1, x.shape[1])
@@ -210,6 +215,12 @@ def _redunet(features: Features, generator: Generator) -> Iterator[Row | Arrays]
     )
     if bool(test.any()):
         yield from _unseen(features, test, net)
+
+
+def _with_direction(features: Features) -> Features:
+    """Without the features that are zero, which no step on the sphere can move; classes are renumbered without gaps."""
+    kept = features.vectors.any(1)
+    return Features(features.vectors[kept], features.labels[kept].unique(return_inverse=True)[1], features.words)
 
 
 def _share_rising(reductions: Tensor) -> float:

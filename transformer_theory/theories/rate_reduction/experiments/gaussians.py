@@ -1,4 +1,7 @@
-"""ReduNet on the Gaussian toy of its paper, in the plane and in space."""
+"""ReduNet on the Gaussian toy of its paper, in the plane and in space.
+
+Source: :cite:t:`chan2022redunet`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ class ReduNetGaussians(RandomExperiment):
     layers: int = parameter(2000, at_least=1, says="gradient steps")
     step: float = parameter(0.5, above=0, says="step size η")
     noise: float = parameter(0.1, at_least=0, says="standard deviation of the classes before they are projected to the sphere")
-    eps: float = parameter(0.1**0.5, above=0, says="distortion ε; squared inside")
+    eps: float = parameter(0.1**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
 
     name = "rate_reduction.redunet_gaussians"
     sources = (REDUNET,)

@@ -1,4 +1,7 @@
-"""Where ascents of the rate reduction end."""
+"""Where ascents of the rate reduction end.
+
+Source: :cite:t:`yu2020learning`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ class Landscape(RandomExperiment):
     """Where random starts end: every maximiser is orthogonal and flat, but only the best of them keeps all dimensions."""
 
     starts: int = parameter(100, at_least=1, says="ascents, of three classes of 20 samples with rank at most 4 in 12 dimensions")
-    eps: float = parameter(0.5**0.5, above=0, says="distortion ε; squared inside")
+    eps: float = parameter(0.5**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
 
     name = "rate_reduction.landscape"
     sources = (MCR2,)

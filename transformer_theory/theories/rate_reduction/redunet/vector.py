@@ -9,8 +9,7 @@ and a layer moves along it on the sphere: :math:`x^+ = (x + \eta(xE - \sum_j \ga
 :math:`C_j` compresses class j: it is near zero on the span of class j, so a small :math:`\|xC_j\|` says "class j". Training samples know
 their class; a new sample takes :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`.
 
-Source: :cite:t:`chan2022redunet`. That ΔR rises at every layer is a property of small steps (measured here for η <= 0.5), not a
-theorem for any η.
+Source: :cite:t:`chan2022redunet`. ΔR rises at every layer if η is small enough (:mod:`.step`), not for any η.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...metrics.coding import unit_norm
+from ....metrics.coding import unit_norm
+from .operators import check_samples, check_settings, class_sizes, operators
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,16 @@ class Layer:
 
     def gradient(self, features: Float[Tensor, "n d"], memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n d"]:
         """``x E - sum_j γ_j π_j x C_j``: with the training features and their one-hot labels, the gradient of ΔR."""
-        compressed = torch.einsum("nj,jnd->nd", memberships * self.shares, features @ self.compressions)
-        return features @ self.expansion - compressed
+        return self._moves(features, features @ self.compressions, memberships)
+
+    def _moves(self, features: Tensor, compressed: Tensor, memberships: Tensor) -> Tensor:
+        return features @ self.expansion - torch.einsum("nj,jnd->nd", memberships * self.shares, compressed)
+
+    def advance(self, features: Float[Tensor, "n d"], *, step: float, sharpness: float) -> Float[Tensor, "n d"]:
+        """New samples ``[n, d]`` of norm 1 after this layer, with estimated memberships."""
+        compressed = features @ self.compressions
+        guessed = torch.softmax(-sharpness * torch.linalg.vector_norm(compressed, dim=-1).mT, dim=-1)
+        return unit_norm(features + step * self._moves(features, compressed, guessed))
 
 
 def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float) -> Layer:
@@ -58,35 +66,19 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
         labels: ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
-        ValueError: a class has no sample, or eps is not positive.
+        ValueError: labels are no integers or leave out a class, or eps is not positive.
     Source: :cite:t:`chan2022redunet`.
     """
-    sizes = _sizes(labels, eps)
-    return _layer(features[torch.argsort(labels, stable=True)], sizes, eps)[0]
+    check_settings(layers=1, eps=eps, step=1.0, sharpness=1.0)
+    sizes = class_sizes(labels, len(features))
+    return _layer(features[torch.argsort(labels, stable=True)], sizes, sizes.tolist(), eps)[0]
 
 
-def _sizes(labels: Tensor, eps: float) -> list[int]:
-    if not 0 < eps < float("inf"):
-        raise ValueError(f"eps must be a positive distortion (it is squared inside), got {eps}")
-    sizes = torch.bincount(labels).tolist()
-    if not sizes or 0 in sizes:
-        raise ValueError(
-            f"labels must name each class 0..{max(len(sizes) - 1, 0)} at least once; relabel with labels.unique(return_inverse=True)[1]"
-        )
-    return sizes
-
-
-def _layer(rows: Tensor, sizes: list[int], eps: float) -> tuple[Layer, Tensor]:
-    """Layer, and (R, R^c) of the features it was built from, which come for free; rows are sorted by class."""
-    n, d = rows.shape
-    counts = torch.tensor([n, *sizes], dtype=rows.dtype, device=rows.device)
-    moments = torch.stack([own.mT @ own for own in (rows, *rows.split(sizes))])
-    scales = (d / (counts * eps**2))[:, None, None]
-    factors = torch.linalg.cholesky(torch.eye(d, dtype=rows.dtype, device=rows.device) + scales * moments)
-    rates = factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    operators = scales * torch.cholesky_inverse(factors)
-    shares = counts[1:] / n
-    return Layer(operators[0], operators[1:], shares), torch.stack([rates[0], shares @ rates[1:]])
+def _layer(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple[Layer, Tensor]:
+    """Layer, and (R, R^c) of the features it was built from; rows are sorted by class."""
+    made, rates = operators(torch.stack([own.mT @ own for own in rows.split(lengths)]), sizes, eps=eps)
+    shares = sizes.to(rows.dtype) / len(rows)
+    return Layer(made[0], made[1:], shares), torch.stack([rates[0], shares @ rates[1:]])
 
 
 @dataclass(frozen=True)
@@ -119,15 +111,24 @@ class ReduNet:
             features: ``[n, d]``; normalised first.
         Returns:
             ``[n, d]``, norms 1.
+        Raises:
+            ValueError: the width is not the network's, or a sample is zero or not finite.
         """
+        if features.ndim != 2 or features.shape[1] != self.features.shape[1]:
+            raise ValueError(f"features must have shape [n, {self.features.shape[1]}] as in training, got {list(features.shape)}")
+        check_samples(features)
         rows = unit_norm(features)
         for each in self.layers[:-1]:
-            rows = unit_norm(rows + self.step * each.gradient(rows, each.memberships(rows, sharpness=self.sharpness)))
+            rows = each.advance(rows, step=self.step, sharpness=self.sharpness)
         return rows
 
     def predict(self, transformed: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
         """Class of samples that went through :meth:`transform`: the smallest ``||x C_j||`` of the last layer."""
         return self.layers[-1].distances(transformed).argmin(-1)
+
+    def probabilities(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """The soft form of :meth:`predict`: ``softmax_j(-λ ||x C_j||)`` of the last layer."""
+        return self.layers[-1].memberships(transformed, sharpness=self.sharpness)
 
 
 def construct(
@@ -136,7 +137,7 @@ def construct(
     """Builds the network layer by layer from training samples; nothing is trained by back-propagation.
 
     Args:
-        features: ``[n, d]``, float64; normalised to the sphere first.
+        features: ``[n, d]``, float64 (or float32); normalised to the sphere first.
         labels: ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
@@ -145,47 +146,26 @@ def construct(
     Returns:
         :class:`ReduNet`.
     Raises:
-        ValueError: a class has no sample, eps or layers is not positive, or features and labels differ in length.
+        ValueError: a feature is zero or not finite, labels are no integers, leave out a class or differ in number from the features, layers
+            is below 1, or eps, step or sharpness is not positive.
     Source: :cite:t:`chan2022redunet`. Training samples use their labels.
     """
-    if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
-        raise ValueError(f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and {list(labels.shape)}")
-    if layers < 1:
-        raise ValueError(f"layers must be at least 1, got {layers}")
-    sizes = _sizes(labels, eps)
+    if features.ndim != 2 or 0 in features.shape:
+        raise ValueError(f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten what is wider")
+    check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)
+    sizes = class_sizes(labels, len(features))
+    check_samples(features)
+    lengths = sizes.tolist()
     order = torch.argsort(labels, stable=True)
     rows = unit_norm(features[order])
     built, rates = [], []
     for _ in range(layers):
-        now, rate = _layer(rows, sizes, eps)
+        now, rate = _layer(rows, sizes, lengths, eps)
         built.append(now)
         rates.append(rate)
-        own = torch.cat([x @ (s * C) for x, s, C in zip(rows.split(sizes), now.shares, now.compressions)])
-        rows = unit_norm(rows + step * (rows @ now.expansion - own))
-    last, rate = _layer(rows, sizes, eps)
+        moves = now.expansion - now.shares[:, None, None] * now.compressions  # x E - γ_j x C_j is one product
+        rows = unit_norm(rows + step * torch.cat([own @ move for own, move in zip(rows.split(lengths), moves)]))
+    last, rate = _layer(rows, sizes, lengths, eps)
     result = torch.empty_like(rows)
     result[order] = rows
     return ReduNet((*built, last), eps, step, sharpness, result, torch.stack([*rates, rate]))
-
-
-def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
-    """Class whose principal subspace (through the origin) holds most of a sample: the largest ``||x U_j||``.
-
-    Args:
-        train: ``[n, d]``.
-        labels: ``[n]``; classes without samples are never chosen.
-        test: ``[m, d]``.
-        rank: dimensions of each subspace, cut to what a class can span.
-    Returns:
-        ``[m]`` classes.
-    Raises:
-        ValueError: rank < 1.
-    Source: :cite:t:`yu2020learning` (evaluation).
-    """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
-    inside = test.new_full((int(labels.max()) + 1, len(test)), -1.0)
-    for j in labels.unique().tolist():
-        basis = torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank]
-        inside[j] = torch.linalg.vector_norm(test @ basis.mT, dim=-1)
-    return inside.argmax(0)

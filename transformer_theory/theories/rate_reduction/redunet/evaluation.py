@@ -1,0 +1,31 @@
+"""How features are judged by a classifier that learns next to nothing: the nearest of the classes' principal subspaces.
+
+Source: :cite:t:`yu2020learning`.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
+    """Class whose principal subspace (through the origin) holds most of a sample: the largest ``||x U_j||``.
+
+    Args:
+        train: ``[n, d]``.
+        labels: ``[n]``; classes without samples are never chosen.
+        test: ``[m, d]``.
+        rank: dimensions of each subspace, cut to what a class can span.
+    Returns:
+        ``[m]`` classes.
+    Raises:
+        ValueError: rank < 1.
+    Source: :cite:t:`yu2020learning` (evaluation).
+    """
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}")
+    inside = test.new_full((int(labels.max()) + 1, len(test)), -1.0)
+    for j in labels.unique().tolist():
+        basis = torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank]
+        inside[j] = torch.linalg.vector_norm(test @ basis.mT, dim=-1)
+    return inside.argmax(0)

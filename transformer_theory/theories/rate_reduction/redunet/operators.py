@@ -1,0 +1,90 @@
+r"""What the layers of both ReduNets are made of: the expansion operator E and the compression operators C_j of given second moments.
+
+.. math::
+    E = \alpha (I + \alpha S)^{-1}, \quad C_j = \alpha_j (I + \alpha_j S_j)^{-1}, \quad
+    \alpha = \frac{d}{n\epsilon^2}, \quad \alpha_j = \frac{d}{n_j\epsilon^2}, \quad S = \sum_j S_j .
+
+One Cholesky factor of each matrix gives the operator and, for nothing, the rate: half of :math:`\log\det(I + \alpha S)`.
+
+Source: :cite:t:`chan2022redunet`.
+"""
+
+import torch
+from jaxtyping import Float, Inexact, Int
+from torch import Tensor
+
+
+def operators(
+    moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
+) -> tuple[Inexact[Tensor, "k+1 *frequencies d d"], Float[Tensor, "k+1 *frequencies"]]:
+    r"""E and the C_j, with the rates of the features that they were made from.
+
+    Args:
+        moments: :math:`S_j = X_j^\top X_j` (real symmetric or Hermitian), ``[k, *frequencies, d, d]``.
+        sizes: n_j, each >= 1, ``[k]``.
+        eps: distortion; squared inside.
+    Returns:
+        E in front of the C_j ``[k + 1, *frequencies, d, d]``; R in front of the R_j, nats ``[k + 1, *frequencies]``.
+    """
+    d = moments.shape[-1]
+    counts = torch.cat([sizes.sum()[None], sizes]).to(moments.real.dtype)
+    scales = (d / (counts * eps**2)).view(-1, *[1] * (moments.ndim - 1))
+    together = torch.cat([moments.sum(0, keepdim=True), moments])
+    factors = torch.linalg.cholesky(torch.eye(d, dtype=moments.dtype, device=moments.device) + scales * together)
+    rates = factors.diagonal(dim1=-2, dim2=-1).real.log().sum(-1)
+    return scales * torch.cholesky_inverse(factors), rates
+
+
+def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
+    """Samples of each class ``[k]``.
+
+    Raises:
+        ValueError: labels are no integers, not one for each of ``count`` samples, negative, or leave out a class.
+    """
+    if labels.ndim != 1 or len(labels) != count:
+        raise ValueError(f"labels must be one a sample, [{count}], got {list(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integers, got {labels.dtype}; convert with .long()")
+    sizes = torch.bincount(labels) if count and int(labels.min()) >= 0 else torch.zeros(1, dtype=torch.int64)
+    if not bool(sizes.all()):
+        missing = "a negative label" if count and int(labels.min()) < 0 else f"no sample of class {int((sizes == 0).nonzero()[0, 0])}"
+        raise ValueError(
+            f"labels must name each class 0..{max(len(sizes) - 1, 0)} at least once, got {missing}; "
+            "relabel with labels.unique(return_inverse=True)[1]"
+        )
+    return sizes
+
+
+def check_samples(samples: Float[Tensor, "n *rest"]) -> None:
+    """Samples that can be normalised.
+
+    Raises:
+        ValueError: they are not float32 or float64, not finite, or one is zero, which has no direction.
+    """
+    if samples.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"features must be float32 or float64, got {samples.dtype}; convert with .double()")
+    if not bool(torch.isfinite(samples).all()):
+        raise ValueError(f"features must be finite, got {int((~torch.isfinite(samples)).sum())} NaN or infinite values; drop them")
+    zero = (samples == 0).flatten(1).all(1)
+    if bool(zero.any()):
+        raise ValueError(
+            f"features must have a direction, got {int(zero.sum())} of {len(zero)} that are zero, the first at "
+            f"{int(zero.nonzero()[0, 0])}; drop them"
+        )
+
+
+def check_settings(*, layers: int, eps: float, step: float, sharpness: float) -> None:
+    """L >= 1, and positive finite ε, η, λ.
+
+    Raises:
+        ValueError: one of them is not.
+    """
+    if layers < 1:
+        raise ValueError(f"layers must be at least 1, got {layers}")
+    for name, value, says in (
+        ("eps", eps, "distortion (it is squared inside)"),
+        ("step", step, "step size"),
+        ("sharpness", sharpness, "number"),
+    ):
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name} must be a positive finite {says}, got {value}")

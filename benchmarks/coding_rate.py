@@ -63,13 +63,15 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
     }
 
 
-def peak_memory(name: str, m: int, k: int) -> float:
+def peak_memory(name: str, m: int, k: int, *, subject: str = "coding_rate") -> float:
     """MiB by which the peak of a fresh process grows in one forward and backward pass (features and labels not counted)."""
-    command = [sys.executable, "-c", f"from benchmarks.coding_rate import grow; grow({name!r}, {m}, {k})"]
+    code = f"from benchmarks.coding_rate import grow; from benchmarks.{subject} import functions_of; grow(functions_of, {name!r}, {m}, {k})"
+    command = [sys.executable, "-c", code]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def grow(name: str, m: int, k: int) -> None:
+def grow(functions_of: Callable[[Tensor, Tensor, int], dict[str, Callable[[], Tensor]]], name: str, m: int, k: int) -> None:
+    """Prints what :func:`peak_memory` reads."""
     torch.set_num_threads(1)
     small, labels = instance(50, 2)
     forward_backward(functions_of(small, labels, 2)[name], small)  # loads the libraries

@@ -1,0 +1,73 @@
+"""The MCR² training loss, forward and backward: ours against the k x m x m membership matrices of the formula, and a loop over classes.
+
+At m = 1,000, k = 100 the matrices take 0.4 GB and the formula is timed whole; at m = 10,000, k = 10 they would take 4 GB, and the loop
+is the baseline. Times are medians over interleaved rounds on one thread, ratios medians of the rounds' ratios. Two numbers for memory:
+the tensors that autograd holds between the passes (sizes of the saved tensors, the features themselves left out), and the growth of a
+fresh process's peak resident size over both passes.
+"""
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.mcr2_loss import masked_loop, textbook
+from benchmarks.coding_rate import P, instance, interleaved, peak_memory, ratio, verdict
+from transformer_theory.theories.rate_reduction.loss import MaximalCodingRateReduction
+
+EPS = 0.5**0.5
+
+
+def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
+    loss = MaximalCodingRateReduction(eps=EPS)
+    return {
+        "ours": lambda: loss(features, labels).loss,
+        "loop": lambda: masked_loop(features, labels, k, EPS),
+        "formula": lambda: textbook(features, labels, k, EPS),
+    }
+
+
+def kept(function: Callable[[], Tensor], features: Tensor) -> float:
+    """MiB of distinct storage that autograd holds for the backward pass, without that of the features."""
+    held: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() != features.untyped_storage().data_ptr():
+            held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        value = function()
+        total = sum(held.values()) / 2**20
+    del value
+    return total
+
+
+def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
+    features, labels = instance(m, k)
+    functions = functions_of(features, labels, k)
+    functions = {name: function for name, function in functions.items() if name == "ours" or name in targets}
+    times = interleaved(functions, features, rounds)
+    print(f"MCR² loss, forward + backward, float32, p = {P}, m = {m}, k = {k}, {rounds} rounds")
+    for name, function in functions.items():
+        peak = peak_memory(name, m, k, subject="mcr2_loss")
+        line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  kept for backward {kept(function, features):7.2f} MiB"
+        line += f"  peak +{peak:.1f} MiB"
+        if name in targets:
+            factor = ratio(times, name)
+            line += f"   {factor:.1f}x slower; target >= {targets[name]:g}x ({verdict(factor >= targets[name])})"
+        print(line)
+    sizes = {"one gradient": m * P, "m p + k p² numbers": m * P + k * P**2, "the k m² matrices": k * m**2}
+    print("           computed: " + ", ".join(f"{name} {4 * count / 2**20:.2f} MiB" for name, count in sizes.items()))
+
+
+def main() -> None:
+    measure(1000, 100, {"loop": 10, "formula": 100}, rounds=5)
+    measure(10_000, 10, {"loop": 2}, rounds=9)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -15,7 +15,6 @@ Source: :cite:t:`yu2023white`.
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..attention import expansion, rate_gradient, subspace_attention
 from ..checks import positive
@@ -46,14 +45,14 @@ class Subspaces(nn.Module):
         """U_k as columns, [K, d, p], as they are (networks do not keep them orthonormal; :func:`.orthogonal` does)."""
         return self.qkv.weight.unflatten(0, (self.heads, self.head_dim)).mT
 
-    def coordinates(self, tokens: Batch, weight: Float[Tensor, "inner d"]) -> Float[Tensor, "batch K n p"]:
+    def coordinates(self, tokens: Batch) -> Float[Tensor, "batch K n p"]:
         """W_k = Z U_k of every head."""
-        return functional.linear(tokens, weight).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        return self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
         """[SSA_1 ... SSA_K], the heads side by side."""
-        coords = self.coordinates(tokens, self.qkv.weight)
-        return subspace_attention(coords, scale=scale, is_causal=self.is_causal).transpose(1, 2).flatten(-2)
+        heads = subspace_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
+        return heads.transpose(1, 2).flatten(-2)
 
 
 class ReleasedAttention(Subspaces):
@@ -150,8 +149,7 @@ class TokenStatisticsAttention(Subspaces):
         self.temperature = nn.Parameter(torch.ones(heads))
 
     def forward(self, tokens: Batch) -> Batch:
-        weight = self.qkv.weight
-        return -self.step * self.shrink(self.coordinates(tokens, weight)).transpose(1, 2).flatten(-2) @ weight
+        return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
 
     def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
         """What is taken away in each channel."""

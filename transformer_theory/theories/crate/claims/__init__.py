@@ -3,8 +3,15 @@
 Source: :cite:t:`yu2023white`.
 """
 
-from . import compression, sparse_coding
+from . import causal, compression, denoising, neumann, sparse_coding, token_statistics
 
-CLAIMS = (*compression.CLAIMS, *sparse_coding.CLAIMS)
+CLAIMS = (
+    *compression.CLAIMS,
+    *neumann.CLAIMS,
+    *denoising.CLAIMS,
+    *token_statistics.CLAIMS,
+    *causal.CLAIMS,
+    *sparse_coding.CLAIMS,
+)
 
 __all__ = ["CLAIMS"]

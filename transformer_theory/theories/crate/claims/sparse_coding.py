@@ -1,13 +1,15 @@
 """Sparsification: what the steps of ISTA do to the non-negative LASSO."""
 
 import torch
+from torch import Tensor
 
 from ....citations import Source
 from ....claims import Claim, Evidence
-from ..sparse_coding import curvature, ista_step, lasso
+from ..sparse_coding import curvature, fista, fista_steps, ista_step, lasso
 from .instance import ROUNDING, D, N
 
 LAM = 0.1
+COUNTS = (1, 2, 5, 10, 20, 40)  # steps after which the objective is read
 
 
 def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
@@ -24,6 +26,41 @@ def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
     return Evidence(worst, -1 + ROUNDING, "<=")
 
 
+def _overcomplete(generator: torch.Generator) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
+    """Tokens, twice as many atoms as dimensions, L, the optimal code (its conditions verified) and its objective."""
+    tokens = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    dictionary = torch.randn(D, 2 * D, generator=generator, dtype=torch.float64) / D**0.5
+    code = fista(tokens, dictionary, lam=LAM)
+    return tokens, dictionary, curvature(dictionary), code, lasso(code, tokens, dictionary, lam=LAM)
+
+
+def _rates(generator: torch.Generator, *, step: float) -> Evidence:
+    """The largest distance of the objective to its optimum over what theory allows, after each number of steps, ISTA and FISTA."""
+    tokens, dictionary, L, best, optimum = _overcomplete(generator)
+    start = torch.zeros_like(best)
+    distance = L * best.square().sum()
+    shares, code, done = {}, start, 0
+    for count in COUNTS:
+        for _ in range(count - done):
+            code = ista_step(code, tokens, dictionary, eta=step / L, lam=LAM)
+        done = count
+        fast = fista_steps(start, tokens, dictionary, eta=step / L, lam=LAM, steps=count)
+        for name, found, allowed in (("ISTA", code, distance / (2 * count)), ("FISTA", fast, 2 * distance / (count + 1) ** 2)):
+            shares[f"{name}, {count} steps"] = float((lasso(found, tokens, dictionary, lam=LAM) - optimum) / allowed)
+    return Evidence(max(shares.values()), 1 + ROUNDING, "<=", detail=shares)
+
+
+def _momentum(generator: torch.Generator, *, momentum: bool) -> Evidence:
+    """What is left to the optimum after the most steps, as a share of what ISTA leaves."""
+    tokens, dictionary, L, best, optimum = _overcomplete(generator)
+    slow = torch.zeros_like(best)
+    for _ in range(COUNTS[-1]):
+        slow = ista_step(slow, tokens, dictionary, eta=1 / L, lam=LAM)
+    fast = fista_steps(torch.zeros_like(best), tokens, dictionary, eta=1 / L, lam=LAM, steps=COUNTS[-1]) if momentum else slow
+    left = [float(lasso(code, tokens, dictionary, lam=LAM) - optimum) for code in (fast, slow)]
+    return Evidence(left[0] / left[1], 0.5, "<=", detail={"measured": left[0], "ISTA": left[1]})
+
+
 CLAIMS = (
     Claim(
         id="crate/ista-descent",
@@ -34,5 +71,24 @@ CLAIMS = (
         check=lambda generator: _ista_descent(generator, step=1.0),
         control=lambda generator: _ista_descent(generator, step=3.0),
         control_says=r"three times the step, $\eta = 3/L$",
+    ),
+    Claim(
+        id="crate/ista-fista-rates",
+        statement=r"From $Z_0$ with $\eta = 1/L$ the objective is at most $L \|Z_0 - Z^*\|_F^2 / (2k)$ above its optimum after $k$ steps "
+        r"of ISTA and at most $2 L \|Z_0 - Z^*\|_F^2 / (k+1)^2$ after $k$ of FISTA.",
+        source=Source("beck2009fast"),
+        assumptions=("any dictionary, here twice overcomplete; the optimum is one whose conditions are verified",),
+        check=lambda generator: _rates(generator, step=1.0),
+        control=lambda generator: _rates(generator, step=2.5),
+        control_says=r"two and a half times the step, $\eta = 2.5/L$",
+    ),
+    Claim(
+        id="crate/fista-faster",
+        statement=r"FISTA leaves at most half of the distance $F - F^*$ to the optimum that as many ISTA steps leave, here after $k = 40$.",
+        source=Source("beck2009fast"),
+        assumptions=("Gaussian tokens, a Gaussian dictionary twice overcomplete; an empirical statement",),
+        check=lambda generator: _momentum(generator, momentum=True),
+        control=lambda generator: _momentum(generator, momentum=False),
+        control_says="the momentum is left out",
     ),
 )

@@ -1,0 +1,199 @@
+"""A training step of CRATE: ours against the plain formulation (three equal matrices in attention, three products in ISTA).
+
+d = 192, 6 layers, 3 heads, 32 x 32 pixels in patches of 4 (65 tokens), batches of 128, forward + backward + fused AdamW, one thread.
+Parameters and function are the same, which is checked before anything is timed. The variants take turns in every round; times are
+processor times and ratios medians over the rounds. Memory is what autograd keeps for the backward pass, every storage once.
+
+``python -m benchmarks.crate_step FIGURE.svg`` also draws what a compression costs against the number of tokens.
+"""
+
+import argparse
+import copy
+import statistics
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.__main__ import header
+from benchmarks.baselines.crate import FusedAttention, SoftmaxAttention, ThreeProductIsta
+from transformer_theory.models import CRATE
+from transformer_theory.theories.crate import ExactAttention, ReleasedAttention, TokenStatisticsAttention
+
+SIZES = {"image_size": 32, "patch_size": 4, "num_classes": 10, "dim": 192, "depth": 6, "heads": 3}
+BATCH, ROUNDS = 128, 7
+TARGETS = {"fp32": 1.4, "bf16": 1.5, "bf16 against plain fp32": 4.0, "memory": 0.45}
+VARIANTS = {"ours": {}, "softmax": {"attention": SoftmaxAttention, "sparsify": ThreeProductIsta},
+            "SDPA": {"attention": FusedAttention, "sparsify": ThreeProductIsta}}  # fmt: skip
+TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 8192  # of the figure; tokens over a batch
+
+
+def models() -> dict[str, CRATE]:
+    """One CRATE in each formulation, with the same parameters."""
+    torch.manual_seed(0)
+    made = {name: CRATE.for_images(**SIZES, **blocks) for name, blocks in VARIANTS.items()}
+    for model in made.values():
+        model.load_state_dict(made["ours"].state_dict())
+    return made
+
+
+def disagreement(made: dict[str, CRATE]) -> float:
+    """Largest relative difference of logits and gradients between ours and the others, in float64."""
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(16, 3, 32, 32, generator=generator, dtype=torch.float64)
+    labels = torch.arange(16) % 10
+    found = {}
+    for name, model in made.items():
+        wide = copy.deepcopy(model).double()
+        logits = wide(images)
+        functional.cross_entropy(logits, labels).backward()
+        found[name] = [logits.detach(), *(p.grad for p in wide.parameters() if p.grad is not None)]
+    return max(float((a - b).norm() / b.norm()) for name in found for a, b in zip(found["ours"], found[name]))
+
+
+def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool) -> float:
+    """Processor seconds of one training step."""
+    started = time.process_time()
+    with torch.autocast("cpu", dtype=torch.bfloat16) if low else nullcontext():
+        loss = functional.cross_entropy(model(images).float(), labels)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    optimiser.step()
+    return time.process_time() - started
+
+
+def kept(model: nn.Module, images: Tensor, low: bool) -> float:
+    """MiB kept for the backward pass, parameters not counted."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    storages: dict[int, tuple[int, Tensor]] = {}
+
+    def pack(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage.nbytes(), saved
+        return saved
+
+    precision = torch.autocast("cpu", dtype=torch.bfloat16) if low else nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved), precision:
+        logits = model(images)  # noqa: F841 alive, so that no storage is used twice
+    return sum(size for size, _ in storages.values()) / 2**20
+
+
+def run(rounds: int = ROUNDS, batch: int = BATCH) -> dict[str, list[float]]:
+    """Seconds of a step by round: ``run()["ours, bf16"]``. The variants take turns."""
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator)
+    trained: dict[str, tuple[nn.Module, torch.optim.Optimizer, bool]] = {}
+    for low, precision in ((False, "fp32"), (True, "bf16")):
+        for name, model in models().items():
+            trained[f"{name}, {precision}"] = model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True), low
+    seconds: dict[str, list[float]] = {name: [] for name in trained}
+    for turn in range(-1, rounds):  # the first round warms up
+        for name, (model, optimiser, low) in trained.items():
+            took = step(model, optimiser, images, labels, low)
+            if turn >= 0:
+                seconds[name].append(took)
+    return seconds
+
+
+def ratio(seconds: dict[str, list[float]], ours: str, other: str) -> float:
+    """Median over the rounds of the other's time over ours."""
+    return statistics.median(b / a for a, b in zip(seconds[ours], seconds[other]))
+
+
+def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[float]]:
+    """Processor seconds a token of forward + backward of the compressions, by number of tokens; they take turns."""
+    torch.manual_seed(0)
+    sizes = {"heads": HEADS, "head_dim": DIM // HEADS}
+    blocks = {
+        "exact": ExactAttention(DIM, **sizes),
+        "softmax": ReleasedAttention(DIM, **sizes),
+        "token statistics": TokenStatisticsAttention(DIM, **sizes),
+    }
+    found: dict[str, list[float]] = {name: [] for name in blocks}
+    for n in tokens:
+        stream = functional.layer_norm(torch.randn(max(1, ENTRIES // n), n, DIM), (DIM,))
+        seconds: dict[str, list[float]] = {name: [] for name in blocks}
+        for turn in range(-1, rounds):
+            for name, block in blocks.items():
+                given = stream.clone().requires_grad_()
+                started = time.process_time()
+                block(given).sum().backward()
+                if turn >= 0:
+                    seconds[name].append((time.process_time() - started) / (stream.shape[0] * n))
+        for name in blocks:
+            found[name].append(statistics.median(seconds[name]))
+    return found
+
+
+def draw(found: dict[str, list[float]], caption: str):
+    """Milliseconds a sequence against its tokens, both on logarithmic axes, with the slope of proportional growth as a dotted line."""
+    from transformer_theory.plotting import COLOURS, axes, style
+
+    tints = dict(zip(found, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))
+    with style():
+        figure, (ax,) = axes(width=5.0)
+        for name, seconds in found.items():
+            ax.loglog(TOKENS, [1e3 * n * s for n, s in zip(TOKENS, seconds)], marker="o", markersize=3, color=tints[name], label=name)
+        first = 1e3 * TOKENS[0] * min(seconds[0] for seconds in found.values())
+        ax.plot(
+            (TOKENS[0], TOKENS[-1]),
+            (first, first * TOKENS[-1] / TOKENS[0]),
+            ":",
+            color=COLOURS["null"],
+            linewidth=0.9,
+            label="proportional",
+        )
+        ax.set_xticks(TOKENS, [str(n) for n in TOKENS])
+        ax.minorticks_off()
+        ax.set(xlabel="tokens of a sequence", ylabel="milliseconds, forward + backward")
+        ax.set_title("What a compression costs")
+        ax.legend(loc="upper left", fontsize=7)
+        figure.supxlabel(caption, fontsize=6.5, color=COLOURS["raw"])
+    return figure
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def main(path: Path | None = None) -> None:
+    """Prints times, ratios and memory; draws the costs if a path is given."""
+    made = models()
+    print(f"CRATE d = 192, 6 layers, 65 tokens, batch {BATCH}: largest difference in float64 {disagreement(made):.0e}")
+    seconds = run()
+    images = torch.randn(32, 3, 32, 32)
+    memory = {f"{name}, {word}": kept(model, images, word == "bf16") for name, model in made.items() for word in ("fp32", "bf16")}
+    for name, times in seconds.items():
+        print(f"  {name:14} {1e3 * statistics.median(times):7.0f} ms a step   {memory[name]:6.1f} MiB kept at batch 32")
+    for plain in ("softmax", "SDPA"):
+        rows = {
+            "fp32": ratio(seconds, "ours, fp32", f"{plain}, fp32"),
+            "bf16": ratio(seconds, "ours, bf16", f"{plain}, bf16"),
+            "bf16 against plain fp32": ratio(seconds, "ours, bf16", f"{plain}, fp32"),
+        }
+        share = memory["ours, bf16"] / memory[f"{plain}, fp32"]
+        told = [f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})" for name, value in rows.items()]
+        print(
+            f"  against {plain}: {', '.join(told)}, memory {share:.2f} (target {TARGETS['memory']}: {verdict(share <= TARGETS['memory'])})"
+        )
+    found = cost()
+    print("  forward + backward of one compression, microseconds a token at 64 ... 4096 tokens")
+    for name, times in found.items():
+        print(f"    {name:17}" + " ".join(f"{1e6 * s:7.1f}" for s in times))
+    if path is not None:
+        from transformer_theory.plotting import svg
+
+        caption = f"d = {DIM}, {HEADS} heads, float32 · processor time of one thread, medians\n{header().replace(chr(10), ' · ')}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(svg(draw(found, caption)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figure", type=Path, nargs="?", help="where to draw it")
+    torch.set_num_threads(1)
+    main(parser.parse_args().figure)

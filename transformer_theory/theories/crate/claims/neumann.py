@@ -1,0 +1,64 @@
+"""The Neumann series behind attention: how far it is from the inverse, and when it converges at all."""
+
+from itertools import pairwise
+
+import torch
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ....linalg import orthonormalise
+from ..neumann import neumann_error, neumann_sum
+from .instance import ROUNDING, N
+
+RADII, TERMS = (0.0017, 0.17, 0.9, 1.5, 16.5), (1, 2, 5)
+
+
+def _error(generator: torch.Generator, *, more: int) -> Evidence:
+    """The worst relative difference between the measured error of the series and its closed form."""
+    axes = orthonormalise(torch.randn(N, N, generator=generator, dtype=torch.float64))
+    spectrum = torch.rand(N, generator=generator, dtype=torch.float64)
+    detail = {}
+    for radius in RADII:
+        A = (radius * spectrum / spectrum.max() * axes) @ axes.mT
+        inverse = torch.linalg.inv(torch.eye(N, dtype=A.dtype) + A)
+        for terms in TERMS:
+            measured = float(torch.linalg.matrix_norm(inverse - neumann_sum(A, terms=terms + more), 2))
+            predicted = neumann_error(radius, terms=terms)
+            if predicted > 1e-8:  # below, the difference of the two matrices is rounding
+                detail[f"rho {radius}, {terms} terms"] = abs(measured / predicted - 1)
+    return Evidence(max(detail.values()), 1e-6, "<=", detail=detail)
+
+
+def _more_terms(generator: torch.Generator, *, radius: float) -> Evidence:
+    """The largest factor by which one more term changes the error."""
+    axes = orthonormalise(torch.randn(N, N, generator=generator, dtype=torch.float64))
+    spectrum = torch.rand(N, generator=generator, dtype=torch.float64)
+    A = (radius * spectrum / spectrum.max() * axes) @ axes.mT
+    inverse = torch.linalg.inv(torch.eye(N, dtype=A.dtype) + A)
+    errors = [float(torch.linalg.matrix_norm(inverse - neumann_sum(A, terms=terms), 2)) for terms in range(1, 7)]
+    factors = {f"{terms} to {terms + 1} terms": after / before for terms, (before, after) in enumerate(pairwise(errors), start=1)}
+    return Evidence(max(factors.values()), 1 - ROUNDING, "<=", detail=factors)
+
+
+CLAIMS = (
+    Claim(
+        id="crate/neumann-error",
+        statement=r"The first terms of the Neumann series, $\sum_{j \le M} (-A)^j$ in place of $(I + A)^{-1}$, "
+        r"$A = \beta W_k W_k^\top$, are off by exactly $\rho^{M+1} / (1 + \rho)$ in the spectral norm, $\rho$ the spectral radius of $A$.",
+        source=Source("yu2023white"),
+        assumptions=("A symmetric positive semidefinite",),
+        check=lambda generator: _error(generator, more=0),
+        control=lambda generator: _error(generator, more=1),
+        control_says="the series has one term more than the prediction counts",
+    ),
+    Claim(
+        id="crate/neumann-converges",
+        statement=r"One more term of the series brings it closer to the inverse if $\rho < 1$: attention in the papers' form approximates "
+        r"the gradient only there.",
+        source=Source("yu2023white"),
+        assumptions=(r"spectral radius of $\beta W_k W_k^\top$ below 1; here .9",),
+        check=lambda generator: _more_terms(generator, radius=0.9),
+        control=lambda generator: _more_terms(generator, radius=1.1),
+        control_says=r"the spectral radius is 1.1",
+    ),
+)

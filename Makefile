@@ -1,13 +1,15 @@
 # make demo: the main job.  make test: everything that is checked.  Both install what they need into .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
+ROOM ?= attention_svm
+WORKERS ?= 2
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench figures docs clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
 
 demo: .venv/.installed  ## four theories on the same real data; the page is runs/digits/report.html
 	@$(BIN)/transformer-theory compare --data digits --out runs/digits --overwrite
@@ -22,6 +24,11 @@ lint: .venv/.installed  ## style and types
 
 bench: .venv/.installed  ## speed and memory, ours against the textbook version
 	@$(BIN)/python -m benchmarks
+
+figures: .venv/.installed  ## all experiments of ROOM in WORKERS processes, stored in runs/figures, and their page in docs/theories
+	@names=$$($(BIN)/python -c "from transformer_theory.theories import theory; print(*(kind.name for kind in theory('$(ROOM)').experiments))"); \
+		for name in $$names; do $(BIN)/transformer-theory run $$name --workers $(WORKERS) --out runs/figures/$$name --overwrite; done
+	@$(BIN)/python docs/figure_table.py $(ROOM)
 
 docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

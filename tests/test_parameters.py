@@ -12,7 +12,6 @@ from transformer_theory.theories import THEORIES
 
 EXPERIMENTS = [kind for theory in THEORIES for kind in theory.experiments]
 every_experiment = pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)
-SVM = [kind for kind in EXPERIMENTS if kind.name.startswith("attention_svm.")]
 
 
 def beyond(field):
@@ -38,8 +37,8 @@ def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unch
                 replace(kind(), **{field.name: ()})
 
 
-@pytest.mark.parametrize("kind", SVM, ids=lambda kind: kind.name)
-def test_attention_svm_bounds_every_field_and_says_what_it_is(kind: type[Experiment]):
+@every_experiment
+def test_every_field_has_bounds_and_says_what_it_is(kind: type[Experiment]):
     assert all(field.metadata.get("bounds") and field.metadata["says"] for field in fields(kind))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ...claims import Evidence
 from ...data.synthetic import subspace_mixture
-from ...experiment import RandomExperiment, Result
+from ...experiment import RandomExperiment, Result, parameter
 from ...plotting import axes
 from ...rows import Arrays, Row, finding
 from .attention import coordinates, expansion
@@ -23,21 +23,18 @@ if TYPE_CHECKING:
 class Unrolled(RandomExperiment):
     """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
-    Attributes:
-        sequences, tokens: how many, and how long each is.
-        classes, rank: subspaces, and their dimension; the tokens live in classes * rank dimensions, so the bases are complete.
-        noise: standard deviation of what lies outside the subspaces, relative to the tokens.
-        eps: distortion (squared inside); the paper's step needs beta = rank / (tokens eps^2) small.
-        layers: steps.
+    The tokens live in classes * rank dimensions, so the bases are complete. The paper's step needs beta = rank / (tokens eps^2) small.
     """
 
-    sequences: int = 128
-    tokens: int = 32
-    classes: int = 4
-    rank: int = 6
-    noise: float = 0.1
-    eps: float = 2.0
-    layers: int = 12
+    sequences: int = parameter(128, at_least=1, says="number of sequences")
+    tokens: int = parameter(32, at_least=1, says="number of tokens of a sequence")
+    classes: int = parameter(4, at_least=1, says="number of subspaces")
+    rank: int = parameter(6, at_least=1, says="dimension of each subspace")
+    noise: float = parameter(
+        0.1, at_least=0, at_most=1e3, says="standard deviation of what lies outside the subspaces, relative to the tokens"
+    )
+    eps: float = parameter(2.0, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
+    layers: int = parameter(12, at_least=1, says="steps")
 
     name = "crate.unrolled"
     sources = (PAPER, SIGN)

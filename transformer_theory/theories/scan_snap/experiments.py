@@ -8,7 +8,7 @@ import torch
 
 from ...citations import Source
 from ...claims import Evidence
-from ...experiment import Experiment, RandomExperiment, Result
+from ...experiment import Experiment, RandomExperiment, Result, parameter
 from ...rows import Arrays, Row, finding
 from .closed_form import B, scanning_time
 from .dynamics import Weights, gradient_descent, sampled
@@ -24,23 +24,15 @@ NAME, PAPER = "scan_snap", "tian2023scan"
 
 @dataclass(frozen=True)
 class Fates(Experiment):
-    """One common token against the distinct tokens: exact population flow, Lemma 4's flow and the closed form -B(t), over decades of time.
+    """One common token against the distinct tokens, over decades of time: exact population flow, Lemma 4's flow, closed form -B(t)."""
 
-    Attributes:
-        classes, vocab_size: K and M.
-        distinct: tokens of each class, of weights 0.1 .. 1.
-        common_share: P(common | n).
-        eta_y, eta_z: learning rates of decoder and attention.
-        decades: the flows end at 10^decades t0'.
-    """
-
-    classes: int = 2
-    vocab_size: int = 1000
-    distinct: int = 10
-    common_share: float = 0.2
-    eta_y: float = 1.0
-    eta_z: float = 0.01
-    decades: float = 4.0
+    classes: int = parameter(2, at_least=2, says="number K of classes")
+    vocab_size: int = parameter(1000, at_least=2, says="number M of next tokens, at least K")
+    distinct: int = parameter(10, at_least=2, says="tokens of each class that no other has, of weights 0.1 to 1")
+    common_share: float = parameter(0.2, at_least=1e-6, at_most=0.999, says="probability of the common token in each class")
+    eta_y: float = parameter(1.0, at_least=1e-2, at_most=1e3, says="learning rate of the decoder")
+    eta_z: float = parameter(0.01, at_least=1e-6, at_most=1, says="learning rate of attention")
+    decades: float = parameter(4.0, above=0, at_most=12, says="the flows end at 10 to this power times t0', when scanning ends")
 
     name: ClassVar[str] = "scan_snap.fates"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER),)
@@ -98,22 +90,15 @@ class Fates(Experiment):
 
 @dataclass(frozen=True)
 class SynSmall(RandomExperiment):
-    """The paper's Syn-Small: two classes with a query each, ten common and ten distinct tokens, trained by gradient descent with momentum.
+    """The paper's Syn-Small: two classes with a query each, ten common and ten distinct tokens, gradient descent with momentum."""
 
-    Attributes:
-        batch, length: sequences a step, and tokens a sequence with the query.
-        steps: of training.
-        eta_y, eta_z, momentum: of gradient descent.
-        seeds: independent runs.
-    """
-
-    batch: int = 128
-    length: int = 128
-    steps: int = 100
-    eta_y: float = 1.0
-    eta_z: float = 1.0
-    momentum: float = 0.9
-    seeds: int = 3
+    batch: int = parameter(128, at_least=1, says="sequences a step")
+    length: int = parameter(128, at_least=2, says="tokens of a sequence, with the query")
+    steps: int = parameter(100, at_least=1, says="steps of training")
+    eta_y: float = parameter(1.0, at_least=1e-6, at_most=1e6, says="learning rate of the decoder")
+    eta_z: float = parameter(1.0, at_least=1e-6, at_most=1e6, says="learning rate of attention")
+    momentum: float = parameter(0.9, at_least=0, below=1, says="of gradient descent")
+    seeds: int = parameter(3, at_least=1, says="independent runs")
 
     name: ClassVar[str] = "scan_snap.syn_small"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 4"),)

@@ -12,7 +12,8 @@ from ....experiment import RandomExperiment, Result, parameter
 from ....rows import Arrays, Row, finding
 from ..analysis import MCR2, NAME, REDUNET
 from ..figures import gaussians
-from ..problem import gaussian_toy, optimum
+from ..optimum import optimum
+from ..problem import gaussian_toy
 from ..redunet import construct
 
 if TYPE_CHECKING:

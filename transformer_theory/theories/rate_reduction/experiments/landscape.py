@@ -16,7 +16,7 @@ from ....rows import Arrays, Row, finding
 from ..analysis import MCR2, NAME
 from ..claims.instance import DIM, RANKS, SIZES
 from ..figures import landscape
-from ..problem import flat_reduction, maximise
+from ..optimum import flat_reduction, maximise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

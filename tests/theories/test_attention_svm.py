@@ -360,7 +360,7 @@ def test_descent_refuses_what_it_cannot_do(unchecked):
         room.start(single)
     with pytest.raises(ValueError, match=r"W must be float64 \[4, 4\]"):
         room.start(instance, W=torch.zeros(3, 4))
-    with pytest.raises(ValueError, match="rate positive, got 5 and 0"):
+    with pytest.raises(ValueError, match="rate must be positive and finite, got 0"):
         room.normalised_descent(instance, room.start(instance), steps=5, rate=0)
     with pytest.raises(ValueError, match="steps must increase"):
         list(room.trajectory(instance, room.start(instance), at=(5, 3)))

@@ -331,10 +331,10 @@ def test_bad_input_is_named(unchecked):
         (lambda: room.normalised_descent(instance, room.State(state.W[:3]), steps=1), r"W must be float64 \[6, 6\]"),
         (lambda: room.normalised_descent(instance, room.Factors(state.W, state.W[:, :2]), steps=1), r"Q must be float64 \[6, 6\]"),
         (lambda: room.normalised_descent(instance, room.State(state.W * torch.nan), steps=1), "W must be finite, got 36 NaN"),
-        (lambda: room.normalised_descent(instance, state, steps=-1), "steps must be at least 0 and rate positive, got -1"),
-        (lambda: room.plain_descent(instance, state, steps=1, rate=-1.0), "got 1 and -1.0"),
-        (lambda: room.normalised_descent(instance, state, steps=1, eps=-1.0), "eps must be at least 0, got -1.0"),
-        (lambda: room.normalised_descent(instance, state, steps=1, penalty=float("nan")), "penalty must be at least 0, got nan"),
+        (lambda: room.normalised_descent(instance, state, steps=-1), "steps must be at least 0 and whole, got -1"),
+        (lambda: room.plain_descent(instance, state, steps=1, rate=-1.0), "rate must be positive and finite, got -1.0"),
+        (lambda: room.normalised_descent(instance, state, steps=1, eps=-1.0), "eps must be at least 0 and finite, got -1.0"),
+        (lambda: room.normalised_descent(instance, state, steps=1, penalty=float("nan")), "penalty must be at least 0 and finite, got nan"),
         (lambda: list(room.trajectory(instance, state, at=(3, 2))), "steps must increase from 3, got 2"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -12,7 +12,6 @@ the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` is not cosmetic, since the gr
 Source: the model is that of :cite:t:`tarzanagh2023transformers`; normalised descent is studied by :cite:t:`vasudeva2025implicit`.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from .factored import Pair
 from .gradient import Gradient
 from .heads import HeadInstance
 from .losses import LOGISTIC, Loss
+from .settings import check_amount, check_rate, check_steps
 from .spaces import space
 from .states import Factors, State, check_state
 
@@ -43,10 +43,11 @@ def descent_direction(
         where the gradient underflows. M = 0 if all scores of each input are equal.
     Raises:
         ValueError: inputs of one token, all queries of a trial zero, or data beyond :func:`~.gradient.check_scale`.
+        TypeError: no instance, or no loss.
     """
-    shape, data = W.shape, Gradient(instance, loss)
-    c, C = data.coefficients(data.logits(data.query @ W.reshape(-1, *shape[-2:]).mT))
-    return -(data.pulled(c).mT @ data.query).reshape(shape), (C - math.log(data.inputs)).reshape(shape[:-2])
+    data = Gradient(instance, loss)
+    check_state(instance, State(W))
+    return data.descent(W)
 
 
 def normalised_descent(
@@ -62,6 +63,8 @@ def normalised_descent(
     r"""Normalised gradient descent, each trial on its own; on factors if the state holds factors.
 
     Args:
+        instance: the problems, one or a batch of trials.
+        state: where to start: :func:`~.states.start`, a random start, or what an earlier run returned.
         steps: how many.
         rate: :math:`\eta`, the length of each step.
         loss: of the prediction, label included.
@@ -70,9 +73,13 @@ def normalised_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped. Where the gradient is zero the state stays.
     Raises:
-        ValueError: ``steps``, ``eps`` or ``penalty`` is negative, ``rate`` not positive, or the state does not belong to the instance.
+        ValueError: ``steps`` is not a whole number from 0 on, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not
+            finite; the state does not belong to the instance; inputs of one token, a trial of zero queries, or data beyond
+            :func:`~.gradient.check_scale`; or the weights overflow.
+        TypeError: what should be an instance, a state, a loss or a number is none.
     """
-    check_steps(steps, rate)
+    check_steps(steps)
+    check_state(instance, state)
     at = (state.step + steps,)
     return next(trajectory(instance, state, at=at, rate=rate, loss=loss, eps=eps, penalty=penalty))
 
@@ -82,9 +89,17 @@ def plain_descent(
 ) -> AnyState:
     r"""Gradient descent with a constant step, :math:`W \leftarrow W - \eta g`; the norm then grows only like :math:`\log t`.
 
-    Args and Raises: as :func:`normalised_descent`.
+    Args:
+        instance, state, steps, loss, penalty: as in :func:`normalised_descent`.
+        rate: :math:`\eta`, what the gradient is multiplied by.
+    Returns:
+        The state after them; calling again continues exactly where it stopped.
+    Raises:
+        ValueError, TypeError: as :func:`normalised_descent`. Steps that are too long overflow sooner or later.
     """
-    check_steps(steps, rate)
+    check_steps(steps)
+    check_rate(rate)
+    check_state(instance, state)
     at = (state.step + steps,)
     unit = torch.tensor(rate / instance.tokens.shape[-3], dtype=torch.float64)
     return next(_run(instance, state, at, loss, penalty, lambda _, C: unit if C is None else unit * C.exp()))
@@ -100,14 +115,20 @@ def trajectory(
     eps: float = 0.0,
     penalty: float = 0.0,
 ) -> Iterator[AnyState]:
-    """States of :func:`normalised_descent` at the given numbers of steps, which must increase.
+    """States of :func:`normalised_descent` at the given numbers of steps, counted from the first run's start.
 
+    Args:
+        at: the numbers, none smaller than the one before or than ``state.step``; read one at a time.
+        instance, state, rate, loss, eps, penalty: as in :func:`normalised_descent`.
+    Returns:
+        An iterator over the states. Nothing is computed, or refused, before it is asked for the first.
     Raises:
         ValueError: a step lies before the previous one, or as :func:`normalised_descent`.
+        TypeError: as :func:`normalised_descent`.
     """
-    check_steps(0, rate)
-    if not eps >= 0:
-        raise ValueError(f"eps must be at least 0, got {eps}")
+    check_rate(rate)
+    check_amount(eps=eps)
+    check_state(instance, state)
     unit, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
     def length(size: Tensor, C: Tensor | None) -> Tensor:
@@ -128,12 +149,11 @@ def _run(
     length: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Iterator[AnyState]:
     """Descent whose steps have the given length, of the norm of n e^-C times the gradient and C."""
-    check_state(instance, state)
-    if not penalty >= 0:
-        raise ValueError(f"penalty must be at least 0, got {penalty}")
+    check_amount(penalty=penalty)
     data, now = Gradient(instance, loss), state.step
     place = Pair(data, state, penalty) if isinstance(state, Factors) else space(data, state, penalty)
     for step in at:
+        check_steps(step)
         if step < now:
             raise ValueError(f"steps must increase from {now}, got {step}")
         with torch.inference_mode(isinstance(instance, Instance)):  # less to keep track of; other heads may differentiate
@@ -153,13 +173,3 @@ def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: fl
     scaled = direction / peak
     norm = torch.linalg.vector_norm(scaled, ord=power, dim=over, keepdim=True).clamp(min=1.0)
     return scaled / norm, peak.log() + norm.log()
-
-
-def check_steps(steps: int, rate: float) -> None:
-    """Refuses a negative number of steps and a rate that is not positive.
-
-    Raises:
-        ValueError: says what came.
-    """
-    if steps < 0 or not rate > 0:
-        raise ValueError(f"steps must be at least 0 and rate positive, got {steps} and {rate}")

@@ -19,6 +19,7 @@ that tokens may be taken from their mean.
 Source: the model is that of :cite:t:`tarzanagh2023transformers`.
 """
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from ..problem import Instance
 from .heads import HeadInstance
-from .losses import Loss
+from .losses import Loss, check_loss
 from .states import check_instance
 
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
@@ -42,6 +43,7 @@ class Gradient:
 
     def __init__(self, instance: Instance | HeadInstance, loss: Loss):
         check_instance(instance)
+        check_loss(loss)
         n, T, d = instance.tokens.shape[-3:]
         check_scale(tokens=instance.tokens, query=instance.query)
         self.slope, self.log_slope = loss.slope, loss.log_slope
@@ -111,6 +113,12 @@ class Gradient:
         e = excess * scale
         weight = self.slope(best.sub_(e)).mul_(lost)
         return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C[:, :1]
+
+    def descent(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """The negative gradient at W ``[*trials, d, d_z]`` as :func:`~.descent.descent_direction` gives it."""
+        shape = W.shape
+        c, C = self.coefficients(self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT))
+        return -(self.pulled(c).mT @ self.query).reshape(shape), (C - math.log(self.inputs)).reshape(shape[:-2])
 
     def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         """c times its scale, and the logarithm of what is left out of it: beyond e^200 any penalty is nothing beside the gradient."""

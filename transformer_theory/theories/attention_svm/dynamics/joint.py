@@ -30,13 +30,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..builders import prompt
-from ..constraint_set import Constraints, check_real
+from ..constraint_set import Constraints, came, check_real
 from ..problem import Instance, check_tokens
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
-from .descent import check_steps, unit
+from .descent import unit
 from .gradient import check_scale
-from .losses import LOGISTIC, Loss
+from .losses import LOGISTIC, Loss, check_loss
+from .settings import check_amount, check_rate, check_steps
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class JointState:
     step: int = 0
 
 
+@torch.no_grad()
 def joint_descent(
     instance: JointInstance,
     state: JointState,
@@ -113,6 +115,8 @@ def joint_descent(
     Both gradients are exact for any norm of p and v, as far as the loss knows the logarithm of its slope.
 
     Args:
+        instance: the problems, one or a batch of trials.
+        state: where to start, or what an earlier run returned.
         steps: how many.
         rate: :math:`\eta`, the length of each step.
         loss: of the prediction, label included.
@@ -120,23 +124,45 @@ def joint_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` not positive, or tokens or keys beyond :func:`~.gradient.check_scale`.
+        ValueError: ``steps`` is not a whole number from 0 on, ``rate`` not positive and finite, ``eps`` negative or not finite; the state
+            does not belong to the instance; tokens or keys beyond :func:`~.gradient.check_scale`; or the weights overflow.
+        TypeError: what should be an instance, a state, a loss or a number is none.
     """
-    check_steps(steps, rate)
+    check_steps(steps)
+    check_rate(rate)
+    for value in eps:
+        check_amount(eps=value)
+    check_loss(loss)
+    _check_state(instance, state)
     check_scale(tokens=instance.tokens, keys=instance.key_vectors)
+    signed = instance.labels[..., None, None] * instance.tokens
     p, v, n = state.p, state.v, instance.labels.shape[-1]
     for _ in range(steps):
-        along_p, scale_p, along_v, scale_v = _descent_directions(instance, p, v, loss)
+        along_p, scale_p, along_v, scale_v = _descent_directions(signed, instance.key_vectors, p, v, loss)
         p = p + rate * _shortened(along_p, eps[0] * n, scale_p)
         v = v + rate * _shortened(along_v, eps[1] * n, scale_v)
-    return JointState(p, v, state.step + steps)
+    end = JointState(p, v, state.step + steps)
+    _check_state(instance, end)
+    return end
 
 
-def _descent_directions(instance: JointInstance, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _check_state(instance: JointInstance, state: JointState) -> None:
+    if not isinstance(instance, JointInstance):
+        raise TypeError(f"instance must be a JointInstance, got {came(instance)}; JointInstance(tokens, labels) makes one")
+    if not isinstance(state, JointState):
+        raise TypeError(f"state must be a JointState, got {came(state)}; JointState(p, v) makes one")
+    for name, value, like in (("p", state.p, instance.key_vectors), ("v", state.v, instance.tokens)):
+        shape = [*like.shape[:-3], like.shape[-1]]
+        check_real(value, name, str(shape), len(shape))
+        if list(value.shape) != shape:
+            raise ValueError(f"{name} must be {shape}, got {list(value.shape)}")
+
+
+def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Negative gradients in p and v, each as direction and logarithm of its scale: n times the gradient is minus the direction times its
-    exponential. As :mod:`.gradient`, with the slope of the loss in the scale too."""
-    scores = instance.labels[..., None] * (instance.tokens @ v[..., None, :, None]).squeeze(-1)
-    logits = (instance.key_vectors @ p[..., None, :, None]).squeeze(-1)
+    exponential. As :mod:`.gradient`, with the slope of the loss in the scale too; tokens are signed by the label of their input."""
+    scores = (signed @ v[..., None, :, None]).squeeze(-1)
+    logits = (keys @ p[..., None, :, None]).squeeze(-1)
     highest, top = logits.max(-1, keepdim=True)
     share = logits.softmax(-1)
     pull = loss.log_slope((share * scores).sum(-1, keepdim=True))
@@ -146,9 +172,9 @@ def _descent_directions(instance: JointInstance, p: Tensor, v: Tensor, loss: Los
     scaled = (level - scale_p).exp() * share.gather(-1, top) * delta
     coefficient = scaled - share * scaled.sum(-1, keepdim=True)
     scale_v = pull.amax(-2, keepdim=True)
-    pooled = (share[..., None, :] @ instance.tokens).squeeze(-2)
-    along_p = (coefficient[..., None] * instance.key_vectors).sum((-3, -2))
-    along_v = ((pull - scale_v).exp() * instance.labels[..., None] * pooled).sum(-2)
+    pooled = (share[..., None, :] @ signed).squeeze(-2)
+    along_p = (coefficient[..., None] * keys).sum((-3, -2))
+    along_v = ((pull - scale_v).exp() * pooled).sum(-2)
     return along_p, scale_p.squeeze(-1), along_v, scale_v.squeeze(-1)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..constraint_set import came
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -32,6 +34,16 @@ class Loss:
     def log_slope(self, f: Tensor) -> Tensor:
         r""":math:`\log(-\ell'(f))`, entry by entry."""
         return self.slope(f).log() if self.log is None else self.log(f)
+
+
+def check_loss(loss: object) -> None:
+    """Refuses the name of a loss, and whatever else is none.
+
+    Raises:
+        TypeError: says what came.
+    """
+    if not isinstance(loss, Loss):
+        raise TypeError(f"loss must be a Loss such as LOGISTIC, EXPONENTIAL or LINEAR, got {came(loss)}")
 
 
 LOGISTIC = Loss(

@@ -16,15 +16,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .descent import check_steps, descent_direction, unit
+from .descent import unit
+from .gradient import Gradient
 from .losses import LOGISTIC, Loss
-from .states import State, check_state
+from .settings import check_rate, check_steps
+from .states import State, check_state, check_weights
 
 
+@torch.no_grad()
 def mirror_descent(instance: Instance, state: State, *, power: float, steps: int, rate: float = 0.1, loss: Loss = LOGISTIC) -> State:
     r"""Normalised mirror descent with the potential :math:`\|W\|_p^p / p`, each trial on its own.
 
     Args:
+        instance, state: as in :func:`~.descent.normalised_descent`, on weights.
         power: p > 1.
         steps: how many.
         rate: :math:`\eta`, the length of each step in the dual norm.
@@ -32,21 +36,36 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     Returns:
         The state after them; calling again continues exactly where it stopped, up to rounding in the powers.
     Raises:
-        ValueError: ``power`` is not above one, ``steps`` is negative, ``rate`` not positive, or the state does not belong to the instance.
+        ValueError: ``power`` is not above one and finite, or as :func:`~.descent.normalised_descent`.
+        TypeError: as there, or the state holds factors.
 
     Source: :cite:t:`julistiono2024optimizing`.
     """
-    if not power > 1:
-        raise ValueError(f"power must be larger than 1 (the potential is strictly convex then), got {power}")
-    check_steps(steps, rate)
-    check_state(instance, state)
-    W = state.W
+    check_power(power)
+    check_steps(steps)
+    check_rate(rate)
+    check_weights(instance, state)
+    data, W = Gradient(instance, loss), state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):
-        M, _ = descent_direction(instance, W, loss=loss)
+        M, _ = data.descent(W)
         dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
-    return State(W, state.step + steps)
+    end = State(W, state.step + steps)
+    check_state(instance, end)  # a root of a power near one overflows soon
+    return end
+
+
+def check_power(power: float) -> None:
+    """Refuses an exponent without a conjugate one.
+
+    Raises:
+        ValueError: says what came.
+        TypeError: it is no number.
+    """
+    check_rate(power, "power")
+    if not power > 1:
+        raise ValueError(f"power must be larger than 1 (the potential is strictly convex then), got {power}")
 
 
 def signed_power(W: Float[Tensor, "*any d d_z"], power: float) -> Float[Tensor, "*any d d_z"]:
@@ -60,7 +79,17 @@ def bregman_divergence(
     r"""How far the direction of W is from the target's in the geometry of the potential:
     :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm one.
 
+    Args:
+        target, W: of any size.
+        power: p > 1.
+    Returns:
+        The divergence, at least zero up to rounding; 1 where one of the two is zero and has no direction.
+    Raises:
+        ValueError: ``power`` is not above one and finite.
+        TypeError: ``power`` is no number.
+
     Source: :cite:t:`julistiono2024optimizing` measures convergence by it.
     """
-    A, B = (V / torch.linalg.vector_norm(V, ord=power, dim=(-2, -1), keepdim=True).clamp(min=1e-300) for V in (target, W))
+    check_power(power)
+    A, B = (unit(V, power=power)[0] for V in (target, W))
     return 1 - (signed_power(B, power - 1) * A).sum((-2, -1))

@@ -22,9 +22,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .descent import check_steps, descent_direction
+from .descent import unit
+from .gradient import Gradient
 from .losses import LOGISTIC, Loss
-from .polyak import log_excess_loss
+from .polyak import ExcessLoss, check_scored
+from .settings import check_rate, check_steps
 
 MOMENTUM = 0.9
 
@@ -38,7 +40,7 @@ class RegularisationPath:
         W: the best weights, ``[r, d, d_z]``.
         log_excess: :math:`\log(L(W_R) - L_\star)`, ``[r]``.
         residual: how far the step is from pointing straight out of the ball, ``[r]``: one minus the cosine of the weights and the negative
-            gradient (of the factors and theirs); zero at a stationary point.
+            gradient (of the factors and theirs); zero at a stationary point, and where the gradient is zero.
         fresh: share of the random starts at this radius that end at the tokens that the best weights select, ``[r]``.
         followed: the same of the starts that come from the previous radius, ``[r]``; at the first, those are random too.
     """
@@ -57,18 +59,26 @@ def regularisation_path(
     r"""Least loss over :math:`\|W\|_F \le R` of a single instance.
 
     Args:
-        radii: R, increasing and positive.
+        instance: a single problem.
+        radii: R, increasing, positive and finite.
+        generator: of the random starts.
         starts: how many random starts at each radius, and how many are followed from one radius to the next.
         steps: of descent at each radius.
+        loss: of the prediction, label included.
+    Returns:
+        The best weights within each ball.
     Raises:
-        ValueError: radii that do not increase from above zero, no start, negative steps, or a batch of instances.
+        ValueError: radii that do not increase from above zero or are not finite, no start, ``steps`` negative or not whole, a batch of
+            instances, inputs of one token, no query but zero, or data beyond :func:`~.gradient.check_scale`.
+        TypeError: what should be an instance, a loss or a number is none, or the instance has no scores but another head.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
+    check_scored(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
 
-    def push(batch: Instance, W: Tensor) -> tuple[Tensor, Tensor]:
-        return W, descent_direction(batch, W, loss=loss)[0]
+    def push(data: Gradient, W: Tensor) -> tuple[Tensor, Tensor]:
+        return W, data.descent(W)[0]
 
     return _follow(instance, radii, push, lambda R: R, (d, d_z), generator, starts, steps, loss)
 
@@ -80,26 +90,30 @@ def factored_path(
     :math:`\min(d, d_z)` columns.
 
     Args:
-        radii, starts, steps: as in :func:`regularisation_path`.
+        instance, radii, generator, starts, steps, loss: as in :func:`regularisation_path`.
+    Returns:
+        The best weights within each ball.
     Raises:
-        ValueError: as :func:`regularisation_path`.
+        ValueError, TypeError: as :func:`regularisation_path`.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
+    check_scored(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
 
-    def push(batch: Instance, KQ: Tensor) -> tuple[Tensor, Tensor]:
+    def push(data: Gradient, KQ: Tensor) -> tuple[Tensor, Tensor]:
         K, Q = KQ[..., :d, :], KQ[..., d:, :]
         W = K @ Q.mT
-        M, _ = descent_direction(batch, W, loss=loss)
+        M, _ = data.descent(W)
         return W, torch.cat([M @ Q, M.mT @ K], -2)
 
     return _follow(instance, radii, push, lambda R: (2 * R) ** 0.5, (d + d_z, min(d, d_z)), generator, starts, steps, loss)
 
 
-Push = Callable[[Instance, Tensor], tuple[Tensor, Tensor]]  # parameters [*, rows, cols] -> W [*, d, d_z], negative gradient up to a factor
+Push = Callable[[Gradient, Tensor], tuple[Tensor, Tensor]]  # parameters [*, rows, cols] -> W [*, d, d_z], negative gradient up to a factor
 
 
+@torch.no_grad()
 def _follow(
     instance: Instance,
     radii: Sequence[float],
@@ -114,14 +128,18 @@ def _follow(
     """Best of ``2 starts`` descents at each radius; ``norm`` says how large the parameters may be at radius R."""
     if instance.trials:
         raise ValueError(f"instance must be a single one, got a batch {list(instance.trials)}; take one trial of it")
-    if starts < 1 or not len(radii) or radii[0] <= 0 or any(b <= a for a, b in pairwise(radii)):
-        raise ValueError(f"radii must increase from above zero and starts be at least 1, got {list(radii)} and {starts}")
-    check_steps(steps, 1.0)
+    for R in radii:
+        check_rate(R, "radii")
+    if not len(radii) or any(b <= a for a, b in pairwise(radii)):
+        raise ValueError(f"radii must increase from above zero, got {list(radii)}")
+    check_steps(steps)
+    check_steps(starts, "starts", least=1)
     batch = instance[None][torch.zeros(2 * starts, dtype=torch.long)]
+    data, log_excess = Gradient(batch, loss), ExcessLoss(batch, loss)
     carried, columns = torch.randn(starts, *shape, generator=generator, dtype=torch.float64), []
     for R in radii:
         fresh = torch.randn(starts, *shape, generator=generator, dtype=torch.float64)
-        parameters, W, excess, residual = _descend(batch, torch.cat([carried, fresh]), push, norm(R), steps, loss)
+        parameters, W, excess, residual = _descend(data, log_excess, torch.cat([carried, fresh]), push, norm(R), steps)
         best, select = excess.argmin(), batch.selected(W)
         reached = (select == select[best]).all(-1).double()
         columns.append((W[best], excess[best], residual[best], reached[starts:].mean(), reached[:starts].mean()))
@@ -130,25 +148,27 @@ def _follow(
     return RegularisationPath(torch.tensor([float(R) for R in radii], dtype=torch.float64), W, excess, residual, fresh, followed)
 
 
-def _descend(batch: Instance, parameters: Tensor, push: Push, norm: float, steps: int, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _descend(
+    data: Gradient, log_excess: ExcessLoss, parameters: Tensor, push: Push, norm: float, steps: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Projected normalised descent with momentum, which follows narrow valleys; each start has its own step, longer after success, shorter
-    and without momentum after failure."""
+    and without momentum after failure. The parameters are kept in units of the ball, where no square leaves the range of float64."""
 
-    def size(V: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(V, dim=(-2, -1), keepdim=True).clamp(min=1e-300)
+    def pushed(tried: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        W, up = push(data, norm * tried)
+        return W, unit(up)[0], log_excess(W)
 
-    parameters = parameters * (norm / size(parameters))
-    W, up = push(batch, parameters)
-    excess, rate, drift = log_excess_loss(batch, W, loss=loss), parameters.new_full((len(parameters), 1, 1), 0.3), parameters * 0
+    parameters, _ = unit(parameters)
+    W, up, excess = pushed(parameters)
+    rate, drift = parameters.new_full((len(parameters), 1, 1), 0.3), parameters * 0
     for _ in range(steps):
-        tried = parameters + MOMENTUM * drift + up * (rate * norm / size(up))
-        tried = tried * (norm / size(tried)).clamp(max=1.0)
-        new_W, new_up = push(batch, tried)
-        new_excess = log_excess_loss(batch, new_W, loss=loss)
+        tried = parameters + MOMENTUM * drift + up * rate
+        tried = tried / torch.linalg.vector_norm(tried, dim=(-2, -1), keepdim=True).clamp(min=1.0)
+        new_W, new_up, new_excess = pushed(tried)
         better = (new_excess < excess)[:, None, None]
         drift = torch.where(better, tried - parameters, 0.0)
         rate = (rate * torch.where(better, 1.1, 0.5)).clamp(1e-9, 10.0)
         parameters, W, up = (torch.where(better, new, old) for new, old in ((tried, parameters), (new_W, W), (new_up, up)))
         excess = torch.where(better.flatten(), new_excess, excess)
-    residual = 1 - (parameters * up).sum((-2, -1)) / (size(parameters) * size(up)).flatten()
-    return parameters, W, excess, residual
+    apart = (unit(parameters)[0] - up).square().sum((-2, -1)) / 2  # one minus the cosine, to more digits
+    return parameters, W, excess, torch.where((up == 0).all(-1).all(-1), 0.0, apart)

@@ -23,40 +23,69 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..constraint_set import came
 from ..problem import Instance, token_logits
-from .descent import check_steps, descent_direction, unit
-from .losses import LOGISTIC, Loss
-from .states import State, check_state
+from .descent import unit
+from .gradient import Gradient
+from .losses import LOGISTIC, Loss, check_loss
+from .settings import check_rate, check_steps
+from .states import State, check_instance, check_state, check_weights
 
 _gauss = np.polynomial.legendre.leggauss(8)  # for the mean slope over a gap of less than one: exact to rounding
-NODES, WEIGHTS = torch.from_numpy((_gauss[0] + 1) / 2), torch.from_numpy(_gauss[1] / 2)
+NODES, LOG_WEIGHTS = torch.from_numpy((_gauss[0] + 1) / 2), torch.from_numpy(_gauss[1] / 2).log()
 
 
 def log_excess_loss(instance: Instance, W: Float[Tensor, "*trials d d_z"], *, loss: Loss = LOGISTIC) -> Float[Tensor, "*trials"]:
     r""":math:`\log(L(W) - L_\star)`, exact to rounding however small the difference.
 
-    Minus infinity if all tokens of each input have the same score.
+    Args:
+        instance: the problems, one or a batch of trials.
+        W: the weights.
+        loss: of the prediction, label included.
+    Returns:
+        The logarithm; minus infinity if all tokens of each input have the same score.
+    Raises:
+        ValueError: W does not belong to the instance or is not finite; inputs of one token, or a trial of zero queries.
+        TypeError: no instance with scores, or no loss.
     """
-    best = instance.scores.gather(-1, instance.optimal()[..., None])
-    logits = token_logits(instance.tokens, instance.query, W)
-    if instance.allowed is not None:
-        logits = logits.masked_fill(~instance.allowed, -torch.inf)
-    log_gap = (logits.log_softmax(-1) + (best - instance.scores).clamp(min=0.0).log()).logsumexp(-1)
-    gap = log_gap.exp()
-    best = best.squeeze(-1)
-    near = log_gap + (loss.log_slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) + WEIGHTS.log()).logsumexp(-1)
-    rise, low, high = loss.value(best - gap) - loss.value(best), *(loss.log_slope(f) for f in (best - gap, best))
-    tail = low + torch.log1p(-(high - low).exp().clamp(max=1.0))  # where the loss is as good as its slope: exponential tails
-    far = torch.where((rise > 1e-250) & rise.isfinite(), rise.log(), tail)
-    return torch.where(gap < 1, near, far).logsumexp(-1) - math.log(best.shape[-1])
+    check_scored(instance)
+    check_loss(loss)
+    check_state(instance, State(W))
+    return ExcessLoss(instance, loss)(W)
 
 
+class ExcessLoss:
+    """:func:`log_excess_loss` of one instance, for many W."""
+
+    def __init__(self, instance: Instance, loss: Loss):
+        self.instance, self.loss = instance, loss
+        self.best = instance.scores.gather(-1, instance.optimal()[..., None]).squeeze(-1)
+        self.log_short = (self.best[..., None] - instance.scores).clamp(min=0.0).log()  # of what each token lacks
+        self.least, self.log_slope = loss.value(self.best), loss.log_slope(self.best)
+
+    def __call__(self, W: Tensor) -> Tensor:
+        """``[*trials, d, d_z]`` -> ``[*trials]``."""
+        instance, loss, best = self.instance, self.loss, self.best
+        logits = token_logits(instance.tokens, instance.query, W)
+        if instance.allowed is not None:
+            logits = logits.masked_fill(~instance.allowed, -torch.inf)
+        log_gap = (logits.log_softmax(-1) + self.log_short).logsumexp(-1)
+        gap = log_gap.exp()
+        near = log_gap + (loss.log_slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) + LOG_WEIGHTS).logsumexp(-1)
+        rise, low = loss.value(best - gap) - self.least, loss.log_slope(best - gap)
+        tail = low + torch.log1p(-(self.log_slope - low).exp().clamp(max=1.0))  # where the loss is as good as its slope: exponential tails
+        far = torch.where((rise > 1e-250) & rise.isfinite(), rise.log(), tail)
+        return torch.where(gap < 1, near, far).logsumexp(-1) - math.log(best.shape[-1])
+
+
+@torch.no_grad()
 def polyak_descent(
     instance: Instance, state: State, *, steps: int, rate: float = 1.0, longest: float = 10.0, loss: Loss = LOGISTIC
 ) -> State:
     r"""Gradient descent with the Polyak step, each trial on its own.
 
     Args:
+        instance, state: as in :func:`~.descent.normalised_descent`, on weights and with scores.
         steps: how many.
         rate: a factor of the step size :math:`\eta_k`.
         longest: the most that W may move in one step. A step is as long as that only where the loss stays above :math:`L_\star` while
@@ -65,18 +94,35 @@ def polyak_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` or ``longest`` not positive, or the state does not belong to the instance.
+        ValueError: ``longest`` is not positive and finite, or as :func:`~.descent.normalised_descent`.
+        TypeError: as there, the state holds factors, or the instance has no scores but another head.
 
     Source: :cite:t:`vasudeva2025implicit`.
     """
-    check_steps(steps, rate)
-    if not longest > 0:
-        raise ValueError(f"longest must be positive, got {longest}")
-    check_state(instance, state)
-    W = state.W
+    check_steps(steps)
+    check_rate(rate)
+    check_rate(longest, "longest")
+    check_scored(instance)
+    check_weights(instance, state)
+    data, W = Gradient(instance, loss), state.W
+    log_excess = ExcessLoss(instance, loss)
     for _ in range(steps):
-        M, scale = descent_direction(instance, W, loss=loss)
+        M, scale = data.descent(W)
         along, log_size = unit(M)
-        length = (log_excess_loss(instance, W, loss=loss) - scale - log_size[..., 0, 0]).exp().mul(rate).clamp(max=longest)
+        length = (log_excess(W) - scale - log_size[..., 0, 0]).exp().mul(rate).clamp(max=longest)
         W = W + along * length[..., None, None]
-    return State(W, state.step + steps)
+    end = State(W, state.step + steps)
+    check_state(instance, end)
+    return end
+
+
+def check_scored(instance: Instance) -> None:
+    """Refuses what has no scores, by which alone the infimum of the loss is known.
+
+    Raises:
+        ValueError: inputs of one token, or no query but zero.
+        TypeError: says what came.
+    """
+    if not isinstance(instance, Instance):
+        raise TypeError(f"instance must be an Instance, whose scores give the least loss, got {came(instance)}")
+    check_instance(instance)

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..constraint_set import came
 from ..problem import Instance
 from .heads import HeadInstance
 
@@ -70,10 +71,16 @@ class Factors:
 
 
 def start(instance: Instance | HeadInstance, *, W: Tensor | None = None) -> State:
-    """The state before the first step: W = 0 if not given.
+    """The state before the first step.
 
+    Args:
+        instance: the problems, one or a batch of trials.
+        W: the weights, ``[*trials, d, d_z]``, float64; zero if not given.
+    Returns:
+        Those weights at step 0.
     Raises:
-        ValueError: W does not have the shape ``[*trials, d, d_z]`` of the instance, or inputs have a single token (nothing to select).
+        ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or a trial has no query but zero.
+        TypeError: no instance, or W is no tensor.
     """
     check_instance(instance)
     shape = (*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1])
@@ -83,7 +90,12 @@ def start(instance: Instance | HeadInstance, *, W: Tensor | None = None) -> Stat
 
 
 def random_start(instance: Instance | HeadInstance, *, generator: torch.Generator) -> State:
-    """W with independent entries, uniform in plus or minus 1/sqrt(d): the usual initialisation of a linear layer."""
+    """W with independent entries, uniform in plus or minus 1/sqrt(d): the usual initialisation of a linear layer.
+
+    Raises:
+        ValueError, TypeError: as :func:`start`.
+    """
+    check_instance(instance)
     return start(instance, W=_uniform(*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1], generator=generator))
 
 
@@ -91,9 +103,14 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
     """K, then Q, with independent entries, uniform in plus or minus 1/sqrt(d) and 1/sqrt(d_z).
 
     Args:
+        instance: the problems, one or a batch of trials.
+        generator: of the random numbers.
         width: the number of columns, which bounds the rank of W; min(d, d_z), no bound at all, if None.
+    Returns:
+        Factors at step 0.
     Raises:
         ValueError: ``width`` is below one, or as :func:`start`.
+        TypeError: as :func:`start`.
     """
     check_instance(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
@@ -144,7 +161,10 @@ def check_instance(instance: Instance | HeadInstance) -> None:
 
     Raises:
         ValueError: inputs of one token, or no query but zero: no W changes any attention then.
+        TypeError: it is no instance.
     """
+    if not isinstance(instance, Instance | HeadInstance):
+        raise TypeError(f"instance must be an Instance or a HeadInstance, got {came(instance)}; Instance(tokens, query, scores) makes one")
     if instance.tokens.shape[-2] < 2:
         raise ValueError("inputs must have at least two tokens, got one: there is nothing to select")
     if bool((instance.query == 0).flatten(-2).all(-1).any()):
@@ -156,15 +176,33 @@ def check_state(instance: Instance | HeadInstance, state: State | Factors) -> No
 
     Raises:
         ValueError: says what was expected and what came.
+        TypeError: one of the two is something else.
     """
+    check_instance(instance)
+    if not isinstance(state, State | Factors):
+        raise TypeError(f"state must be a State or Factors, got {came(state)}; start(instance, W=...) makes one of weights")
     rows = {"W": instance.tokens.shape[-1], "K": instance.tokens.shape[-1], "Q": instance.query.shape[-1]}
     for name in ("W",) if isinstance(state, State) else ("K", "Q"):
         value, columns = getattr(state, name), instance.query.shape[-1] if isinstance(state, State) else state.K.shape[-1]
         shape = (*instance.trials, rows[name], columns)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {came(value)}")
         if tuple(value.shape) != shape or value.dtype != torch.float64:
-            raise ValueError(f"{name} must be float64 {list(shape)}, got {value.dtype} {list(value.shape)}")
+            raise ValueError(f"{name} must be float64 {list(shape)}, got {came(value)}")
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values")
+
+
+def check_weights(instance: Instance | HeadInstance, state: State) -> None:
+    """As :func:`check_state`, for descent that knows no factors.
+
+    Raises:
+        ValueError: as there.
+        TypeError: as there, or the state holds factors.
+    """
+    if isinstance(state, Factors):
+        raise TypeError("state must be a State, got Factors; start(instance, W=state.W) starts from their product")
+    check_state(instance, state)
 
 
 def _uniform(*shape: int, generator: torch.Generator) -> Tensor:

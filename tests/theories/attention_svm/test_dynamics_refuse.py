@@ -1,0 +1,148 @@
+"""What no kind of descent can do anything with: one line each, before a step is taken."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.theories import attention_svm as room
+
+NAN, INF = float("nan"), float("inf")
+DRAWN = room.cross_attention(inputs=2, tokens=3, dim=4, generator=torch.Generator().manual_seed(0))
+JOINT = room.JointInstance(DRAWN.tokens, torch.ones(2, dtype=torch.float64))
+ZEROS = torch.zeros(4, dtype=torch.float64)
+RUNS = {
+    "normalised": lambda steps=1, instance=DRAWN, state=None, **s: room.normalised_descent(instance, state or begin(), steps=steps, **s),
+    "plain": lambda steps=1, instance=DRAWN, state=None, **s: room.plain_descent(instance, state or begin(), steps=steps, **s),
+    "trajectory": lambda steps=1, instance=DRAWN, state=None, **s: list(room.trajectory(instance, state or begin(), at=(steps,), **s)),
+    "polyak": lambda steps=1, instance=DRAWN, state=None, **s: room.polyak_descent(instance, state or begin(), steps=steps, **s),
+    "mirror": lambda steps=1, instance=DRAWN, state=None, **s: room.mirror_descent(
+        instance, state or begin(), steps=steps, **{"power": 3.0} | s
+    ),
+    "joint": lambda steps=1, instance=JOINT, state=None, **s: room.joint_descent(
+        instance, state or room.JointState(ZEROS, ZEROS + 1), steps=steps, **s
+    ),
+    "ball": lambda steps=1, instance=DRAWN, radii=(1.0,), **s: room.regularisation_path(
+        instance, radii, generator=torch.Generator(), steps=steps, **s
+    ),
+    "factored ball": lambda steps=1, instance=DRAWN, radii=(1.0,), **s: room.factored_path(
+        instance, radii, generator=torch.Generator(), steps=steps, **s
+    ),
+}
+STEPPED, WITH_STATE = [n for n in RUNS if "ball" not in n], ["normalised", "plain", "trajectory", "polyak", "mirror"]
+
+
+def begin():
+    return room.start(DRAWN)
+
+
+@pytest.fixture(autouse=True)
+def _(unchecked):
+    """Bad input gets as far as the library."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_steps_are_a_whole_number_from_zero_on(name):
+    for steps in (-1, 1.5, 2.0, NAN, INF):
+        with pytest.raises(ValueError, match=f"steps must be at least 0 and whole, got {steps}"):
+            RUNS[name](steps=steps)
+    with pytest.raises(TypeError, match="steps must be a number, got str"):
+        RUNS[name](steps="ten")
+    RUNS[name](steps=np.int64(1))
+    RUNS[name](steps=0)
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_rates_are_positive_and_finite(name):
+    for rate in (0, 0.0, -0.1, NAN, INF, -INF):
+        with pytest.raises(ValueError, match=f"rate must be positive and finite, got {rate}"):
+            RUNS[name](rate=rate)
+    with pytest.raises(TypeError, match="rate must be a number, got Tensor"):
+        RUNS[name](rate=torch.tensor(0.1))
+    RUNS[name](rate=np.float64(0.1))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_should_be_a_loss_or_an_instance_is_asked_for_by_name(name):
+    with pytest.raises(TypeError, match=r"^loss must be a Loss such as LOGISTIC, EXPONENTIAL or LINEAR, got str$"):
+        RUNS[name](loss="logistic")
+    with pytest.raises(TypeError, match=r"^instance must be an? .*Instance.*, got torch.float64 \[2, 3, 4\]"):
+        RUNS[name](instance=DRAWN.tokens)
+
+
+@pytest.mark.parametrize("name", [*WITH_STATE, "joint"])
+def test_weights_are_no_state(name):
+    for state in (torch.ones(1, dtype=torch.float64), [1.0], {"W": ZEROS}):
+        with pytest.raises(TypeError, match=r"^state must be a .*State.*, got (torch.float64|list|dict)"):
+            RUNS[name](state=state)
+    with pytest.raises((TypeError, ValueError), match=r"^(W|p) must be a tensor.*, got list"):
+        RUNS[name](state=room.JointState([0.0] * 4, ZEROS) if name == "joint" else room.State([[0.0] * 4] * 4))
+
+
+@pytest.mark.parametrize("name", ["polyak", "mirror"])
+def test_factors_are_refused_where_only_weights_are_moved(name):
+    factors = room.random_factors(DRAWN, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(TypeError, match="state must be a State, got Factors; start"):
+        RUNS[name](state=factors)
+
+
+@pytest.mark.parametrize("name", ["polyak", "ball", "factored ball"])
+def test_the_infimum_of_the_loss_is_not_known_of_other_heads(name):
+    head = room.relu_head(torch.eye(4, dtype=torch.float64))
+    instance = room.HeadInstance(DRAWN.tokens, DRAWN.query, torch.ones(2, dtype=torch.float64), head)
+    with pytest.raises(TypeError, match="instance must be an Instance, whose scores give the least loss, got HeadInstance"):
+        RUNS[name](instance=instance)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("normalised", {"eps": INF}, "eps must be at least 0 and finite, got inf"),
+        ("trajectory", {"eps": NAN}, "eps must be at least 0 and finite, got nan"),
+        ("plain", {"penalty": INF}, "penalty must be at least 0 and finite, got inf"),
+        ("joint", {"eps": (0.0, -1.0)}, "eps must be at least 0 and finite, got -1.0"),
+        ("joint", {"state": room.JointState(ZEROS[:2], ZEROS)}, r"p must be \[4\], got \[2\]"),
+        ("joint", {"state": room.JointState(ZEROS, ZEROS * NAN)}, "v must be finite"),
+        ("mirror", {"power": INF}, "power must be positive and finite, got inf"),
+        ("mirror", {"power": NAN}, "power must be positive and finite, got nan"),
+        ("mirror", {"power": 1.0}, "power must be larger than 1"),
+        ("polyak", {"longest": INF}, "longest must be positive and finite, got inf"),
+        ("polyak", {"longest": 0.0}, "longest must be positive and finite, got 0"),
+        ("ball", {"radii": (1.0, INF)}, "radii must be positive and finite, got inf"),
+        ("ball", {"radii": (1.0, NAN)}, "radii must be positive and finite, got nan"),
+        ("factored ball", {"starts": 2.5}, "starts must be at least 1 and whole, got 2.5"),
+    ],
+)
+def test_every_other_number_has_its_range(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        RUNS[name](**settings)
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_weights_that_overflow_are_no_result(name):
+    """Steps of 1e308 that all go one way; the penalty pushes where the gradient is gone."""
+    settings = {"polyak": {"longest": 1e308}, "mirror": {"power": 1.01}, "plain": {"penalty": 1.0}}.get(name, {})
+    with pytest.raises(ValueError, match=r"(W|p) must be finite, got"):
+        RUNS[name](steps=40, rate=1e308, **settings)
+
+
+@pytest.mark.parametrize("call", [room.start, lambda i: room.random_start(i, generator=torch.Generator()), room.log_excess_loss])
+def test_other_functions_name_what_they_want_too(call):
+    with pytest.raises(TypeError, match=r"instance must be an Instance.*got torch.float64 \[2, 3, 4\]"):
+        call(DRAWN.tokens, *([torch.zeros(4, 4).double()] if call is room.log_excess_loss else []))
+    one = replace(DRAWN, tokens=DRAWN.tokens[:, :1], scores=DRAWN.scores[:, :1])
+    with pytest.raises(ValueError, match="inputs must have at least two tokens, got one"):
+        call(one, *([torch.zeros(4, 4).double()] if call is room.log_excess_loss else []))
+
+
+def test_directions_and_divergences_refuse_the_same():
+    with pytest.raises(TypeError, match="loss must be a Loss"):
+        room.descent_direction(DRAWN, begin().W, loss="logistic")
+    with pytest.raises(TypeError, match="loss must be a Loss"):
+        room.log_excess_loss(DRAWN, begin().W, loss="logistic")
+    with pytest.raises(ValueError, match=r"W must be float64 \[4, 4\]"):
+        room.descent_direction(DRAWN, begin().W[:2])
+    with pytest.raises(ValueError, match="power must be larger than 1"):
+        room.bregman_divergence(begin().W, begin().W, power=0.5)
+    assert room.bregman_divergence(begin().W, begin().W + 1, power=3.0) == 1

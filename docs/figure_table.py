@@ -44,7 +44,7 @@ def page(room: str, results: Path) -> str:
         f"# {theory(room).title}: our numbers beside the published ones",
         f"Made from stored results by `python docs/figure_table.py {room}`; `make figures ROOM={room}` runs the experiments first.\n"
         "The difference is ours less the reference; below half of the reference's last digit it says nothing. A reference is",
-        ORIGINS,
+        ORIGINS.rstrip(),
     ]
     if missing:
         head.append(f"Without a result here: {', '.join(f'`{name}`' for name in missing)}.")

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from transformer_theory.theories.crate import random_subspaces
+
 
 def axis_subspaces(K: int, p: int) -> Tensor:
     """K subspaces of dimension p spanned by coordinate axes: orthonormal, orthogonal and complete, [K, K p, p]."""
@@ -43,3 +45,35 @@ def mssa_by_loops(tokens: Tensor, bases: Tensor, *, eps: float, scale: float) ->
 def soft_threshold(tokens: Tensor, lam: float) -> Tensor:
     """Minimiser of the non-negative LASSO for an orthonormal dictionary with both signs, D = [I, -I]: relu(+-y - lambda), side by side."""
     return torch.cat([(tokens - lam).clamp(min=0), (-tokens - lam).clamp(min=0)], dim=-1)
+
+
+def gaussian(*shape, seed=0) -> Tensor:
+    """Standard normal numbers, float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def subspaces(K=3, d=12, p=4, seed=0) -> Tensor:
+    """Random subspaces, orthogonal where there is room, [K, d, p]."""
+    return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(seed))
+
+
+def memberships_by_loops(tokens: Tensor, bases: Tensor, *, temperature: float) -> Tensor:
+    """Softmax over subspaces of a token's share of the energy of every channel, token by token; tokens [n, d]."""
+    rows = []
+    for z in tokens:
+        scores = [sum(float(u @ z) ** 2 / float((tokens @ u).square().sum()) for u in U.T) for U in bases]
+        weights = [math.exp(temperature * score) for score in scores]
+        rows.append([weight / sum(weights) for weight in weights])
+    return torch.tensor(rows, dtype=tokens.dtype).T
+
+
+def tssa_gradient_by_loops(tokens: Tensor, bases: Tensor, pi: Tensor, *, eps: float) -> Tensor:
+    """beta sum_k sum_c pi_ik (z_i . u_kc) u_kc / (1 + p/eps^2 m_kc), channel by channel; tokens [n, d], memberships [K, n]."""
+    n, p = len(tokens), bases.shape[-1]
+    out = torch.zeros_like(tokens)
+    for U, share in zip(bases, pi):
+        for u in U.T:
+            along = tokens @ u
+            moment = float((share * along**2).sum() / share.sum())
+            out += torch.outer(share * along, u) / (1 + p / eps**2 * moment)
+    return p / (n * eps**2) * out

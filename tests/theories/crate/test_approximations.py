@@ -1,0 +1,79 @@
+"""What attention approximates: the Neumann series and the denoiser, by closed forms and by sampling."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.problems.crate import axis_subspaces, flat_tokens, gaussian, subspaces
+from transformer_theory.theories import crate
+from transformer_theory.theories.crate.attention import coordinates, expansion
+
+
+def test_neumann_sum_is_its_powers():
+    A = gaussian(4, 4)
+    assert_close(crate.neumann_sum(A, terms=0), torch.eye(4, dtype=torch.float64))
+    assert_close(crate.neumann_sum(A, terms=3), torch.eye(4).double() - A + A @ A - A @ A @ A)
+
+
+@pytest.mark.parametrize(("radius", "terms"), [(0.3, 1), (0.3, 4), (2.0, 1), (2.0, 3)])
+def test_neumann_error_is_the_closed_form(radius, terms):
+    assert crate.neumann_error(radius, terms=terms) == pytest.approx(radius ** (terms + 1) / (1 + radius))
+    exact = 1 / (1 + radius)
+    assert abs(exact - sum((-radius) ** j for j in range(terms + 1))) == pytest.approx(crate.neumann_error(radius, terms=terms))
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.4, 4.0])
+def test_error_of_the_gradient_of_flat_tokens_is_the_square_of_the_radius(sigma):
+    """All eigenvalues but zero are equal, so the relative error (1 - x)(1 + x) - 1 = -x^2 is the same in every direction."""
+    tokens, bases = flat_tokens(3, 4, sigma), axis_subspaces(3, 4)
+    error, radius = crate.gradient_error(tokens, bases, eps=0.5)
+    assert float(radius) == pytest.approx(sigma**2 / 0.25)
+    assert float(error) == pytest.approx((sigma**2 / 0.25) ** 2, rel=1e-9)
+
+
+def test_on_layer_normalised_tokens_the_series_is_no_approximation():
+    torch.manual_seed(0)
+    block = crate.ReleasedAttention(192, heads=3, head_dim=64).double()
+    tokens = torch.nn.functional.layer_norm(gaussian(65, 192), (192,))
+    error, radius = crate.gradient_error(tokens, block.subspaces().detach(), eps=math.sqrt(0.5))
+    assert 100 < float(radius) < 400
+    assert float(error) > 1000
+    small, _ = crate.gradient_error(0.001 * tokens, block.subspaces().detach(), eps=math.sqrt(0.5))
+    assert float(small) < 1e-3
+
+
+def test_denoiser_is_the_posterior_mean_by_sampling():
+    """E[z_0 | z] as the mean of clean samples, each weighted by how likely it makes the noisy token."""
+    generator = torch.Generator().manual_seed(0)
+    bases, sigma, samples = subspaces(3, 6, 2), 0.8, 400_000
+    owner = torch.randint(3, (samples,), generator=generator)
+    clean = torch.empty(samples, 6, dtype=torch.float64)
+    for k in range(3):
+        clean[owner == k] = torch.randn(int((owner == k).sum()), 2, generator=generator, dtype=torch.float64) @ bases[k].T
+    noisy = gaussian(2, 6, seed=3)
+    weights = (-(noisy[:, None] - clean).square().sum(-1) / (2 * sigma**2)).softmax(-1)
+    found = crate.denoise(noisy, bases, sigma=sigma)
+    assert_close(weights @ clean, found, atol=0.02, rtol=0)
+    assert (found - noisy).norm() > 0.5
+
+
+def test_log_density_is_that_of_the_mixture():
+    bases, noisy, sigma = subspaces(3, 6, 2), gaussian(4, 6), 0.3
+    covariances = bases @ bases.mT + sigma**2 * torch.eye(6, dtype=torch.float64)
+    each = [torch.distributions.MultivariateNormal(torch.zeros(6).double(), C).log_prob(noisy) for C in covariances]
+    assert_close(crate.log_density(noisy, bases, sigma=sigma), torch.stack(each).logsumexp(0) - math.log(3))
+
+
+def test_series_and_gradient_agree_where_the_radius_is_small():
+    tokens, bases = 0.01 * gaussian(6, 12), subspaces()
+    coords = coordinates(tokens, bases)
+    A = expansion(bases, n=6, eps=0.5) * coords @ coords.mT
+    by_series = expansion(bases, n=6, eps=0.5) * (crate.neumann_sum(A, terms=6) @ coords @ bases.mT).sum(-3)
+    assert_close(by_series, crate.rate_gradient(tokens, bases, eps=0.5), atol=1e-14, rtol=1e-12)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="radius and terms must be >= 0, got -1 and 1"):
+        crate.neumann_error(-1)

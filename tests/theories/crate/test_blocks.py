@@ -1,0 +1,163 @@
+"""Blocks: the change that each makes is that of its step, and a layer takes any of them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.problems.crate import gaussian
+from transformer_theory.theories import crate
+from transformer_theory.theories.crate.attention import expansion
+from transformer_theory.theories.crate.sparse_coding import curvature
+
+SIZES = {"heads": 3, "head_dim": 4}
+COMPRESSIONS = {
+    "exact": lambda dim, **sizes: crate.ExactAttention(dim, **sizes),
+    "paper": lambda dim, **sizes: crate.PaperAttention(dim, **sizes),
+    "released": lambda dim, **sizes: crate.ReleasedAttention(dim, **sizes),
+    "token statistics": lambda dim, **sizes: crate.TokenStatisticsAttention(dim, **sizes),
+    "causal exact": lambda dim, **sizes: crate.CausalExactAttention(dim, context=9, **sizes),
+    "causal paper": lambda dim, **sizes: crate.CausalPaperAttention(dim, context=9, **sizes),
+    "causal released": lambda dim, **sizes: crate.CausalReleasedAttention(dim, **sizes),
+    "causal token statistics": lambda dim, **sizes: crate.CausalTokenStatisticsAttention(dim, **sizes),
+    "orthogonal paper": lambda dim, **sizes: crate.orthogonal(crate.PaperAttention(dim, **sizes)),
+}
+SPARSIFICATIONS = {
+    "one step": crate.Ista,
+    "three steps": lambda dim: crate.Ista(dim, steps=3),
+    "FISTA": crate.Fista,
+    "overcomplete": crate.OvercompleteIsta,
+}
+
+
+def block(name, dim=12, **sizes):
+    torch.manual_seed(0)
+    return COMPRESSIONS[name](dim, **(SIZES | sizes)).double()
+
+
+def after(module, tokens):
+    """The step whose change the block returns."""
+    U = module.subspaces()
+    match module:
+        case crate.CausalExactAttention():
+            return crate.causal_exact_step(tokens, U, kappa=module.kappa, eps=module.eps, context=9)
+        case crate.CausalPaperAttention():
+            return crate.causal_paper_step(tokens, U, kappa=module.kappa, eps=module.eps, context=9)
+        case crate.CausalReleasedAttention():
+            linear = module.to_out[0]
+            return crate.causal_released_step(tokens, U, linear.weight.T.unflatten(0, (3, 4)), linear.bias)
+        case crate.CausalTokenStatisticsAttention():
+            coords = tokens.unsqueeze(1) @ U
+            pi = crate.causal_memberships(coords, temperature=module.temperature)
+            return tokens - module.step * (crate.causal_shrinkage(coords, pi, eps=module.eps) @ U.mT).sum(1)
+        case crate.ExactAttention():
+            return crate.exact_step(tokens, U, kappa=module.kappa, eps=module.eps)
+        case crate.PaperAttention():
+            return crate.paper_step(tokens, U, kappa=module.kappa, eps=module.eps)
+        case crate.ReleasedAttention():
+            linear = module.to_out[0]
+            return crate.released_step(tokens, U, linear.weight.T.unflatten(0, (3, 4)), linear.bias)
+        case crate.TokenStatisticsAttention():
+            kappa = module.step / expansion(U, n=tokens.shape[1], eps=module.eps)
+            return crate.tssa_step(tokens, U, kappa=kappa, eps=module.eps, temperature=module.temperature)
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+def test_a_compression_block_returns_the_change_of_its_step(name):
+    module, tokens = block(name), gaussian(2, 5, 12)
+    if name.endswith("statistics"):
+        nn.init.normal_(module.temperature, generator=torch.Generator().manual_seed(1))
+    assert_close(tokens + module(tokens), after(module, tokens))
+    assert module.is_causal == name.startswith("causal")
+
+
+@pytest.mark.parametrize("name", [name for name in COMPRESSIONS if name.startswith("causal")])
+def test_a_causal_block_does_not_see_the_future(name):
+    module, tokens = block(name), gaussian(2, 7, 12)
+    other = torch.cat([tokens[:, :4], gaussian(2, 3, 12, seed=5)], dim=1)
+    past = module(tokens)[:, :4]
+    assert_close(module(other)[:, :4], past, atol=1e-14, rtol=0)
+    assert_close(module(tokens[:, :4]), past, atol=1e-14, rtol=0)
+    plain = block(name.removeprefix("causal "))
+    plain.load_state_dict(module.state_dict())
+    assert (plain(other)[:, :4] - plain(tokens)[:, :4]).norm() > 1e-3 * past.norm()
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+def test_every_parameter_gets_a_gradient_also_under_autocast(name):
+    torch.manual_seed(0)
+    module, tokens = COMPRESSIONS[name](12, **SIZES), gaussian(2, 5, 12).float()
+    wide = module(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        narrow = module(tokens.bfloat16())
+    assert (narrow.float() - wide).norm() < 0.05 * wide.norm()
+    narrow.float().square().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) and float(p.grad.norm()) > 0 for p in module.parameters())
+
+
+def test_orthogonal_subspaces_stay_orthogonal_while_they_are_trained():
+    module, tokens = crate.orthogonal(block("paper")), gaussian(2, 5, 12)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.5)
+    start = module.subspaces().detach()
+    for _ in range(5):
+        optimiser.zero_grad()
+        (tokens + module(tokens)).pow(4).sum().backward()
+        optimiser.step()
+    bases = module.subspaces().detach()
+    assert (bases - start).norm() > 0.1
+    assert crate.incoherence(bases) < 1e-12
+    assert crate.incompleteness(bases) < 1e-12
+    assert crate.incoherence(block("paper").subspaces().detach()) > 0.1
+
+
+def test_more_subspaces_than_room_cannot_be_orthogonal():
+    with pytest.raises(ValueError, match=r"heads \* head_dim must be at most dim for orthogonal subspaces, got 3 \* 5 > 12"):
+        crate.orthogonal(crate.PaperAttention(12, heads=3, head_dim=5))
+
+
+@pytest.mark.parametrize("name", SPARSIFICATIONS)
+def test_a_sparsification_block_is_its_steps(name):
+    torch.manual_seed(0)
+    module, tokens = SPARSIFICATIONS[name](12).double(), gaussian(2, 5, 12)
+    D = module.weight
+    expected = tokens
+    if name == "overcomplete":
+        expected = crate.overcomplete_code(tokens, D, eta=0.1, lam=0.1) @ module.decoder.T
+    elif name == "FISTA":
+        expected = crate.fista_steps(tokens, tokens, D, eta=0.1, lam=0.1, steps=4)
+    else:
+        for _ in range(module.steps):
+            expected = crate.ista_step(expected, tokens, D, eta=0.1, lam=0.1)
+    assert_close(module(tokens), expected)
+    assert module.relative_step() == pytest.approx(0.1 * curvature(D.detach()))
+
+
+def test_a_new_dictionary_of_square_size_allows_the_released_step():
+    torch.manual_seed(0)
+    assert 0.5 < crate.Ista(192).relative_step() < 1
+
+
+@pytest.mark.parametrize("sparsify", SPARSIFICATIONS)
+@pytest.mark.parametrize("attention", COMPRESSIONS)
+def test_a_layer_takes_any_pair_of_blocks(attention, sparsify):
+    torch.manual_seed(0)
+    sparse = SPARSIFICATIONS[sparsify](12).double()
+    layer = crate.Layer(12, attention=block(attention), sparsify=sparse).double()
+    tokens = gaussian(2, 5, 12)
+    half = tokens + layer[0].fn(layer[0].norm(tokens))
+    found = layer[1].fn(layer[1].norm(half))
+    assert_close(layer(tokens), half + found if sparsify == "overcomplete" else found)
+    assert sparsify == "overcomplete" or (layer(tokens) >= 0).all()
+
+
+def test_sizes_of_blocks_are_checked():
+    with pytest.raises(ValueError, match="dim, heads and head_dim must be at least 1, got 12, 0 and 4"):
+        crate.ReleasedAttention(12, heads=0, head_dim=4)
+    with pytest.raises(ValueError, match="eta must be positive and finite, got 0"):
+        crate.Ista(12, eta=0.0)
+    with pytest.raises(ValueError, match="lam must be positive and finite, got nan"):
+        crate.OvercompleteIsta(12, lam=float("nan"))
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        crate.Fista(12, steps=0)
+    with pytest.raises(ValueError, match=r"ratio must be at least 1, .* got 0"):
+        crate.OvercompleteIsta(12, ratio=0)

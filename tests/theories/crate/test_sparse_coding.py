@@ -1,0 +1,141 @@
+"""Sparse coding against closed forms, autograd and an independent solver."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.problems.crate import gaussian, soft_threshold
+from transformer_theory.errors import NotConverged
+from transformer_theory.theories import crate
+from transformer_theory.theories.crate.sparse_coding import curvature
+
+
+def test_ista_step_is_a_proximal_step_of_autograd():
+    tokens, dictionary, code = gaussian(6, 5), gaussian(5, 8, seed=1), gaussian(6, 8, seed=2).relu().requires_grad_()
+    smooth = 0.5 * (tokens - code @ dictionary.mT).square().sum()
+    smooth.backward()
+    expected = (code.detach() - 0.05 * code.grad - 0.05 * 0.3).clamp(min=0)
+    assert_close(crate.ista_step(code.detach(), tokens, dictionary, eta=0.05, lam=0.3), expected)
+
+
+def test_lasso_with_an_orthonormal_dictionary_is_soft_thresholding():
+    tokens = gaussian(6, 5)
+    dictionary = torch.cat([torch.eye(5), -torch.eye(5)], dim=1).double()
+    best = crate.fista(tokens, dictionary, lam=0.4, tol=1e-12)
+    assert_close(best, soft_threshold(tokens, 0.4), atol=1e-11, rtol=0)
+    assert_close(crate.ista(tokens, dictionary, lam=0.4, steps=60), soft_threshold(tokens, 0.4), atol=1e-11, rtol=0)
+
+
+def test_fista_finds_the_optimum_of_an_independent_solver():
+    import cvxpy as cp
+
+    tokens, dictionary = gaussian(4, 6), gaussian(6, 10, seed=1)
+    code = cp.Variable((4, 10), nonneg=True)
+    objective = 0.5 * cp.sum_squares(tokens.numpy() - code @ dictionary.numpy().T) + 0.3 * cp.sum(code)
+    optimum = cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL)
+    ours = crate.lasso(crate.fista(tokens, dictionary, lam=0.3), tokens, dictionary, lam=0.3)
+    assert float(ours) == pytest.approx(optimum, rel=1e-7)
+    assert float(ours) <= optimum * (1 + 1e-9)
+
+
+def test_fista_is_faster_than_ista_and_says_when_it_is_not_done():
+    tokens, dictionary = gaussian(20, 12), gaussian(12, 24, seed=1)
+    with pytest.raises(NotConverged, match="after 20 steps") as stopped:
+        crate.fista(tokens, dictionary, lam=0.1, max_steps=20)
+    best = crate.lasso(crate.fista(tokens, dictionary, lam=0.1), tokens, dictionary, lam=0.1)
+    fast = crate.lasso(stopped.value.state, tokens, dictionary, lam=0.1)
+    slow = crate.lasso(crate.ista(tokens, dictionary, lam=0.1, steps=20), tokens, dictionary, lam=0.1)
+    assert 0 < float(fast - best) < float(slow - best)
+
+
+def test_ista_descends_up_to_the_stated_step_and_not_far_beyond():
+    tokens, dictionary = gaussian(20, 12), gaussian(12, 12, seed=1)
+    L = curvature(dictionary)
+
+    def curve(eta):
+        code, values = tokens.relu(), []
+        for _ in range(12):
+            values.append(float(crate.lasso(code, tokens, dictionary, lam=0.1)))
+            code = crate.ista_step(code, tokens, dictionary, eta=eta, lam=0.1)
+        return torch.tensor(values).diff()
+
+    assert (curve(1 / L) <= 0).all()
+    assert (curve(3 / L) > 0).any()
+
+
+def nonnegative_least_squares(tokens, dictionary, lam):
+    """The optimum token by token by an active-set method: the l1 norm of a non-negative code is linear, so it joins the square."""
+    from scipy.optimize import nnls
+
+    # 1/2 ||y - D z||^2 + lam 1'z = 1/2 ||b - A z||^2 + const with A'A = D'D and A'b = D'y - lam, solvable if A has full column rank
+    gram = dictionary.T @ dictionary
+    A = torch.linalg.cholesky(gram).T
+    targets = torch.linalg.solve_triangular(A.T, (tokens @ dictionary - lam).T, upper=False).T
+    return torch.stack([torch.from_numpy(nnls(A.numpy(), b.numpy())[0]) for b in targets])
+
+
+def test_fista_finds_the_code_of_an_active_set_method():
+    tokens, dictionary = gaussian(6, 12), gaussian(12, 8, seed=1)
+    best = nonnegative_least_squares(tokens, dictionary, 0.3)
+    assert 0.2 < crate.nonzeros(best) < 0.8
+    assert_close(crate.fista(tokens, dictionary, lam=0.3, tol=1e-12), best, atol=1e-9, rtol=0)
+    L = curvature(dictionary)
+    start, allowed = torch.zeros_like(best), 2 * L * best.square().sum() / 101**2
+    after = crate.fista_steps(start, tokens, dictionary, eta=1 / L, lam=0.3, steps=100)
+    distance = crate.lasso(after, tokens, dictionary, lam=0.3) - crate.lasso(best, tokens, dictionary, lam=0.3)
+    assert -1e-12 < float(distance) <= float(allowed)
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_one_product_is_the_step_from_the_tokens(few):
+    """Value and gradients, with as many tokens as take one product with A and with fewer."""
+    tokens, dictionary = gaussian(2 if few else 50, 12).requires_grad_(), (0.3 * gaussian(12, 12, seed=1)).requires_grad_()
+    weight = gaussian(*tokens.shape, seed=2)
+    found = crate.from_tokens(tokens, dictionary, eta=0.1, lam=0.2)
+    expected = (tokens + 0.1 * (tokens - tokens @ dictionary.T) @ dictionary - 0.02).relu()
+    assert_close(found, expected, atol=1e-13, rtol=0)
+    ours = torch.autograd.grad((weight * found).sum(), (tokens, dictionary))
+    theirs = torch.autograd.grad((weight * expected).sum(), (tokens, dictionary))
+    for one, other in zip(ours, theirs):
+        assert_close(one, other, atol=1e-12, rtol=1e-13)
+
+
+def test_steps_of_fista_begin_as_ista_and_overtake_it():
+    tokens, dictionary = gaussian(20, 12), gaussian(12, 24, seed=1)
+    start, L = torch.zeros(20, 24, dtype=torch.float64), curvature(dictionary)
+    for steps in (0, 1):
+        assert torch.equal(
+            crate.fista_steps(start, tokens, dictionary, eta=1 / L, lam=0.1, steps=steps),
+            crate.ista(tokens, dictionary, lam=0.1, steps=steps),
+        )
+    fast = crate.fista_steps(start, tokens, dictionary, eta=1 / L, lam=0.1, steps=20)
+    slow = crate.ista(tokens, dictionary, lam=0.1, steps=20)
+    assert crate.lasso(fast, tokens, dictionary, lam=0.1) < crate.lasso(slow, tokens, dictionary, lam=0.1)
+
+
+def test_the_overcomplete_code_is_two_steps_from_zero():
+    tokens, dictionary = gaussian(3, 5, 12), gaussian(12, 30, seed=1) / 6
+    eta = 0.5 * crate.largest_step(dictionary)
+    assert_close(crate.overcomplete_code(tokens, dictionary, eta=eta, lam=0.2), crate.ista(tokens, dictionary, lam=0.2, steps=2, eta=eta))
+
+
+def test_the_largest_step_is_that_of_the_largest_singular_value_and_longer_ones_are_refused(unchecked):
+    dictionary = torch.diag(torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64))
+    assert crate.largest_step(dictionary) == pytest.approx(1 / 9)
+    tokens = gaussian(4, 3)
+    crate.ista(tokens, dictionary, lam=0.1, steps=2, eta=1 / 9)
+    with pytest.raises(ValueError, match=r"eta must be at most 1/\|\|D\|\|\^2 = 0.111111, .* got 0.12"):
+        crate.ista(tokens, dictionary, lam=0.1, steps=2, eta=0.12)
+    with pytest.raises(ValueError, match="eta must be positive and finite"):
+        crate.ista(tokens, dictionary, lam=0.1, steps=2, eta=-0.1)
+
+
+def test_bad_input_is_named(unchecked):
+    with pytest.raises(ValueError, match=r"must share d, got \[5, 11\] and \[12, 3\]"):
+        crate.ista_step(gaussian(5, 3), gaussian(5, 11), gaussian(12, 3), eta=0.1, lam=0.1)
+    with pytest.raises(ValueError, match="dictionary must not be zero"):
+        crate.fista(gaussian(5, 11), torch.zeros(11, 3, dtype=torch.float64), lam=0.1)
+    with pytest.raises(ValueError, match="tokens on a CPU must be float32 or float64, got float16"):
+        crate.ista_step(gaussian(5, 3).half(), gaussian(5, 12).half(), gaussian(12, 3).half(), eta=0.1, lam=0.1)
+    with pytest.raises(ValueError, match="tokens and dictionary must share a dtype"):
+        crate.fista(gaussian(5, 12).float(), gaussian(12, 3), lam=0.1)

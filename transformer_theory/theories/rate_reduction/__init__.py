@@ -11,7 +11,8 @@ from .claims import CLAIMS
 from .experiments import EXPERIMENTS, Landscape, ReduNetGaussians
 from .figures import draw
 from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
-from .problem import Optimum, equal_moments, flat_reduction, gaussian_toy, maximise, optimum, orthogonal_classes
+from .optimum import Optimum, flat_reduction, largest_rank, maximise, optimum
+from .problem import equal_moments, gaussian_toy, orthogonal_classes
 from .reducers import RateReduction, reducers
 from .redunet import (
     Layer,
@@ -71,6 +72,7 @@ __all__ = [
     "flat_reduction",
     "gaussian_toy",
     "guaranteed_step",
+    "largest_rank",
     "layer",
     "lift",
     "maximise",

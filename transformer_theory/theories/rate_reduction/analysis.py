@@ -17,7 +17,7 @@ from ...data.tokens import TokenData
 from ...linalg import numerical_rank
 from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ...rows import Arrays, Row, assumption, by_construction, finding, not_applicable
-from .problem import largest_rank, optimum
+from .optimum import largest_rank, optimum
 from .redunet import ReduNet, construct, nearest_subspace
 
 NAME = "rate_reduction"

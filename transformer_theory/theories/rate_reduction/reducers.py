@@ -15,7 +15,7 @@ from ...citations import Source
 from ...metrics.coding import SecondMoments, class_coding_rates, coding_rate, unit_norm
 from ...probes import Observation
 from ...rows import Row
-from .problem import optimum
+from .optimum import optimum
 
 EPS = 0.5**0.5  # ε² = 1/2 for features of norm 1, as in the MCR² experiments
 SHUFFLES = 4

@@ -29,7 +29,7 @@ def _smallest_rise(generator: Generator, *, times: float) -> Evidence:
     rises = {}
     for name, (features, labels) in _instances(generator).items():
         step = times * guaranteed_step(*features.shape, eps=EPS)
-        reductions = construct(features, labels, layers=50, eps=EPS, step=step).reductions
+        reductions = construct(features, labels, layers=30, eps=EPS, step=step).reductions
         rises[name] = float(reductions.diff().min() / reductions.max())
     return Evidence(min(rises.values()), -ROUNDING, ">=", detail=rises)
 

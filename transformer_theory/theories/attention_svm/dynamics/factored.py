@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .gradient import Gradient
+from .products import Product
 from .states import Factors
 
 
@@ -31,22 +32,25 @@ class Pair:
         left = data.query.new_zeros(2, trials, n, max(self.rows))  # P, then z
         left[1, ..., :d_z] = data.query
         right = data.query.new_zeros(2, trials, n, width)  # q, then K^T P
-        self.P, self.left = left[0, ..., : self.rows[0]], left.flatten(0, 1).mT
-        self.q, self.r, self.right = right[0], right[1], right.flatten(0, 1)
+        q, r = right
+        self.images, self.P = torch.zeros_like(data.tokens[:, :, 0]), left[0, ..., : self.rows[0]]
         self.direction = torch.empty_like(self.both)
-        self.flat, self.transposed, self.images = self.direction.flatten(0, 1), self.K.mT, torch.zeros_like(data.tokens[:, :, 0])
+        self.turn_queries, self.image = Product(data.query, self.Q, q), Product(q, self.K.mT, self.images)
+        self.turn_pulls = Product(self.P, self.K, r)
+        self.turn = Product(left.flatten(0, 1).mT, right.flatten(0, 1), self.direction.flatten(0, 1))
 
     def logits(self) -> Tensor:
-        torch.bmm(self.data.query, self.Q, out=self.q)
-        return self.data.logits(torch.bmm(self.q, self.transposed, out=self.images))
+        self.turn_queries()
+        self.image()
+        return self.data.logits(self.images)
 
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         rest: Tensor | None = C
         if self.decay:
             c, rest = self.data.unscaled(c, C)
-        self.P.copy_(self.data.pulled(c))
-        torch.bmm(self.P, self.K, out=self.r)
-        torch.bmm(self.left, self.right, out=self.flat)
+        self.data.pulled(c, self.P)
+        self.turn_pulls()
+        self.turn()
         if self.decay:
             self.direction.add_(self.both, alpha=self.decay)
         return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest

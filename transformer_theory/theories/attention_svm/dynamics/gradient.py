@@ -29,10 +29,10 @@ from torch import Tensor
 from ..problem import Instance
 from .heads import HeadInstance
 from .losses import Loss, check_loss
+from .products import Rows
 from .states import check_instance
 
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
-TINY = 400  # entries of a matrix up to which torch multiplies by loops of its own, from there on by BLAS
 MODERATE = 1e-20  # slopes and differences from here to the inverse need no logarithm
 EXTREME = 1e60  # tokens and queries from the inverse to here: the square of their product is a float64 with room to spare
 FAINT = -600.0  # a logarithm that is nothing beside zero; further down, numbers lose digits and processors their speed
@@ -48,15 +48,15 @@ class Gradient:
         check_scale(tokens=instance.tokens, query=instance.query)
         self.slope, self.log_slope = loss.slope, loss.log_slope
         self.inputs = n
-        tokens = instance.tokens.reshape(-1, n, T, d)
-        self.query = instance.query.reshape(-1, n, instance.query.shape[-1])
+        tokens = instance.tokens.detach().reshape(-1, n, T, d)
+        self.query = instance.query.detach().reshape(-1, n, instance.query.shape[-1])
         self.tokens = tokens - tokens.mean(-2, keepdim=True)
         self.minus_one, self.nothing = tokens.new_tensor(-1.0), tokens.new_tensor(-torch.inf).expand(tokens[..., :1, 0].shape)
         allowed = getattr(instance, "allowed", None)
         same, self.offset = merged(tokens, None if allowed is None else allowed.reshape(-1, n, T))
         silent = (self.query == 0).all(-1, keepdim=True)
         if isinstance(instance, Instance):
-            scores = instance.scores.reshape(-1, n, T)
+            scores = instance.scores.detach().reshape(-1, n, T)
             if same is not None:  # differences are zero where equal tokens score the same: their mean is then exact
                 scores = scores + (same * (scores[..., None, :] - scores[..., None])).sum(-1)
             scores = scores.masked_fill(silent, 0.0)
@@ -75,8 +75,6 @@ class Gradient:
         highest, top = logits.max(-1, keepdim=True)
         gap = logits - highest
         if self.distinct:
-            if self.scores.stride() != logits.stride():
-                self.scores = torch.empty_like(logits).copy_(self.scores)  # in the order of memory that they come in
             return self._distinct(gap, top)
         share = gap.exp()
         top_share = share.sum(-1, keepdim=True).reciprocal_()
@@ -100,11 +98,7 @@ class Gradient:
         Most problems are small and the number of operations is what counts, so that signs are chosen to need none of their own.
         """
         gap.scatter_(-1, top, self.nothing)
-        if gap.stride(-1) == 1:
-            C = gap.amax((-2, -1), keepdim=True)
-        else:  # in other orders of memory this takes half the time, in the first one twice
-            C = gap.amax(-1, keepdim=True)
-            C = torch.maximum(C, C.amax(-2, keepdim=True))
+        C = gap.amax((-2, -1), keepdim=True)
         others, scale = gap.sub_(C).clamp_(min=FAINT).exp_(), C.exp()  # e^-C s / s_top, for the others than top
         best = self.scores.gather(-1, top)
         pull = torch.sub(self.scores, best).mul_(others)
@@ -112,8 +106,9 @@ class Gradient:
         excess = pull.sum(-1, keepdim=True).mul_(lost)  # -e^-C e
         e = excess * scale
         weight = self.slope(best.sub_(e)).mul_(lost)
-        return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C[:, :1]
+        return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C
 
+    @torch.no_grad()
     def descent(self, W: Tensor) -> tuple[Tensor, Tensor]:
         """The negative gradient at W ``[*trials, d, d_z]`` as :func:`~.descent.descent_direction` gives it."""
         shape = W.shape
@@ -127,41 +122,15 @@ class Gradient:
         held = C.clamp(max=200.0)
         return c * held.exp(), C - held
 
-    def pulled(self, c: Tensor) -> Tensor:
-        """:math:`P_i = X_i^T c_i`, ``[trials, n, T]`` -> ``[trials, n, d]``."""
-        return self._pulled(c)
-
-    def logits(self, images: Tensor) -> Tensor:
-        """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i` up to a number an input, ``[trials, n, d]`` -> ``[trials, n, T]``."""
-        return self._logits(images)
-
     @cached_property
-    def _pulled(self) -> "Rows":
+    def pulled(self) -> Rows:
+        """:math:`P_i = X_i^T c_i`, ``[trials, n, T]`` -> ``[trials, n, d]``."""
         return Rows(self.tokens.flatten(0, 1))
 
     @cached_property
-    def _logits(self) -> "Rows":
+    def logits(self) -> Rows:
+        """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i` up to a number an input, ``[trials, n, d]`` -> ``[trials, n, T]``."""
         return Rows(self.tokens.flatten(0, 1).mT)
-
-
-class Rows:
-    """Vectors ``[rows, k]`` times a matrix ``[k, m]`` each.
-
-    BLAS is not made for matrices of a few numbers: for those, all rows are one product and one sum, with the rows innermost in memory.
-    The result is a view of that, and what is computed from it entry by entry stays in that order.
-    """
-
-    def __init__(self, matrices: Tensor):
-        self.tiny = matrices.shape[-2] * matrices.shape[-1] < TINY
-        self.matrices = matrices.permute(1, 2, 0).contiguous() if self.tiny else matrices.contiguous()
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """``[trials, n, k]`` -> ``[trials, n, m]``."""
-        trials, n, k = vectors.shape
-        if self.tiny:
-            vectors = vectors.reshape(-1, k).T.contiguous()
-            return torch.mul(self.matrices, vectors[:, None]).sum(0).T.view(trials, n, -1)
-        return torch.bmm(vectors.reshape(-1, 1, k), self.matrices).view(trials, n, -1)
 
 
 def check_scale(**data: Tensor) -> None:

@@ -24,7 +24,8 @@ Source: textbook (kernel trick), for the model of :cite:t:`tarzanagh2023transfor
 import torch
 from torch import Tensor
 
-from .gradient import Gradient, Rows
+from .gradient import Gradient
+from .products import Rows
 from .states import Carried, State
 
 

@@ -7,8 +7,10 @@ import torch
 from transformer_theory.data import TokenData
 from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation
+from transformer_theory.report import wording
 from transformer_theory.rows import collect
 from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import measure
 from transformer_theory.theories.attention_svm.alignment import MARGIN, QUANTITY
 from transformer_theory.theories.attention_svm.solvers import multipliers_of
 
@@ -286,6 +288,15 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_what_it_selects():
     assert same == rows
 
 
+def test_a_run_too_short_to_select_is_not_said_to_tie():
+    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    short = room.analyse(instance.tokens, instance.query, instance.scores, at=(0, 1, 2, 3))
+    rows, _ = collect(measure._descent(short, 5))
+    assert rows[-1]["quantity"] == measure.ANSWER
+    assert rows[-1]["verdict"] == "not applicable: no input selects a token"
+    assert wording.verdict(rows[-1]) == ("not applicable", "no input selects a token")
+
+
 def test_a_margin_that_is_only_small_does_not_refute_feasibility():
     close = 3 + 0.05 * gaussian(400, 8, 24)  # in general position, so 24 inputs are feasible, with norms far above what descent resolves
     rows, _ = measured(TokenData(close, labels=torch.arange(400) % 4))
@@ -346,6 +357,6 @@ def test_figures_are_drawn_from_the_stored_result(tmp_path):
     assert [ax.get_title(loc="left") for ax in figure.get_axes()] == [
         "Cosine to max-margin W",
         "Margins",
-        "Attention",
+        "Attention: 6 of 24 inputs",
         "Feasible random sets",
     ]

@@ -7,6 +7,7 @@ import torch
 from transformer_theory import attention_svm as room
 from transformer_theory.linalg import cosine
 from transformer_theory.theories.attention_svm.analysis import unit_scale
+from transformer_theory.theories.attention_svm.selection import enough
 
 SHORT = (10, 50, 100, 200, 300)
 
@@ -200,8 +201,8 @@ def test_a_run_that_has_not_settled_says_so():
     legend = cosines.get_legend()
     assert legend is not None
     assert legend.get_title().get_text() == warning
-    assert "null: weights with random signs" in [text.get_text() for text in legend.get_texts()]
-    assert attention.get_title(loc="left") == "Attention: first 6 of 40 inputs"
+    assert "null: random signs" in [text.get_text() for text in legend.get_texts()]
+    assert attention.get_title(loc="left") == "Attention: 6 of 40 inputs"
     assert len(repr(found)) < 200
 
 
@@ -221,6 +222,28 @@ def test_a_run_that_has_not_settled_says_so():
 def test_bad_input_is_named(make, message, unchecked):
     with pytest.raises(ValueError, match=message):
         make(gaussian(3, 4, 5), gaussian(3, 5, seed=1), gaussian(3, 4, seed=2))
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5, 8, 12, 17, 32, 64])
+def test_attention_without_preference_seldom_selects(tokens, generator):
+    """Independent normal logits of variance one: one input in twenty at most, where a half would let up to all of them pass."""
+    count = 40_000
+    top = torch.randn(count, tokens, generator=generator, dtype=torch.float64).softmax(-1).amax(-1)
+    share = float((top >= enough(torch.full((count,), tokens))).double().mean())
+    assert share < 0.054  # .05 at two tokens, and four standard deviations
+    line = enough(torch.tensor([tokens]))[0]
+    assert float(line / (1 - line)) >= max(1.0, 16 / (tokens - 1)) * (1 - 1e-12)
+
+
+def test_more_than_half_of_two_tokens_selects_nothing():
+    x, z, scores = gaussian(3, 2, 5), gaussian(3, 5, seed=1), gaussian(3, 2, seed=2)
+    early, late = (finite(room.analyse(x, z, scores, at=at)) for at in ((0, 4), SHORT))
+    assert early.attention.min() > 0.5
+    assert not early.decided.any()
+    assert early.selected.reason == "no input selects a token"
+    assert early.null is None
+    assert late.decided.all()
+    assert enough(torch.tensor([1])).tolist() == [1.0]
 
 
 def test_unit_scale_has_norm_one_on_average():

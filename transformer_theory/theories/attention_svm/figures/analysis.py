@@ -24,13 +24,10 @@ def analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = 
         warning: written above the legend of the cosines.
     """
     with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.5)
+        figure, (left, middle, right) = axes(1, 3, width=7.0, height=2.7)
         draw_cosines(left, arrays, reason, warning)
         draw_margins(middle, arrays, reason)
         draw_attention(right, arrays)
-        shown, total = len(arrays["attention"]), int(arrays["inputs"])
-        if shown < total:
-            right.set_title(f"Attention: first {shown} of {total} inputs")
     return figure
 
 
@@ -48,7 +45,7 @@ def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "",
     if "cosine_selected" in arrays:
         line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens")
         lowest = min(lowest, float(np.min(arrays["cosine_selected"])))
-    dotted = {"color": BLUE, "linewidth": 1.1, "linestyle": (0, (1, 1.2))}
+    dotted = {"color": "black", "linewidth": 1.1, "linestyle": (0, (1, 1.2))}  # seen on top of the other where both agree
     if "cosine_optimal" in arrays:
         ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", **dotted)
         lowest = min(lowest, float(np.min(arrays["cosine_optimal"])))
@@ -56,16 +53,16 @@ def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "",
         ax.plot([], [], label="best tokens: no solution", **dotted)
     if np.isfinite(arrays["null"]):
         null = {"color": GREY, "linewidth": 1.0, "linestyle": (0, (4, 3))}
-        ax.axhline(float(arrays["null"]), zorder=1, label="null: weights with random signs", **null)
+        ax.axhline(float(arrays["null"]), zorder=1, label="null: random signs", **null)
     ax.set_ylim(lowest - 0.02, 1.03)
-    legend = ax.legend(loc="lower right", handlelength=1.4, borderaxespad=0.1, title=warning or None, title_fontsize=7.5)
+    legend = ax.legend(loc="lower right", handlelength=1.0, borderaxespad=0.0, title=warning or None, title_fontsize=7.5)
     legend.get_frame().set(facecolor="white", alpha=0.85, edgecolor="none")
     legend.set_frame_on(True)
 
 
 def draw_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "") -> None:
     """Margins of W and of the max-margin solution, in units of the largest possible smallest margin."""
-    ax.set(title="Margins", xlabel="margin (best possible: all ≥ 1)", ylabel="tokens")
+    ax.set(title="Margins", xlabel="margin (best: all ≥ 1)", ylabel="tokens")
     if "margins" not in arrays:
         _say(ax, reason or "the selected tokens have no max-margin solution")
         return
@@ -86,7 +83,10 @@ def draw_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     rows, best = np.arange(len(arrays["best_token"])), arrays["best_token"]
     ax.scatter(best[best >= 0], rows[best >= 0], s=16, facecolors="none", edgecolors=COLOURS["scan_snap"], linewidths=1.1)
     ax.set_yticks(rows)
-    ax.set(title="Attention", xlabel="token (best one ringed)", ylabel="input")
+    ax.locator_params("x", integer=True)
+    shown, total = len(arrays["attention"]), int(arrays["inputs"])
+    title = f"Attention: {shown} of {total} inputs" if shown < total else "Attention"
+    ax.set(title=title, xlabel="token (best one ringed)", ylabel="input")
 
 
 def _say(ax: "Axes", text: str) -> None:

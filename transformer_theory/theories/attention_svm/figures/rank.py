@@ -38,7 +38,7 @@ def rank(result: Result) -> "Figure":
             ax.axhline(bound, color=COLOURS["null"], linewidth=1.0, linestyle=":", label="nuclear: Pataki's bound")
             ax.set(title=f"n = {n}, T = {T}", ylim=(0, max(n, bound) * 1.08))
             ax.set_xticks(place, [str(d) for d in a["dims"]])
-            ax.yaxis.get_major_locator().set_params(integer=True)
+            ax.locator_params("y", integer=True)
             ax.set_xlabel("dimension d")
             if at % columns == 0:
                 ax.set_ylabel("mean rank")

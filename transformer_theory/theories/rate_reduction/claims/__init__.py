@@ -3,8 +3,8 @@
 Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`, :cite:t:`chan2022redunet`.
 """
 
-from . import optimum, rates, redunet
+from . import landscape, optimum, rates, redunet
 
-CLAIMS = (*rates.CLAIMS, *optimum.CLAIMS, *redunet.CLAIMS)
+CLAIMS = (*rates.CLAIMS, *optimum.CLAIMS, *landscape.CLAIMS, *redunet.CLAIMS)
 
 __all__ = ["CLAIMS"]

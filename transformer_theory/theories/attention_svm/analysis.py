@@ -10,8 +10,8 @@ first where the first step already points to the best tokens and their inputs' o
 settles on tokens that score above all their neighbours.
 
 Tokens and queries are divided by one number each, their root-mean-square norm, which changes the scale of W and nothing else. Equal tokens
-of an input get equal attention whatever W is, so they count as one, with the mean of their scores. An input *selects* the token that holds
-more than half of its attention (equal tokens counted once), or none; only inputs that select are asked for a max-margin solution.
+of an input get equal attention whatever W is, so they count as one, with the mean of their scores. Only inputs that *select* a token are
+asked for a max-margin solution (:func:`~.selection.enough`).
 
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
@@ -35,7 +35,7 @@ from .dynamics import State, start, trajectory
 from .dynamics.gradient import merged
 from .feasibility import Construction, construct
 from .problem import Instance, token_logits, token_scores
-from .selection import SATURATED, first_step_condition, neighbour_gap, ties
+from .selection import SATURATED, enough, first_step_condition, neighbour_gap, ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 STEPS = (0, 10, 20, 40, 80, 160, 320, 640, 1000, 1500, 2000, 3000, 4000)
 RATE = 0.25
-MAJORITY = 0.5 + 1e-9  # a tie of two tokens, up to rounding, is no majority
 NULL_DRAWS = 8
 NULL_CONSTRAINTS = 2000
 PICTURED = 6  # inputs whose attention is drawn
@@ -112,7 +111,7 @@ class Analysis:
         silent: inputs whose query is zero, so that their attention is uniform whatever W is, ``[n]``.
         best: the best tokens; the prediction.
         selected: the tokens with the largest attention in the end, and the max-margin solution of the inputs in ``decided``.
-        decided: inputs that select: one token holds more than half of the attention, equal tokens counted once, ``[n]``.
+        decided: inputs that select: one token holds :func:`~.selection.enough` attention, equal ones counted once, ``[n]``.
         construction: a matrix that proves the best tokens feasible without optimisation, where its sufficient condition applies.
         first_step: smallest margin of the first step from W = 0 towards the best tokens, relative.
         states: where descent stood, the first at step 0.
@@ -295,7 +294,7 @@ def analyse(
     best = selection_of(instance, instance.optimal(), among=everywhere)
     end, T = states[-1].W, instance.scores.shape[1]
     share, top = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
-    decided = share > MAJORITY
+    decided = share >= enough(first.sum(-1))
     null = None
     if bool(decided.any()):
         null = alignment(

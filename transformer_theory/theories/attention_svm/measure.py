@@ -237,7 +237,7 @@ def _descent(found: Analysis, available: int) -> Iterator[Row | Arrays]:
     promised = found.first_step > 0 and _unequal(found) < EQUAL
     yield _cosine_row("cosine of W to the max-margin direction of the best tokens", found, found.best, promised, None, about)
     if found.selected.solution is None:
-        verdict = f"not applicable: {found.selected.reason.split(':')[0]} (selected tokens tie)"
+        verdict = f"not applicable: {found.selected.reason.split(':')[0]}"
         yield Row(theory=NAME, quantity=ANSWER, value=None, verdict=verdict, source=str(SOURCE), note=about)
         return
     settled = found.saturated and _rise(found, found.selected) < 0.002
@@ -246,7 +246,7 @@ def _descent(found: Analysis, available: int) -> Iterator[Row | Arrays]:
         "share of inputs whose selected token scores above its neighbours",
         Evidence(float(found.locally_optimal.double().mean()), 1.0, ">=", converged=settled),
         source=SOURCE,
-        note="locally optimal selections are the only stable ones",
+        note="locally optimal selections: at others descent does not stay; an input that selects none counts as not locally optimal",
     )
     yield finding(
         NAME,
@@ -297,8 +297,10 @@ def _cosine_row(quantity: str, found: Analysis, selection: Selection, in_assumpt
     elif value < BOUND and not found.saturated:
         short = "; attention is not yet saturated"
     evidence = Evidence(value, BOUND, ">=", converged=not short, in_assumptions=in_assumptions)
-    extra = {} if null is None else {"null": null}
-    return finding(NAME, quantity, evidence, source=SOURCE, predicted=1.0, note=note + short, **extra)
+    row = finding(NAME, quantity, evidence, source=SOURCE, predicted=1.0, note=note + short)
+    if null is not None:
+        row["null"] = null
+    return row
 
 
 def _rise(found: Analysis, selection: Selection) -> float:

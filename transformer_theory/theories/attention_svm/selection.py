@@ -18,11 +18,22 @@ from .dynamics import descent_direction
 from .problem import Instance
 from .solution import MaxMargin
 
-SATURATED = 1e-3  # attention has selected when all but this much is on one token
+SATURATED = 1e-3  # attention has settled on a token when all but this much is on it
+MAJORITY = 0.5 + 1e-9  # a tie of two tokens, up to rounding, is no majority
+TIMES_UNIFORM = 16.0  # odds of a selected token over those under uniform attention
 
 
 def neighbours(pairs: Constraints, solution: MaxMargin, *, tol: float = 1e-6) -> list[tuple[int, int]]:
-    """(input, token) of the tokens whose margin is one, within ``tol``."""
+    """(input, token) of the tokens whose margin is one.
+
+    Args:
+        pairs, solution: constraints of a selection and their max-margin solution.
+        tol: a margin up to 1 + tol counts as one.
+    Returns:
+        Their positions, in the order of the constraints.
+
+    Source: :cite:t:`tarzanagh2023transformers`.
+    """
     return [pairs.names(int(c)) for c in solution.support(tol=tol)]
 
 
@@ -32,6 +43,16 @@ def neighbour_gap(
     r""":math:`\max_{t\in\mathcal T_i} \gamma_{i,t} - \gamma_{i,a_i}` of each input; minus infinity where no token is a neighbour.
 
     Negative everywhere: the selection is locally optimal.
+
+    Args:
+        scores: :math:`\gamma`, ``[n, T]``.
+        select: the selection, ``[n]``.
+        pairs, solution: its constraints and their max-margin solution.
+        tol: a margin up to 1 + tol counts as one.
+    Returns:
+        The gaps, ``[n]``.
+
+    Source: :cite:t:`tarzanagh2023transformers`.
     """
     gap = torch.full((len(scores),), -torch.inf, dtype=scores.dtype)
     for i, t in neighbours(pairs, solution, tol=tol):
@@ -49,8 +70,37 @@ def locally_optimal(
         select: the selection, ``[n]``.
         pairs, solution: its constraints and their max-margin solution.
         tol: a margin up to 1 + tol counts as one.
+    Returns:
+        For each input, ``[n]``.
+
+    Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
     """
     return neighbour_gap(scores, select, pairs, solution, tol=tol) < 0
+
+
+def enough(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    r"""The least share of its attention on one token with which an input counts as selecting it: the majority, at odds
+    :math:`s/(1 - s)` of sixteen times those of uniform attention, :math:`1/(T - 1)`.
+
+    With few tokens the majority says nothing: one of two has it always. The odds set the line where attention without any preference
+    seldom comes: if the logits are independent normal numbers of variance one, this share of the inputs reaches the line, in 400,000
+    draws each.
+
+    ===============  =====  =====  =====  =====  =====  =====  =====
+    tokens           2      3      5      8      12     17     32
+    least share      .941   .889   .800   .696   .593   .500   .500
+    reach it         .050   .025   .016   .014   .015   .017   .002
+    reach a half     1.00   .706   .331   .126   .046   .017   .002
+    ===============  =====  =====  =====  =====  =====  =====  =====
+
+    Args:
+        tokens: T, how many different tokens each input has, ``[n]``. A single one is always selected.
+    Returns:
+        The shares, ``[n]``.
+
+    Source: the line is this library's.
+    """
+    return (TIMES_UNIFORM / (TIMES_UNIFORM + tokens.double() - 1)).clamp(min=MAJORITY)
 
 
 def first_step_condition(instance: Instance) -> float:
@@ -60,6 +110,11 @@ def first_step_condition(instance: Instance) -> float:
     an input score the same, descent from W = 0 converges in direction to the max-margin solution of the optimal tokens. With unequal scores
     it may still turn to others, though rarely (22 of 4,692 saturated random runs). Tokens equal to the optimal one count as one with it;
     0 if all tokens of each input are equal, or all scores are.
+
+    Args:
+        instance: a single problem.
+    Returns:
+        A number in [-1, 1].
 
     Source: a sufficient condition of :cite:t:`tarzanagh2023transformers` (global convergence under a good initial gradient).
     """
@@ -74,7 +129,17 @@ def first_step_condition(instance: Instance) -> float:
 
 def ties(scores: Float[Tensor, "n T"], tokens: Float[Tensor, "n T d"], *, tol: float = 1e-12) -> Bool[Tensor, " n"]:
     """Whether another token of the input, not equal to the optimal one, has the largest score too: then the optimal token is not
-    defined."""
+    defined.
+
+    Args:
+        scores: :math:`\\gamma`, ``[n, T]``.
+        tokens: x, ``[n, T, d]``.
+        tol: scores that differ by less than this share of the largest are equal.
+    Returns:
+        For each input, ``[n]``.
+
+    Source: :cite:t:`tarzanagh2023transformers`.
+    """
     best, at = scores.max(-1, keepdim=True)
     picked = tokens.gather(1, at[..., None].expand(-1, -1, tokens.shape[-1]))
     other = (tokens != picked).any(-1)

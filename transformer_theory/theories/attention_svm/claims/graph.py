@@ -14,6 +14,7 @@ from ..dynamics import normalised_descent, start
 from ..graph import priority_graph
 from ..next_token import LOG, finite_part, finite_span, next_token_instance, project, random_sequences
 from ..solvers import frobenius_max_margin
+from .settling import settling
 
 PAPER = Source("li2024mechanics")
 
@@ -30,10 +31,9 @@ class _Run:
     other: Constraints
 
     def distance(self, target: Tensor) -> Evidence:
-        """1 - cosine of the part outside S_fin; undecided while it is above the bound and still falling."""
+        """1 - cosine of the part outside S_fin."""
         before, after = (1 - float(cosine(W - project(W, self.basis), target)) for W in (self.half, self.W))
-        settled = after <= 0.1 or after > 0.95 * before  # the norm grows like a logarithm, so the distance falls slowly
-        return Evidence(after, 0.1, "<=", converged=settled, detail={"norm": float(self.W.norm()), "distance half-way": before})
+        return settling(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})  # the norm grows like a logarithm
 
     def error(self, predicted: Tensor) -> Evidence:
         """Distance of the part in S_fin from the prediction, in units of the predicted one."""

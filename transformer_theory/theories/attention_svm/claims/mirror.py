@@ -16,6 +16,7 @@ from ..dynamics.polyak import polyak_descent
 from ..problem import Instance, equal_distractors
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, lp_max_margin
+from .settling import settling
 
 POWER = 3.0
 BOUND = 0.01
@@ -38,9 +39,8 @@ def _mirror(instance: Instance, target: MaxMargin) -> Evidence:
     half = mirror_descent(instance, start(instance), power=POWER, steps=300, rate=20.0)
     end = mirror_descent(instance, half, power=POWER, steps=300, rate=20.0)
     before, after = (1 - float(cosine(s.W, target.W)) for s in (half, end))
-    settled = after <= BOUND or after > 0.8 * before
     best = bool((instance.selected(end.W) == instance.optimal()).all())
-    return Evidence(after, BOUND, "<=", converged=settled, in_assumptions=best, detail={"steps": end.step, "distance half-way": before})
+    return settling(before, after, BOUND, in_assumptions=best, detail={"steps": end.step})
 
 
 def _own_norm(generator: torch.Generator) -> Evidence:

@@ -20,6 +20,7 @@ from ..dynamics.losses import LINEAR, LOGISTIC, Loss
 from ..experiments.loss_comparison import limit, published_pair
 from ..problem import Instance
 from ..solvers import frobenius_max_margins
+from .settling import settling
 
 SOURCE = Source("tarzanagh2023maxmargin")
 TRIALS = 24
@@ -45,10 +46,10 @@ def _farthest(instance: Instance, begin: Tensor, token: int, steps: int) -> Evid
     goal = _directions(instance, token)
     half = normalised_descent(instance, start(instance, W=begin), steps=steps // 2)
     end = normalised_descent(instance, half, steps=steps - steps // 2)
-    before, after = (1 - (s.W * goal).sum((-2, -1)) / s.W.norm(dim=(-2, -1)) for s in (half, end))
-    settled = float(after.max()) <= 0.01 or float(after.max()) > 0.8 * float(before.max())
-    detail = {"trials": TRIALS, "share of trials at the token": float((instance.selected(end.W) == token).double().mean())}
-    return Evidence(float(after.max()), 0.01, "<=", converged=settled, detail={**detail, "steps": end.step})
+    before, after = (float((1 - (s.W * goal).sum((-2, -1)) / s.W.norm(dim=(-2, -1))).max()) for s in (half, end))
+    share = float((instance.selected(end.W) == token).double().mean())
+    detail = {"trials": TRIALS, "share of trials at the token": share, "steps": end.step}
+    return settling(before, after, 0.01, detail=detail)
 
 
 def _circle() -> Tensor:

@@ -14,11 +14,13 @@ from ..dynamics.polyak import log_excess_loss
 from ..problem import Instance, cross_attention
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, nuclear_max_margin
+from .settling import settling
 
 SOURCE = Source("tarzanagh2023transformers")
 RADII = (3.0, 10.0, 30.0, 100.0)
-STARTS, STEPS = 6, 120
+STARTS, STEPS = 16, 120  # with six starts, one path in three ends in a local minimum on some seeds
 BOUND = 0.01
+LONGEST = 2.5  # the largest norm of a solution for which a radius of 100 is far out
 APART = 0.95  # the largest cosine of the two solutions that the paths are asked to tell apart
 
 
@@ -28,10 +30,10 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
         frobenius = frobenius_max_margin(pairs)
         first, second = instance.scores.topk(2, -1).values.unbind(-1)
-        if frobenius.norm > 3 or float((first - second).min()) < 0.1:  # a radius of 100 is far out only if the norm is small
+        if frobenius.norm > LONGEST or float((first - second).min()) < 0.1:
             continue
         nuclear = nuclear_max_margin(pairs)
-        if float(cosine(frobenius.W, nuclear.W)) < APART:
+        if nuclear.norm < LONGEST and float(cosine(frobenius.W, nuclear.W)) < APART:
             return instance, frobenius, nuclear
 
 
@@ -44,9 +46,9 @@ def _evidence(instance: Instance, path: RegularisationPath, smallest: MaxMargin,
     before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
     radius = float(path.radii[-1])
     ahead = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
-    settled = ahead >= 0 and float(path.residual[-1]) < 1e-2 and (after <= BOUND or after > 0.5 * before)
-    detail = {"radius": radius, "before": before, "residual": float(path.residual[-1]), "log loss below that of the target": ahead}
-    return Evidence(after, BOUND, "<=", converged=settled, detail=detail)
+    residual = float(path.residual[-1])
+    detail = {"radius": radius, "residual": residual, "log loss below that of the target": ahead}
+    return settling(before, after, BOUND, falling=0.6, done=ahead >= 0 and residual < 1e-2, detail=detail)
 
 
 def _ball(generator: torch.Generator) -> Evidence:
@@ -71,7 +73,7 @@ def _factors_frobenius(generator: torch.Generator) -> Evidence:
 
 ASSUMPTIONS = (
     "the optimal tokens are unique and can be selected",
-    "the best of twelve descents, six of them followed from smaller radii, stands for the minimum if its loss is below that of the target",
+    "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is below that of the target",
 )
 
 CLAIMS = (

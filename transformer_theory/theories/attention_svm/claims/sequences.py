@@ -13,6 +13,7 @@ from ..problem import Instance
 from ..selection import SATURATED
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margin
+from .settling import settling
 
 PAPER = "tarzanagh2023transformers"
 STEPS = 600
@@ -25,15 +26,13 @@ def _descend(instance: Instance) -> tuple[State, State]:
 
 
 def _distance(instance: Instance, constraints: Constraints) -> Evidence:
-    """1 - cosine of W to the max-margin solution; undecided while it is above the bound and still falling."""
+    """1 - cosine of W to the max-margin solution."""
     half, end = _descend(instance)
     target = frobenius_max_margin(constraints).W
     before, after = (1 - float(cosine(state.W, target)) for state in (half, end))
     selected = float(1 - instance.attention(end.W).amax(-1).min()) < SATURATED
-    settled = after <= 0.02 or after > 0.8 * before
     best = bool((instance.selected(end.W) == instance.optimal()).all())
-    detail = {"distance half-way": before, "constraints": len(constraints)}
-    return Evidence(after, 0.02, "<=", converged=selected and settled, in_assumptions=best, detail=detail)
+    return settling(before, after, 0.02, done=selected, in_assumptions=best, detail={"constraints": len(constraints)})
 
 
 def _causal(generator: torch.Generator) -> tuple[Instance, Tensor, Tensor]:

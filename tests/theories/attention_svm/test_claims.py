@@ -1,0 +1,102 @@
+"""What the claims rest on: when a distance is no verdict, when descent has settled, and what joint descent assumes of the tokens."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transformer_theory.linalg import cosine
+from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm.claims import descent, feasibility, joint
+from transformer_theory.theories.attention_svm.claims.settling import settling
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "done", "verdict"),
+    [
+        (0.5, 0.01, True, "consistent"),
+        (0.5, 0.3, True, "inconclusive"),  # still falling
+        (0.5, 0.45, True, "violated"),
+        (0.5, 0.6, True, "violated"),
+        (0.5, 0.45, False, "inconclusive"),
+        (0.5, 0.01, False, "inconclusive"),
+    ],
+)
+def test_far_away_and_still_falling_is_no_verdict(before, after, done, verdict):
+    found = settling(before, after, 0.02, done=done, detail={"steps": 7})
+    assert found.verdict == verdict
+    assert found.detail == {"distance before": before, "steps": 7}
+    if done and verdict == "violated":
+        assert settling(before, after, 0.02, falling=1.3, detail={}).verdict == "inconclusive"
+
+
+def test_a_run_beside_a_saddle_has_not_settled():
+    """Its W nears the max-margin solution of a selection that is not locally optimal for 2,400 steps, and then leaves it."""
+    generator = torch.Generator().manual_seed(1027)
+    instance = room.cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
+    half = room.normalised_descent(instance, room.random_start(instance, generator=generator), steps=800, rate=0.2)
+    end = room.normalised_descent(instance, half, steps=800, rate=0.2)
+    saddle, select = 6, instance.selected(end.W)
+    pairs = room.constraints(instance.tokens[saddle], instance.query[saddle], select[saddle])
+    solution = room.frobenius_max_margin(pairs)
+    assert not room.locally_optimal(instance.scores[saddle], select[saddle], pairs, solution).all()
+    assert 1 - cosine(end.W[saddle], solution.W) < 1e-3
+    assert sorted(set(range(10)) - set(descent._settled(instance, half, end))) == [saddle]
+    later = room.normalised_descent(instance, end, steps=3200, rate=0.2)
+    assert (instance.selected(later.W) != select).any(-1).nonzero().squeeze(-1).tolist() == [saddle]
+
+
+def drawn(seed: int) -> tuple[room.JointInstance, joint.JointTargets]:
+    return joint._draw(torch.Generator().manual_seed(seed), joint._is_tight)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_price_of_attention_is_a_derivative(seed):
+    """Against the label margin itself, solved again with a little attention moved off each selected token."""
+    instance, targets = drawn(seed)
+    x = instance.tokens + 0.2 * torch.randn(instance.tokens.shape, generator=torch.Generator().manual_seed(seed)).double()
+    instance = replace(instance, tokens=x)
+    targets = room.joint_targets(instance, joint.SELECT)
+    moved, step = [], 1e-6
+    for i in targets.support.nonzero().squeeze(-1).tolist():
+        mixed = x[:, 1].clone()
+        mixed[i] += step * (x[i, 0] - x[i, 1])
+        less = room.frobenius_max_margin(room.Constraints(instance.labels[:, None] * mixed, torch.ones(len(x), 1).double()))
+        moved.append((1 / targets.head.norm - 1 / less.norm) / step)
+    assert joint.price(instance, targets, joint.SELECT) == pytest.approx(min(moved), abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
+    """The other token of each input helps its label more than the selected one: the targets are the same, and descent is not there."""
+    instance, targets = drawn(seed)
+    found = joint._distance(instance, targets, targets.sharp.W, torch.Generator().manual_seed(seed))
+    assert found.in_assumptions
+    assert found.verdict == "consistent"
+    tokens = torch.stack([2 * instance.tokens[:, 1], instance.tokens[:, 1]], 1)
+    against = replace(instance, tokens=tokens)
+    again = room.joint_targets(against, joint.SELECT)
+    torch.testing.assert_close(again.sharp.W, targets.sharp.W)
+    found = joint._distance(against, again, again.sharp.W, torch.Generator().manual_seed(seed))
+    assert found.detail["price"] < 0
+    assert not found.in_assumptions
+    assert found.value > 0.5
+
+
+def test_a_token_that_costs_nothing_is_outside_the_assumptions():
+    """The other token lies on the margin too: attention may go to it for nothing."""
+    instance, targets = drawn(0)
+    v = targets.head.W.squeeze(-1)
+    aside = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
+    aside = aside - (aside @ v)[:, None] * v / (v @ v)
+    free = replace(instance, tokens=torch.stack([instance.tokens[:, 1] + aside, instance.tokens[:, 1]], 1))
+    assert joint.price(free, room.joint_targets(free, joint.SELECT), joint.SELECT) == pytest.approx(0, abs=1e-12)
+
+
+def test_too_narrow_data_are_neither_feasible_nor_written_down():
+    found = feasibility._too_narrow(torch.Generator().manual_seed(0))
+    assert found.detail["infeasible"] > 0
+    assert found.detail["not written down"] > 0
+    between = feasibility._share_without(6, 6, 5, torch.Generator().manual_seed(0))  # one dimension less than inputs
+    assert between.detail["not written down"] == 1
+    assert between.detail["infeasible"] < 1

@@ -37,10 +37,11 @@ def graph(result: Result) -> "Figure":
         right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(1e-8, 3))
         for ax in (left, middle, right):
             ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
+        said = "The released code's number is of one run." if beside else ""
         caption(
             figure,
             f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: smallest to largest. Cosines are to the "
-            "Graph-SVM direction (no equations: to the direction without its equations). The released code's number is of one run.",
+            "Graph-SVM direction (no equations: to the direction without its equations). " + said,
         )
     return figure
 

@@ -42,11 +42,12 @@ def local_convergence(result: Result) -> "Figure":
         factors.set_title("Descent on $(K, Q)$: cosine")
         for ax in (attention, whole, factors):
             ax.legend(loc="lower right", handlelength=1.6, borderaxespad=0.2)
+        late = any(basis == "recomputed" for _, basis in beside.values())
+        said = "The paper has no panel for (K, Q): the cross is from the released code on six seeds." if late else ""
         caption(
             figure,
             f"Lines: mean over {a['W_attention'].shape[0]} random problems; bands: one standard deviation to either side. Left: mean "
-            "over the inputs of the largest attention weight. Solutions are those of the tokens selected at the last step. The paper has "
-            "no panel for (K, Q): the cross is from the released code on six seeds.",
+            "over the inputs of the largest attention weight. Solutions are those of the tokens selected at the last step. " + said,
         )
     return figure
 

@@ -30,17 +30,19 @@ def long_run(result: Result) -> "Figure":
         last, end = a["steps"][-1], np.median(a["error"][-1] ** 2) / 2
         line = np.array([min(300, last / 3), last])
         left.plot(line, 0.25 * end * (last / line) ** 2, color=GREY, linestyle=(0, (4, 3)), linewidth=1, label=r"slope of $1/t^2$")
+        beside = known(result)
         quantity = "1 - cosine to the max-margin solution"
-        mark(left, [(step or 0, y, basis) for (what, step), (y, basis) in known(result).items() if what == quantity])
+        mark(left, [(step or 0, y, basis) for (what, step), (y, basis) in beside.items() if what == quantity])
         left.set(xscale="log", yscale="log", title="1 − cosine to the max-margin solution", xlabel="step t")
         left.legend(loc="lower left")
         for curve in a["error"].T:
             right.plot(a["steps"], a["steps"] * curve, color=BLUE, linewidth=1, alpha=0.8)
         right.set(xscale="log", yscale="log", title="Direction error times t", xlabel="step t")
+        said = "Crosses: medians over other draws of the data, by a separate implementation. " if beside else ""
         caption(
             figure,
-            f"Left: median of {a['error'].shape[1]} random problems; bands: smallest to largest. Crosses: medians over other draws of "
-            "the data, by a separate implementation. Right: one curve a problem; the error is the distance of W/|W| from the unit "
+            f"Left: median of {a['error'].shape[1]} random problems; bands: smallest to largest. {said}"
+            "Right: one curve a problem; the error is the distance of W/|W| from the unit "
             "max-margin solution, and a level curve is an error like 1/t.",
         )
     return figure

@@ -84,7 +84,7 @@ def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, n
 def exact_gradient(instance, W):
     """The negative gradient of the mean logistic loss of one trial, in as many digits as it takes."""
     logits = room.problem.token_logits(instance.tokens, instance.query, W)
-    mpmath.mp.dps = 100 + int((logits.amax(-1) - logits.amin(-1)).max())  # shares go down to e^-this, and are subtracted from one
+    mpmath.mp.dps = 100 + int(0.44 * (logits.amax(-1) - logits.amin(-1)).max())  # digits of one less the smallest share
 
     def sum_of(x):
         return mpmath.fsum(x)

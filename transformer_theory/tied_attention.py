@@ -72,5 +72,5 @@ class _TiedAttention(torch.autograd.Function):
             P = _weights(W, ctx.scale, ctx.is_causal)
         dO = dO.contiguous()
         dS = torch.ops.aten._softmax_backward_data(dO @ W.mT, P, -1, P.dtype)
-        both = dS.mT.contiguous() + dS
+        both = dS.mT.contiguous().add_(dS)
         return torch.baddbmm(P.mT @ dO, both, W, alpha=ctx.scale), None, None

@@ -72,7 +72,11 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, among: Bool[T
     """The tokens with their max-margin solution, or the reason why there is none: never an exception.
 
     Args:
-        among: the inputs that select; the others set no constraint.
+        instance: a single problem.
+        tokens: a position of each input, ``[n]``.
+        among: the inputs that select, ``[n]``; the others set no constraint.
+    Returns:
+        The selection.
 
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers`.
     """
@@ -193,7 +197,13 @@ class Analysis:
         return float(self.selected.constraints.margins(self.W).min() / self.W.norm()) * solution.norm
 
     def cosines(self, selection: Selection) -> Float[Tensor, " states"]:
-        """Cosine of every state to the max-margin direction of a selection; 0 where either has no direction."""
+        """Cosine of every state to the max-margin direction of a selection; 0 where either has no direction.
+
+        Args:
+            selection: :attr:`best`, :attr:`selected`, or another of these inputs.
+        Returns:
+            One number a state, in [-1, 1].
+        """
         values = torch.zeros(len(self.states), dtype=torch.float64)
         for at, state in enumerate(self.states):
             if selection.solution is not None and bool(state.W.any()):
@@ -354,6 +364,8 @@ def analyse_head(
         head: v, ``[d]``, float64.
         labels: Y, ``[n]``, -1 or 1, float64.
         tokens, query, at, rate, seed: as :func:`analyse`.
+    Returns:
+        As :func:`analyse`.
     Raises:
         ValueError: as :func:`analyse`, or labels other than -1 and 1.
     """
@@ -364,6 +376,11 @@ def analyse_head(
 
 def unit_scale(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     """The vectors divided by their root-mean-square norm; zeros stay zeros.
+
+    Args:
+        vectors: finite, ``[..., d]``.
+    Returns:
+        The same shape; computed without overflow or underflow of squares.
 
     Source: textbook.
     """

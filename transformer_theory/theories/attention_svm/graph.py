@@ -52,6 +52,8 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
         ids: token ids, ``[n, T]``; the last of a sequence asks.
         labels: the token that comes next, ``[n]``; one of the sequence.
         tokens: K, the size of the vocabulary.
+    Returns:
+        One graph for each token that ends a sequence.
     Raises:
         ValueError: an id outside 0..K-1, or a label that is not in its sequence.
 
@@ -74,8 +76,12 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
 
 
 def check_sequences(ids: Tensor, labels: Tensor, tokens: int) -> None:
-    """Refuses ids ``[n, T]`` outside 0..K-1 and labels ``[n]`` that are not in their sequences.
+    """Refuses ids outside 0..K-1 and labels that are not in their sequences.
 
+    Args:
+        ids: token ids, ``[n, T]``.
+        labels: the token that comes next, ``[n]``.
+        tokens: K, the size of the vocabulary.
     Raises:
         ValueError: says what was expected and what came.
     """

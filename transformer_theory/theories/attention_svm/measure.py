@@ -60,6 +60,12 @@ def one_against_rest(data: TokenData, generator: torch.Generator, *, most: int =
 
     Tokens and queries are divided by one number each (their root-mean-square norm), which changes the scale of W and nothing else.
 
+    Args:
+        data: labelled tokens with a query each.
+        generator: draws the class and the inputs.
+        most: how many inputs at most, those of the class and the others together.
+    Returns:
+        The task; ``instance`` holds the inputs in float64.
     Raises:
         ValueError: the data have no labels or only one class.
     """
@@ -83,7 +89,14 @@ def one_against_rest(data: TokenData, generator: torch.Generator, *, most: int =
 
 
 def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[list[int], list[float]]:
-    """For growing n: the share of random sets of n inputs whose best tokens a W can select. Stops after a size with none."""
+    """For growing n: the share of random sets of n inputs whose best tokens a W can select. Stops after a size with none.
+
+    Args:
+        instance: a single problem; each input has one best token.
+        generator: draws the sets.
+    Returns:
+        The sizes that were tried, and the share of each.
+    """
     sizes, shares = [], []
     for size in (s for s in SIZES if s <= len(instance.tokens)):
         draws = DRAWS if size <= 8 else DRAWS // 3
@@ -117,6 +130,12 @@ def grow_feasible(instance: Instance, generator: torch.Generator) -> Grown:
     """A set of inputs whose best tokens one W can select, grown greedily in random order, and the max-margin solution.
 
     An input is left out if the margin would become so small that descent could not show it in the steps it is given.
+
+    Args:
+        instance: a single problem; each input has one best token.
+        generator: draws the order.
+    Returns:
+        The set with its solution, and what the theory guarantees.
     """
     kept, solution, resolved = [], None, True
     candidates = torch.randperm(len(instance.tokens), generator=generator)[:CANDIDATES]
@@ -143,7 +162,14 @@ def _independent(vectors: Tensor) -> bool:
 
 
 def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator[Row | Arrays]:
-    """Rows and arrays of the theory on labelled data; see the module's docstring."""
+    """Rows and arrays of the theory on labelled data; see the module's docstring.
+
+    Args:
+        data: tokens with a query each; without labels of two classes, or with a single token an input, one row says so.
+        generator: draws the class, the inputs and the null.
+    Returns:
+        Assumptions, predictions beside measurements, and the arrays of the picture, one by one.
+    """
     if data.tokens.shape[1] < 2:
         yield not_applicable(NAME, "needs at least two tokens an input to select from")
         return

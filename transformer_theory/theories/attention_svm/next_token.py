@@ -37,6 +37,12 @@ def next_token_instance(embeddings: Float[Tensor, "K d"], ids: Int[Tensor, "n T"
 
     Train it with the loss :data:`LOG`.
 
+    Args:
+        embeddings: e, one row a token, ``[K, d]``, float64.
+        ids: token ids, ``[n, T]``; the last of a sequence asks.
+        labels: the token that comes next, ``[n]``; one of the sequence.
+    Returns:
+        An instance of n inputs of T tokens, ``d_z = d``.
     Raises:
         ValueError: an id without an embedding, or a label that is not in its sequence.
 
@@ -48,7 +54,13 @@ def next_token_instance(embeddings: Float[Tensor, "K d"], ids: Int[Tensor, "n T"
 
 
 def finite_span(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Float[Tensor, "r d d"]:
-    """An orthonormal basis of S_fin, the matrices on which tokens of one component differ; r = 0 for an acyclic graph.
+    """An orthonormal basis of S_fin, the matrices on which tokens of one component differ.
+
+    Args:
+        graph: of the data.
+        embeddings: e, ``[K, d]``, float64.
+    Returns:
+        r matrices, orthonormal as vectors, ``[r, d, d]``; r = 0 for an acyclic graph.
 
     Source: :cite:t:`li2024mechanics`.
     """
@@ -64,6 +76,12 @@ def finite_span(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Float
 def project(W: Float[Tensor, "*batch d d"], basis: Float[Tensor, "r d d"]) -> Float[Tensor, "*batch d d"]:
     """The part of W in the span of an orthonormal basis.
 
+    Args:
+        W: one or more matrices, ``[*batch, d, d]``.
+        basis: as :func:`finite_span` returns it, ``[r, d, d]``.
+    Returns:
+        The projection, the shape of W; zero if r = 0.
+
     Source: textbook.
     """
     return torch.einsum("...xz,rxz,rab->...ab", W, basis, basis)
@@ -78,7 +96,9 @@ def finite_part(
 
     Args:
         graph: of these data.
-        tol: largest gradient accepted.
+        embeddings: e, ``[K, d]``, float64.
+        ids, labels: sequences and their next tokens, ``[n, T]`` and ``[n]``.
+        tol: largest norm of the gradient accepted.
     Returns:
         W_fin ``[d, d]``; zero for an acyclic graph.
     Raises:

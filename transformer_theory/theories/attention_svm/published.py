@@ -18,8 +18,14 @@ PICTURES = (1, 2)
 def published_picture(number: int) -> Instance:
     """One of the two examples that are pictured in the plane: two inputs of three (1) or five (2) tokens.
 
+    Args:
+        number: 1 or 2.
+    Returns:
+        A single problem with d = 2.
     Raises:
         ValueError: another number.
+
+    Source: as the module's.
     """
     if number not in PICTURES:
         raise ValueError(f"number must be 1 or 2, got {number!r}; there are two pictures")
@@ -39,8 +45,15 @@ def published_picture(number: int) -> Instance:
 def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: int) -> Instance:
     """The random problems of these seeds as one batch of trials: :func:`~.problem.published_instance` of each.
 
+    Args:
+        seeds: one a trial.
+        inputs, tokens, dim: n, T and d.
+    Returns:
+        The problems, ``[trials]``.
     Raises:
-        ValueError: no seed was given.
+        ValueError: no seed was given, or a size below one.
+
+    Source: as the module's.
     """
     drawn = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
     if not drawn:

@@ -31,6 +31,8 @@ def sequence_instance(
         queries: z, ``[*trials, n, q, d_z]``.
         scores: :math:`\gamma_{ikt}`, how much token t helps the output at query k, ``[*trials, n, q, T]``.
         allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all if not given.
+    Returns:
+        An instance of n q inputs of T tokens.
     Raises:
         ValueError: shapes that do not fit, values that are not finite, or a query that may attend to nothing.
 
@@ -64,6 +66,8 @@ def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor
     Args:
         tokens: x, ``[*trials, n, T, d]``, float64.
         scores: :math:`\gamma_{ikt}`, ``[*trials, n, T, T]``; those of t > k are not read.
+    Returns:
+        An instance of n T inputs of T tokens.
     Raises:
         ValueError: as :func:`sequence_instance`.
 

@@ -22,6 +22,12 @@ LOW, HIGH = 1e-6, 1e-3
 def settled(attention: Float[Tensor, "*trials n T"], *, low: float = LOW, high: float = HIGH) -> Bool[Tensor, "*trials"]:
     """Whether no token has between ``low`` and ``high`` of the attention, and some token of some input has at most ``low``.
 
+    Args:
+        attention: rows sum to one, ``[*trials, n, T]``.
+        low, high: shares of attention that count as none, and as some.
+    Returns:
+        One answer a trial.
+
     Source: the rule by which :cite:t:`tarzanagh2023transformers` accept trials, in their released code.
     """
     between = (attention > low) & (attention <= high)
@@ -29,7 +35,16 @@ def settled(attention: Float[Tensor, "*trials n T"], *, low: float = LOW, high: 
 
 
 def shared(attention: Float[Tensor, "*trials n T"], *, high: float = HIGH) -> Bool[Tensor, "*trials"]:
-    """Whether several tokens of some input have more than ``high`` of its attention."""
+    """Whether several tokens of some input have more than ``high`` of its attention.
+
+    Args:
+        attention: rows sum to one, ``[*trials, n, T]``.
+        high: share of attention that counts as some.
+    Returns:
+        One answer a trial.
+
+    Source: the sets of tokens of :cite:t:`tarzanagh2023transformers`.
+    """
     return ((attention > high).sum(-1) > 1).any(-1)
 
 
@@ -37,6 +52,15 @@ def least_push(instance: HeadInstance, W: Float[Tensor, "*trials d d_z"], *, hig
     """By how much the gain of a token with at most ``high`` of the attention lies below the mean of its input: the smallest of all.
 
     Positive: descent pushes every such token further away. Infinite where there is none.
+
+    Args:
+        instance: the problems with their head.
+        W: ``[*trials, d, d_z]``.
+        high: share of attention that counts as some.
+    Returns:
+        One number a trial, in units of the gains.
+
+    Source: the condition is this library's.
     """
     attention = instance.attention(W)
     mixture = (attention[..., None, :] @ instance.tokens).squeeze(-2)

@@ -45,8 +45,8 @@ def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tens
 def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     r"""Relative error of the gradient of R^c with the series in place of the inverse, and the spectral radius, each [*batch].
 
-    The error is that of the heads' products :math:`(I + A_k)^{-1} W_k`, in the Frobenius norm over all heads: what the tokens at hand
-    make of the worst case :func:`neumann_error`.
+    The error is that of the heads' products :math:`(I + A_k)^{-1} W_k`, in the Frobenius norm over all heads. A direction of
+    eigenvalue x is off by :math:`x^{M+1}` of itself, so the whole by at most :math:`\rho^{M+1}`.
 
     Args:
         tokens: Z, [*batch, n, d].

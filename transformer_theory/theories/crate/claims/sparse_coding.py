@@ -77,7 +77,9 @@ CLAIMS = (
         statement=r"From $Z_0$ with $\eta = 1/L$ the objective is at most $L \|Z_0 - Z^*\|_F^2 / (2k)$ above its optimum after $k$ steps "
         r"of ISTA and at most $2 L \|Z_0 - Z^*\|_F^2 / (k+1)^2$ after $k$ of FISTA.",
         source=Source("beck2009fast"),
-        assumptions=("any dictionary, here with half as many atoms more than dimensions; the optimum is one whose conditions are verified",),
+        assumptions=(
+            "any dictionary, here with half as many atoms more than dimensions; the optimum is one whose conditions are verified",
+        ),
         check=lambda generator: _rates(generator, step=1.0),
         control=lambda generator: _rates(generator, step=2.5),
         control_says=r"two and a half times the step, $\eta = 2.5/L$",

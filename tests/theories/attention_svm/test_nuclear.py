@@ -11,7 +11,8 @@ from transformer_theory.theories.attention_svm import Constraints
 from transformer_theory.theories.attention_svm.solvers import nuclear
 from transformer_theory.theories.attention_svm.solvers.conic import conic
 from transformer_theory.theories.attention_svm.solvers.interior_point import dot, inside, interior_point
-from transformer_theory.theories.attention_svm.solvers.reduced import Reduced
+from transformer_theory.theories.attention_svm.solvers.nearly_dependent import settle
+from transformer_theory.theories.attention_svm.solvers.reduced import Answer, Reduced
 
 
 def published(seeds, inputs, tokens, dim) -> Constraints:
@@ -255,14 +256,96 @@ def test_a_tolerance_below_rounding_is_refused():
     assert_optimal(c, caught.value.state, 1e-12)
 
 
-@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6])
-def test_a_nearly_contradictory_problem_fails_alone(delta):
+def nearly_opposite(delta: float, *, query: list[list[float]]) -> Constraints:
+    """Differences (1, 0) and (-1, delta), and a third: the smallest W is of the length 1 / delta, in multipliers of its square."""
+    d = torch.tensor([[1.0, 0.0], [-1.0, delta], [0.3, 0.7]], dtype=torch.float64)
+    return Constraints(d[: len(query)], torch.tensor(query, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6, 1e-7])
+def test_a_nearly_contradictory_problem_does_not_disturb_its_neighbours(delta):
     """The smallest W is (1, 2 / delta): the Gram matrix of the constraints is singular to rounding, and its factorisation breaks down."""
-    ones = torch.ones(2, 1, dtype=torch.float64)
-    hard = Constraints(torch.tensor([[1.0, 0.0], [-1.0, delta]], dtype=torch.float64), ones)
-    easy = Constraints(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64), ones)
+    hard = nearly_opposite(delta, query=[[1.0], [1.0]])
+    easy = Constraints(IDENTITY[:2, :2], torch.ones(2, 1, dtype=torch.float64))
     solutions = room.nuclear_max_margins(room.stack([easy, hard, easy]))
+    assert solutions.status == ("optimal",) * 3
     assert_close(solutions.W[[0, 2], :, 0], torch.ones(2, 2, dtype=torch.float64))
-    assert solutions.status in (("optimal",) * 3, ("optimal", "not converged", "optimal"))
-    near = room.nuclear_max_margin(hard, tol=1e-3)
-    assert near.norm == pytest.approx(2 / delta, rel=1e-3)
+    assert_close(solutions.W[1, :, 0], torch.tensor([1.0, 2 / delta], dtype=torch.float64), rtol=1e-9, atol=0)
+    assert solutions[1].rank == room.nuclear_max_margin(hard).rank == 1
+
+
+@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("third", [[0.0, 1.0], [0.6, 0.8]])
+def test_nearly_opposite_constraints_are_settled_in_better_coordinates(delta, third):
+    """Both the interior point and its polish stop at 1e-8 to 1e-4 here, since they sum multipliers of order 1 / delta."""
+    for query in ([[1.0, 0.0], [1.0, 0.0], third], [[1.0, 0.0], [1.0, delta], third]):
+        c = nearly_opposite(delta, query=query)
+        solution = room.nuclear_max_margin(c)
+        assert_optimal(c, solution, 1e-9)
+        assert solution.norm >= (1 - 1e-9) * room.frobenius_max_margin(c, tol=1e-9).norm  # the nuclear norm of W is its longest
+
+
+def test_a_rough_answer_is_settled_and_a_wrong_rank_is_not():
+    c = mixed(1)
+    exact = room.nuclear_max_margin(c)
+    rows = (c.difference[:, :, None] * c.query[:, None, :]).numpy()
+    noise = torch.randn(exact.W.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rough = exact.W + 1e-4 * noise
+    given = (rows, c.rhs.numpy(), c.equality.numpy(), rough.numpy(), exact.dual.numpy())
+    W, multipliers = settle(*given, rank=exact.rank)
+    assert_close(torch.from_numpy(W), exact.W, rtol=0, atol=1e-11)
+    assert_close(torch.from_numpy(multipliers), exact.dual, rtol=0, atol=1e-11)
+    other, _ = settle(*given, rank=exact.rank - 1)
+    assert float((torch.from_numpy(other) - exact.W).norm()) > 1e-2
+
+
+def planted(n: int, T: int, d: int, d_z: int, *, seed: int = 0) -> Constraints:
+    """Many constraints that a known W meets."""
+    generator = torch.Generator().manual_seed(seed)
+    x, z, W = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((n, T, d), (n, d_z), (d, d_z)))
+    return room.constraints(x, z, torch.einsum("ntd,de,ne->nt", x, W, z).argmax(-1))
+
+
+def test_working_sets_find_the_solution_of_the_whole_problem(monkeypatch):
+    c = planted(70, 8, 6, 5)
+    assert len(c) > nuclear.LARGE
+    by_sets = room.nuclear_max_margin(c)
+    assert_optimal(c, by_sets, 1e-11)
+    monkeypatch.setattr(nuclear, "LARGE", len(c))
+    at_once = room.nuclear_max_margin(c)
+    assert_close(by_sets.W, at_once.W, rtol=0, atol=1e-10 * at_once.norm)
+    assert by_sets.rank == at_once.rank
+    assert_close(by_sets.dual, at_once.dual, rtol=0, atol=1e-8)
+
+
+def test_batches_of_many_constraints_with_equations_and_padding():
+    many = planted(70, 8, 6, 5)
+    binding = room.nuclear_max_margin(many).dual.topk(3).indices
+    tied = Constraints(many.difference, many.query, equality=torch.zeros(len(many), dtype=torch.bool).index_fill(0, binding, True))
+    problems = [many, tied, many.take(slice(0, 9))]
+    solutions = room.nuclear_max_margins(room.stack(problems))
+    for at, one in enumerate(problems):
+        assert_optimal(one, room.nuclear_max_margin(one), 1e-10)
+        assert float(solutions.norm[at]) == pytest.approx(room.nuclear_max_margin(one).norm, rel=1e-10)
+        assert float(solutions.kkt[at]) < 1e-10
+
+
+def test_a_working_set_whose_answer_fails_leaves_the_whole_problem(monkeypatch):
+    c = planted(50, 8, 6, 5)
+    solve, sizes = nuclear._solve, []
+
+    def fails_on_subsets(problem, *rest):
+        sizes.append(len(problem))
+        return solve(problem, *rest) if len(problem) == len(c) else Answer.none(problem)
+
+    monkeypatch.setattr(nuclear, "_solve", fails_on_subsets)
+    monkeypatch.setattr(nuclear, "LARGE", 100)
+    assert_optimal(c, room.nuclear_max_margin(c), 1e-10)
+    assert len(sizes) == 2
+    assert sizes[0] < sizes[1] == len(c)
+
+
+def test_a_batch_of_many_constraints_none_of_which_can_be_met():
+    c = planted(70, 8, 6, 5)
+    c = Constraints(torch.cat([c.difference, -c.difference[:1]]), torch.cat([c.query, c.query[:1]]))
+    assert room.nuclear_max_margins(room.stack([c, c])).status == ("infeasible",) * 2

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .constraint_set import Constraints, came, check_real, check_whole
+from .constraint_set import Constraints, came, check_real, check_tensor, check_whole
 from .graph import PriorityGraph
 from .problem import check_tokens
 
@@ -38,7 +38,8 @@ def constraints(
     Returns:
         One constraint for each input and each token that is not selected, in this order; none at all for T = 1.
     Raises:
-        ValueError: no input, a wrong shape or type, a value that is not finite, a position outside 0..T-1.
+        TypeError: not a tensor.
+        ValueError: no input, a wrong shape or type of the entries, a value that is not finite, a position outside 0..T-1.
 
     Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`.
     """
@@ -62,7 +63,7 @@ def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n
     the blank corners of an image are equal.
 
     Raises:
-        ValueError: as :func:`constraints`.
+        TypeError, ValueError: as :func:`constraints`.
     """
     all_pairs = constraints(tokens, query, select)
     return all_pairs.take((all_pairs.difference != 0).any(-1).nonzero().squeeze(-1))
@@ -76,13 +77,14 @@ def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "
         select: position a_i of the selected token of each input, ``[*trials, n]``.
         position: k, the same for all inputs; negative counts from the end.
     Raises:
-        ValueError: as :func:`constraints`, or the position is outside -T..T-1.
+        TypeError, ValueError: as :func:`constraints`, or the position is outside -T..T-1.
 
     Source: :cite:t:`tarzanagh2023transformers`, who take the first token.
     """
-    if not isinstance(tokens, Tensor) or tokens.ndim < 3:
-        raise ValueError(f"tokens must be a tensor [..., n, T, d], got {came(tokens)}")
+    _check_tokens(tokens)
     T = tokens.shape[-2]
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise TypeError(f"position must be a whole number in [-{T}, {T}), got {type(position).__name__}")
     if not -T <= position < T:
         raise ValueError(f"position must lie in [-{T}, {T}), got {position}; it names the token that asks")
     pairs = constraints(tokens, tokens[..., position, :], select)
@@ -96,7 +98,7 @@ def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"
         keys: k, ``[*trials, n, T, d]``, float64.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
     Raises:
-        ValueError: as :func:`constraints`.
+        TypeError, ValueError: as :func:`constraints`.
 
     Source: problem (ATT-SVM) of :cite:t:`tarzanagh2023maxmargin`.
     """
@@ -121,11 +123,11 @@ def sequence_to_sequence(
     Returns:
         One constraint for each input, query and allowed token that is not selected, in this order; ``position`` holds k.
     Raises:
-        ValueError: as :func:`constraints`, or a selected token is not allowed.
+        TypeError, ValueError: as :func:`constraints`, or a selected token is not allowed.
 
     Source: :cite:t:`tarzanagh2023transformers` on sequence-to-sequence and causal attention.
     """
-    check_tokens(tokens, tokens[..., 0, :])
+    _check_tokens(tokens)
     check_real(queries, "queries", "[..., n, q, d_z]", tokens.ndim)
     *trials, n, T, d = tokens.shape
     q = queries.shape[-2]
@@ -142,7 +144,8 @@ def sequence_to_sequence(
     pairs = replace(pairs, input=pair // q, position=pair % q)
     if allowed is None:
         return pairs
-    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool or allowed.shape != (n, q, T):
+    check_tensor(allowed, "allowed", f"{[n, q, T]} of booleans")
+    if allowed.dtype != torch.bool or allowed.shape != (n, q, T):
         raise ValueError(f"allowed must be a tensor {[n, q, T]} of booleans, got {came(allowed)}")
     forbidden = (~allowed.expand(*trials, n, q, T).gather(-1, select[..., None]).squeeze(-1)).nonzero()
     if len(forbidden):
@@ -166,11 +169,11 @@ def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials 
     Returns:
         :func:`sequence_to_sequence` with the tokens as queries, n T (T-1) / 2 constraints.
     Raises:
-        ValueError: as :func:`constraints`, or a position k selects a later one.
+        TypeError, ValueError: as :func:`constraints`, or a position k selects a later one.
 
     Source: :cite:t:`tarzanagh2023transformers` on causal attention.
     """
-    check_tokens(tokens, tokens[..., 0, :])
+    _check_tokens(tokens)
     n, T = tokens.shape[-3:-1]
     return sequence_to_sequence(tokens, tokens, select, allowed=causal_mask(T).expand(n, T, T))
 
@@ -178,8 +181,13 @@ def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials 
 def causal_mask(T: int) -> Bool[Tensor, "T T"]:
     """Which positions t a query at position k may attend to, ``[T, T]``: t <= k.
 
+    Raises:
+        ValueError: T is not a whole number of at least 1.
+
     Source: :cite:t:`vaswani2017attention`.
     """
+    if isinstance(T, bool) or not isinstance(T, int) or T < 1:
+        raise ValueError(f"T must be a whole number of at least 1, got {T!r}")
     return torch.ones(T, T, dtype=torch.bool).tril()
 
 
@@ -206,12 +214,13 @@ def multi_token(
             logarithms of their attention, for the finite part of the weights; equal if not given, for the direction. Those of tokens that
             are not chosen are not read.
     Raises:
-        ValueError: as :func:`constraints`, or an input without a chosen token, or a logit of a chosen token that is not finite.
+        TypeError, ValueError: as :func:`constraints`, or an input without a chosen token, or a logit of a chosen token that is not finite.
 
     Source: problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
     """
     check_tokens(tokens, query)
-    if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != tokens.shape[:-1]:
+    check_tensor(chosen, "chosen", f"{list(tokens.shape[:-1])} of booleans")
+    if chosen.dtype != torch.bool or chosen.shape != tokens.shape[:-1]:
         raise ValueError(f"chosen must be a tensor {list(tokens.shape[:-1])} of booleans, got {came(chosen)}")
     if not bool(chosen.any(-1).all()):
         raise ValueError(f"chosen must name at least one token of each input, got none for input {int((~chosen.any(-1)).nonzero()[0, -1])}")
@@ -223,6 +232,9 @@ def multi_token(
     equality = chosen.gather(-1, other).reshape(m)
     if logits is None:
         return replace(pairs, equality=equality, rhs=(~equality).double())
+    check_tensor(logits, "logits", "[..., n, T]")
+    if logits.shape != chosen.shape:
+        raise ValueError(f"logits must be a tensor {list(chosen.shape)}, got {came(logits)}")
     level = logits.masked_fill(~chosen, 0.0)
     check_real(level, "logits of chosen tokens", "[..., n, T]", tokens.ndim - 1)
     wanted = (level.gather(-1, reference[..., None]) - level.gather(-1, other)).reshape(m)
@@ -244,10 +256,13 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
     Returns:
         The constraints; ``input`` holds k and ``token`` holds j.
     Raises:
-        ValueError: another number of embeddings than tokens of the graph, or a wrong type.
+        TypeError: not a graph, or not a tensor.
+        ValueError: another number of embeddings than tokens of the graph, or a wrong type of their entries.
 
     Source: problem (Graph-SVM) of :cite:t:`li2024mechanics`.
     """
+    if not isinstance(graph, PriorityGraph):
+        raise TypeError(f"graph must be a PriorityGraph, got {came(graph)}; priority_graph(ids, labels, tokens=K) makes one")
     check_real(embeddings, "embeddings", "[K, d]", 2)
     if len(embeddings) != graph.tokens:
         raise ValueError(f"embeddings must have one row a token, {graph.tokens}, got {len(embeddings)}")
@@ -257,6 +272,12 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
     return Constraints(
         embeddings[high] - embeddings[low], embeddings[last], rhs=(~equality).double(), equality=equality, input=last, token=low
     )
+
+
+def _check_tokens(tokens: Tensor) -> None:
+    """:func:`check_tokens` where the queries are no argument."""
+    check_tensor(tokens, "tokens", "[..., n, T, d]")
+    check_tokens(tokens, tokens.new_zeros(*tokens.shape[:-2], 1))
 
 
 def _check_positions(select: Tensor, shape, T: int) -> None:

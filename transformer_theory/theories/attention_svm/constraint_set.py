@@ -12,14 +12,14 @@ Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers` is the case :ma
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Constraints:
     r"""m linear constraints :math:`d_c^\top W z_c \ge b_c` (or :math:`=`) on a matrix W ``[d_x, d_z]``; a batch of such problems if there
     are leading dimensions.
@@ -34,39 +34,60 @@ class Constraints:
         position: of the query within its input, for messages, ``[*batch, m]``; 0 if not given.
 
     Raises:
-        ValueError: wrong rank, length or type, or a value that is not finite.
+        TypeError: not a tensor.
+        ValueError: wrong rank, length or type of the entries, or a value that is not finite.
     """
 
     difference: Float[Tensor, "*batch m d_x"]
     query: Float[Tensor, "*batch m d_z"]
-    _: KW_ONLY
-    rhs: Float[Tensor, "*batch m"] | None = None
-    equality: Bool[Tensor, "*batch m"] | None = None
-    input: Int[Tensor, "*batch m"] | None = None
-    token: Int[Tensor, "*batch m"] | None = None
-    position: Int[Tensor, "*batch m"] | None = None
+    rhs: Float[Tensor, "*batch m"]
+    equality: Bool[Tensor, "*batch m"]
+    input: Int[Tensor, "*batch m"]
+    token: Int[Tensor, "*batch m"]
+    position: Int[Tensor, "*batch m"]
 
-    def __post_init__(self):
-        check_real(self.difference, "difference", "[..., m, d_x]", max(2, getattr(self.difference, "ndim", 2)))
-        check_real(self.query, "query", "[..., m, d_z]", self.difference.ndim)
-        shape = self.difference.shape[:-1]
-        if self.query.shape[:-1] != shape:
-            raise ValueError(f"query must have one row a constraint, {list(shape)}, got {list(self.query.shape[:-1])}")
-        defaults = {
-            "rhs": lambda: self.difference.new_ones(shape),
-            "equality": lambda: torch.zeros(shape, dtype=torch.bool),
-            "input": lambda: torch.arange(shape[-1]).expand(shape),
-            "token": lambda: torch.zeros(shape, dtype=torch.long),
-            "position": lambda: torch.zeros(shape, dtype=torch.long),
+    def __init__(
+        self,
+        difference: Float[Tensor, "*batch m d_x"],
+        query: Float[Tensor, "*batch m d_z"],
+        *,
+        rhs: Float[Tensor, "*batch m"] | None = None,
+        equality: Bool[Tensor, "*batch m"] | None = None,
+        input: Int[Tensor, "*batch m"] | None = None,
+        token: Int[Tensor, "*batch m"] | None = None,
+        position: Int[Tensor, "*batch m"] | None = None,
+    ):
+        """The constraints with what is not given filled in."""
+        check_real(difference, "difference", "[..., m, d_x]", max(2, getattr(difference, "ndim", 2)))
+        check_real(query, "query", "[..., m, d_z]", difference.ndim)
+        shape = difference.shape[:-1]
+        if query.shape[:-1] != shape:
+            raise ValueError(f"query must have one row a constraint, {list(shape)}, got {list(query.shape[:-1])}")
+        none = torch.zeros(shape, dtype=torch.long)
+        values = {
+            "difference": difference,
+            "query": query,
+            "rhs": difference.new_ones(shape) if rhs is None else rhs,
+            "equality": none.bool() if equality is None else equality,
+            "input": torch.arange(shape[-1]).expand(shape) if input is None else input,
+            "token": none if token is None else token,
+            "position": none if position is None else position,
         }
-        for name, default in defaults.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default())
-            value = getattr(self, name)
-            if not isinstance(value, Tensor) or value.shape != shape or value.is_floating_point() != (name == "rhs"):
-                kind = {"rhs": "float64", "equality": "booleans"}.get(name, "integers")
+        check_real(values["rhs"], "rhs", f"{list(shape)} of float64", len(shape))
+        for name, value in values.items():
+            if name in ("difference", "query"):
+                continue
+            kind = {"rhs": "float64", "equality": "booleans"}.get(name, "integers")
+            check_tensor(value, name, f"{list(shape)} of {kind}")
+            if value.shape != shape or value.is_floating_point() != (name == "rhs") or (value.dtype == torch.bool) != (name == "equality"):
                 raise ValueError(f"{name} must be a tensor {list(shape)} of {kind}, got {came(value)}")
-        check_real(self.rhs, "rhs", "[..., m]", len(shape))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        """Sizes, in one line."""
+        sizes = f"m={len(self)}, d_x={self.difference.shape[-1]}, d_z={self.query.shape[-1]}, equations={int(self.equality.sum())}"
+        return f"Constraints({sizes}{f', batch={list(self.batch)}' if self.batch else ''})"
 
     def __len__(self) -> int:
         """m, the number of constraints of a problem."""
@@ -102,17 +123,24 @@ class Constraints:
 
     def names(self, index: int) -> tuple[int, int]:
         """(input, token) of one constraint of a single problem."""
-        assert self.input is not None
-        assert self.token is not None
         return int(self.input[index]), int(self.token[index])
 
 
 def stack(problems: Sequence[Constraints]) -> Constraints:
     """A batch of single problems. Shorter ones are filled up with constraints that hold whatever W is: 0 >= -1.
 
+    Args:
+        problems: B of them, of any lengths, on matrices of one shape.
+    Returns:
+        The batch ``[B, m]`` with the m of the longest.
     Raises:
+        TypeError: a problem that is not :class:`Constraints`.
         ValueError: no problem, or problems on matrices of different shapes.
     """
+    if isinstance(problems, Constraints):
+        raise TypeError(f"problems must be a sequence of single problems, got {problems}; a batch need not be stacked")
+    for one in problems:
+        check_constraints(one, "every problem")
     if not problems:
         raise ValueError("problems must hold at least one, got none")
     longest = max(len(one) for one in problems)
@@ -129,13 +157,35 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
     return Constraints(**{field.name: column(field.name, -1 if field.name == "rhs" else 0) for field in fields(Constraints)})
 
 
+def check_constraints(value, name: str = "constraints") -> None:
+    """Refuses what is not :class:`Constraints`.
+
+    Raises:
+        TypeError: says what came and which functions make constraints.
+    """
+    if not isinstance(value, Constraints):
+        raise TypeError(f"{name} must be Constraints, got {came(value)}; constraints(tokens, query, select) makes them")
+
+
+def check_tensor(value, name: str, wanted: str) -> None:
+    """Refuses what is not a tensor ``[...]``.
+
+    Raises:
+        TypeError: says what was expected and what came.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor {wanted}, got {came(value)}; torch.as_tensor makes one")
+
+
 def check_real(value, name: str, wanted: str, ndim: int) -> None:
     """Refuses what is not a finite float64 tensor ``[...]`` of this rank.
 
     Raises:
+        TypeError: not a tensor.
         ValueError: says what was expected and what came.
     """
-    if not isinstance(value, Tensor) or value.ndim != ndim:
+    check_tensor(value, name, wanted)
+    if value.ndim != ndim:
         raise ValueError(f"{name} must be a tensor {wanted}, got {came(value)}")
     if value.dtype != torch.float64:
         raise ValueError(f"{name} must be float64 (margins are compared to 1e-12), got {value.dtype}; convert with .double()")
@@ -147,10 +197,12 @@ def check_whole(value, name: str, shape: Sequence[int]) -> None:
     """Refuses what is not a tensor of integers of this shape ``[...]``.
 
     Raises:
+        TypeError: not a tensor.
         ValueError: says what was expected and what came.
     """
     shape = list(shape)
-    if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype == torch.bool or value.ndim != len(shape):
+    check_tensor(value, name, f"{shape} of integers")
+    if value.is_floating_point() or value.dtype == torch.bool or value.ndim != len(shape):
         raise ValueError(f"{name} must be a tensor {shape} of integers, got {came(value)}")
     if list(value.shape) != shape:
         got = f"length {shape[0]}, got {len(value)}" if len(shape) == 1 else f"shape {shape}, got {list(value.shape)}"

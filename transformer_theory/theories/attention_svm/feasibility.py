@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .constraint_set import Constraints
+from .constraint_set import Constraints, check_constraints
 
 ROUNDING = 1e-9  # largest error of a margin that is still called verified
 
@@ -50,10 +50,12 @@ def construct(constraints: Constraints) -> Construction:
     Returns:
         W with its margins, or why the sufficient condition does not apply.
     Raises:
+        TypeError: not :class:`Constraints`.
         ValueError: a batch of problems.
 
     Source: the condition is that of :cite:t:`tarzanagh2023transformers`.
     """
+    check_constraints(constraints)
     if constraints.batch:
         raise ValueError(f"constraints must be a single problem, got a batch {list(constraints.batch)}; pick one with .problem(b)")
     difference, query, rhs = constraints.difference, constraints.query, constraints.rhs
@@ -61,7 +63,7 @@ def construct(constraints: Constraints) -> Construction:
     nothing = Construction(difference.new_zeros(difference.shape[-1], query.shape[-1]), query.new_zeros(len(constraints)), applies=False)
     if not len(constraints):
         return replace(nothing, applies=True)
-    asked, group = torch.stack([constraints.input, constraints.position]).unique(dim=1, return_inverse=True)  # pyright: ignore
+    asked, group = torch.stack([constraints.input, constraints.position]).unique(dim=1, return_inverse=True)
     wanted, queries = [], []
     for g in range(asked.shape[1]):
         mine, name = (group == g).nonzero().squeeze(-1), f"input {int(asked[0, g])}"

@@ -50,6 +50,14 @@ class MaxMargin:
     rhs: Float[Tensor, " m"] | None = None
     cut: float = CUT
 
+    def __repr__(self) -> str:
+        """Sizes, norm, rank and residuals, in one line."""
+        rank = "" if self.complementary_rank is None and self.cut == math.inf else f", rank={self.rank}"
+        return (
+            f"MaxMargin(W={list(self.W.shape)}, m={len(self.dual)}, norm={self.norm:.6g}{rank}, kkt={self.kkt:.1e}, gap={self.gap:.1e}, "
+            f"status={self.status!r})"
+        )
+
     @cached_property
     def rank(self) -> int:
         """Rank of W: by complementarity where that is known, otherwise the singular values above :attr:`cut` of the first.
@@ -104,6 +112,12 @@ class MaxMargins:
     alone: Callable[[Constraints], MaxMargin]
     complementary_rank: Int[Tensor, " B"] | None = None
 
+    def __repr__(self) -> str:
+        """Sizes, how many have which status, and the largest residual of those solved, in one line."""
+        counts = ", ".join(f"{status!r}: {self.status.count(status)}" for status in dict.fromkeys(self.status))
+        worst = f", kkt<={float(self.kkt[self.solved].max()):.1e}" if bool(self.solved.any()) else ""
+        return f"MaxMargins(W={list(self.W.shape)}, m={self.dual.shape[-1]}, status={{{counts}}}{worst})"
+
     @cached_property
     def solved(self) -> Bool[Tensor, " B"]:
         """Where the status is ``"optimal"``."""
@@ -126,7 +140,7 @@ class MaxMargins:
             return self.alone(self.constraints.problem(problem))
         norm, kkt, gap = (float(v[problem]) for v in (self.norm, self.kkt, self.gap))
         rank = None if self.complementary_rank is None else int(self.complementary_rank[problem])
-        rhs = None if self.constraints.rhs is None else self.constraints.rhs[problem]
+        rhs = self.constraints.rhs[problem]
         return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, rank, rhs=rhs)
 
 
@@ -146,3 +160,8 @@ class Farkas:
     residual: float
     norm_at_least: float
     constraints: tuple[tuple[int, int], ...]
+
+    def __repr__(self) -> str:
+        """What it names and how well it proves it, in one line."""
+        named = ", ".join(f"input {i} token {t}" for i, t in self.constraints[:3]) + (", ..." if len(self.constraints) > 3 else "")
+        return f"Farkas({len(self.constraints)} of m={len(self.weights)} constraints: {named}; residual={self.residual:.1e})"

@@ -16,6 +16,7 @@ from ....errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
 from ..solution import Farkas, MaxMargin
 from .active_set import FEW, Contradiction, Pairs, cholesky_solver, contradictory, nearest, refined, root, solve
+from .arguments import check_single
 from .first_order import solve_large
 
 SHORTEST, LONGEST = 1e-140, 1e140  # of constraints: beyond, the squares of their lengths are no numbers
@@ -31,7 +32,8 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         constraints: m constraints (difference ``[m, d_x]``, query ``[m, d_z]``) of a single problem, with any right-hand sides and
             equations among them, see :func:`~..builders.constraints`.
         tol: largest KKT residual accepted: violated margins relative to the largest right-hand side; relative to the squared norm, the
-            duality gap, complementary products, and negative multipliers.
+            duality gap, complementary products, and negative multipliers. Rounding W alone violates margins by about 1e-16 times its norm
+            and the length of a constraint, so that norms beyond 1e3 leave residuals above 1e-13.
     Returns:
         The unique solution with its multipliers and residual; W = 0 if there is no constraint. Equations only: the smallest solution of
         the linear system.
@@ -39,13 +41,13 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
         NotConverged: the residual stayed above ``tol``, as when the constraints are feasible by a margin below rounding; or the length
             of a constraint is out of range.
-        ValueError: a batch of problems, which is for :func:`frobenius_max_margins`.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
+        ValueError: a batch of problems, which is for :func:`frobenius_max_margins`, or a tolerance that is not positive.
 
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers`; :cite:t:`lawson1974solving`.
     """
-    if constraints.batch:
-        raise ValueError(f"constraints must be those of one problem, got a batch {list(constraints.batch)}; use frobenius_max_margins")
-    given = Pairs(*(v.detach().numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))  # pyright: ignore
+    check_single(constraints, tol, instead="use frobenius_max_margins")
+    given = Pairs(*(v.detach().numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
     kept = given.length > 0
     if given.length.min(initial=1) < SHORTEST or not given.length.max(initial=1) < LONGEST:
         kept = given.difference.any(1) & given.query.any(1)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ....errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
 from ..solution import INFEASIBLE, NOT_CONVERGED, OPTIMAL, MaxMargins
+from .arguments import check_batch
 from .frobenius import frobenius_max_margin
 
 PATIENCE = 3  # rounds without fewer members of the wrong sign
@@ -34,18 +35,14 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = 1e-12) -> Ma
     Returns:
         One solution a problem; ``status`` says where there is none, and indexing such a problem raises the reason with its certificate.
     Raises:
-        ValueError: a single problem, or more than one leading dimension.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
+        ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
 
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers`; :cite:t:`portugal1994comparison`.
     """
-    if len(constraints.batch) != 1:
-        say = "use frobenius_max_margin" if not constraints.batch else "flatten its leading dimensions to one"
-        raise ValueError(f"constraints must be a batch [B, m] of problems, got leading dimensions {list(constraints.batch)}; {say}")
-    B, m = constraints.rhs.shape  # pyright: ignore[reportOptionalMemberAccess]
-    rhs, free = constraints.rhs, constraints.equality
-    assert rhs is not None
-    assert free is not None
-    problem = _Batch(constraints.difference.detach(), constraints.query.detach(), rhs.detach(), free)
+    check_batch(constraints, tol, single="frobenius_max_margin")
+    B, m = constraints.rhs.shape
+    problem = _Batch(constraints.difference.detach(), constraints.query.detach(), constraints.rhs.detach(), constraints.equality)
     W, multipliers = problem.difference.new_zeros(B, problem.difference.shape[-1], problem.query.shape[-1]), torch.zeros_like(problem.rhs)
     if 0 < m <= min(MANY, W[:1].numel()):  # more constraints than entries of W are dependent: seldom settled by exchanges
         size = max(1, CACHE // m**2)

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..builders import multi_token
-from ..constraint_set import Constraints
+from ..constraint_set import Constraints, check_real
 from ..solution import MaxMargin, MaxMargins
 from .frobenius import frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
@@ -60,9 +60,13 @@ def generalised_max_margin(
         query: z, ``[n, d_z]``.
         attention: s, that of the weights at hand, far enough that the other tokens have next to none, ``[n, T]``.
         threshold: tokens with more attention than this are the set :math:`O_i`.
+    Returns:
+        Both parts, each a verified solution with its own residual.
     Raises:
-        Infeasible: no W separates the tokens that share attention from the others.
-        ValueError: as :func:`~..builders.multi_token`, or an input in which no token has more attention than the threshold.
+        Infeasible: no W separates the tokens that share attention from the others, or none gives them these shares.
+        NotConverged: a solution could not be verified.
+        TypeError: not a tensor, or a threshold that is not a number.
+        ValueError: as :func:`~..builders.multi_token`, a threshold outside [0, 1), or an input in which no token has more attention.
 
     Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
     """
@@ -75,8 +79,12 @@ def generalised_max_margins(
 ) -> Generalised:
     """:func:`generalised_max_margin` for a batch: ask ``direction.solved`` and ``finite.solved`` which problems have a solution.
 
+    Args:
+        tokens, query, attention, threshold: as there, with a leading dimension of B problems.
+    Returns:
+        Both parts of all problems, each with its status and residual.
     Raises:
-        ValueError: as :func:`generalised_max_margin`.
+        TypeError, ValueError: as :func:`generalised_max_margin`.
 
     Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
     """
@@ -85,11 +93,14 @@ def generalised_max_margins(
 
 
 def _constraints(tokens: Tensor, query: Tensor, attention: Tensor, threshold: float) -> tuple[Constraints, Constraints]:
+    check_real(attention, "attention", "[..., n, T]", getattr(attention, "ndim", 2))
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+        raise TypeError(f"threshold must be a number in [0, 1), got {type(threshold).__name__}")
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold must lie in [0, 1), got {threshold}; it is an attention that counts as none")
     chosen = attention > threshold
     direction = multi_token(tokens, query, chosen)
     both = multi_token(tokens, query, chosen, logits=attention.clamp(min=1e-300).log())
     equation = both.equality
-    assert equation is not None
-    assert both.rhs is not None
     rhs, difference = torch.where(equation, both.rhs, -1.0), both.difference * equation[..., None]
     return direction, replace(both, difference=difference, rhs=rhs)

@@ -4,18 +4,23 @@ r"""Maximum-margin token selection in the nuclear norm, the bias of descent on t
     \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c \lambda_c d_c z_c^\top\Big\|_2 \le 1,\ \lambda \ge 0 .
 
 The Frobenius problem decides feasibility and gives the start of an interior-point method (:mod:`.interior_point`), whose answer Newton's
-method carries on to rounding (:mod:`.polish`); what is better by its KKT residual is kept. Problems on which both stay short go to a
-general solver (Clarabel, through cvxpy), one by one.
+method carries on to rounding (:mod:`.polish`); what is better by its KKT residual is kept. Where queries or differences span one dimension
+only, W has rank one and the Frobenius solution is the answer. Problems that all this leaves short, mostly because constraints nearly cancel
+one another, are settled one by one in better coordinates (:mod:`.nearly_dependent`), if need be from the answer of a general solver
+(Clarabel, through cvxpy). Beyond a few hundred constraints, working sets are solved.
 
 Source: problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ....errors import NotConverged
 from ..constraint_set import Constraints
-from ..solution import NOT_CONVERGED, MaxMargin, MaxMargins
+from ..solution import NOT_CONVERGED, OPTIMAL, MaxMargin, MaxMargins
+from .arguments import check_batch, check_single
 from .frobenius import frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
 from .interior_point import inside, interior_point
@@ -23,6 +28,8 @@ from .polish import polish, square_root
 from .reduced import Answer, Reduced
 
 STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish starts, the next if it fails
+LARGE = 300  # constraints from which working sets are faster
+ADDED = 1e-3  # of the tolerance: constraints violated by more join the working set
 CACHE = 2**18  # entries of the Gram matrices worked on at a time
 
 
@@ -43,14 +50,15 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-9) -> MaxMar
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
         NotConverged: the residual stayed above ``tol``; carries the best point found with its residual.
-        ValueError: a batch of problems, which is for :func:`nuclear_max_margins`.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
+        ValueError: a batch of problems, which is for :func:`nuclear_max_margins`, or a tolerance that is not positive.
 
     Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
     """
-    if constraints.batch:
-        raise ValueError(f"constraints must be those of one problem, got a batch {list(constraints.batch)}; use nuclear_max_margins")
-    near = frobenius_max_margin(constraints)
-    answer = _solve(constraints.problem(None), torch.tensor([near.norm], dtype=torch.float64), near.dual[None], tol)
+    check_single(constraints, tol, instead="use nuclear_max_margins")
+    near = _near(constraints, tol)
+    solve = _solve if len(constraints) <= LARGE else _solve_large
+    answer = solve(constraints.problem(None), near.W[None], near.dual[None], tol)
     norm, kkt, gap, rank = (v.item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
     solution = MaxMargin(answer.W[0], answer.dual[0], answer.margins[0], norm, kkt, gap, int(rank), rhs=constraints.rhs)
     if not solution.kkt <= tol:
@@ -71,42 +79,94 @@ def nuclear_max_margins(constraints: Constraints, *, tol: float = 1e-9) -> MaxMa
     Returns:
         One solution a problem; ``status`` says where there is none, and indexing such a problem raises the reason.
     Raises:
-        ValueError: a single problem, or more than one leading dimension.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
+        ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
 
     Source: (Att-SVM\\ :math:`_\\star`) of :cite:t:`tarzanagh2023transformers`.
     """
+    check_batch(constraints, tol, single="nuclear_max_margin")
     near = frobenius_max_margins(constraints)
-    answer = Answer.none(constraints)
-    for part in near.solved.nonzero().squeeze(-1).split(max(1, CACHE // max(1, len(constraints)) ** 2)):
-        answer.put(part, _solve(constraints.problem(part), near.norm[part], near.dual[part], tol))
-    failed = (near.solved & ~(answer.kkt <= tol)).nonzero().squeeze(-1)
+    W, dual, status = near.W, near.dual, list(near.status)
+    for b in (b for b, one in enumerate(near.status) if one == NOT_CONVERGED):
+        try:
+            one = _near(constraints.problem(b), tol)
+        except NotConverged:
+            continue
+        W[b], dual[b], status[b] = one.W, one.dual, OPTIMAL
+    answer, m = Answer.none(constraints), len(constraints)
+    solved = torch.tensor([b for b, one in enumerate(status) if one == OPTIMAL], dtype=torch.long)
+    solve, most = (_solve, max(1, CACHE // max(1, m) ** 2)) if m <= LARGE else (_solve_large, 1)
+    for part in solved.split(most) if len(solved) else ():
+        answer.put(part, solve(constraints.problem(part), W[part], dual[part], tol))
+    failed = solved[~(answer.kkt[solved] <= tol)]
     answer.put(failed, Answer.none(constraints.problem(failed)))
-    status = tuple(NOT_CONVERGED if b in set(failed.tolist()) else one for b, one in enumerate(near.status))
+    for b in failed.tolist():
+        status[b] = NOT_CONVERGED
     found = answer.W, answer.dual, answer.margins, answer.norm, answer.kkt, answer.gap
-    return MaxMargins(*found, status, constraints, nuclear_max_margin, answer.rank)
+    return MaxMargins(*found, tuple(status), constraints, nuclear_max_margin, answer.rank)
 
 
-def _solve(c: Constraints, size: Tensor, dual: Tensor, tol: float) -> Answer:
-    """The best answers found to feasible problems, with their residuals, given norms and multipliers of their Frobenius solutions."""
-    answer = Answer.none(c)
+def _near(constraints: Constraints, tol: float) -> MaxMargin:
+    """The Frobenius solution, to the tolerance asked here where W is too long for a smaller one."""
+    try:
+        return frobenius_max_margin(constraints)
+    except NotConverged:
+        return frobenius_max_margin(constraints, tol=tol)
+
+
+def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:
+    """The best answers found to feasible problems, with their residuals, given their Frobenius solutions and the multipliers."""
+    answer, size = Answer.none(c), torch.linalg.vector_norm(W, dim=(-2, -1))
     left, nothing = (size > 0).nonzero().squeeze(-1), (size == 0).nonzero().squeeze(-1)
     answer.kkt[nothing] = answer.gap[nothing] = 0.0  # W = 0 meets the constraints
     if not len(left):
         return answer
     problems = Reduced.of(c.problem(left), size[left])
+    if problems.cone.query.shape[-1] == 1:  # weights of rank one have the same length in all norms
+        answer.improve(left, problems.whole(W[left], dual[left] / size[left, None]))
+        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)
+        left, problems = left[again], problems[again]
     point = inside(problems.cone, dual[left] / size[left, None])
     for stage in STAGES:
+        if not len(left):
+            return answer
         point = interior_point(problems.cone, point, tol=stage)
         answer.improve(left, problems.factored(*polish(problems.cone, point)))
         again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)
-        if not len(again):
-            return answer
         left, point, problems = left[again], point[again], problems[again]
         answer.improve(left, problems.factored(point.multipliers, square_root(point.weight)))
     for at in range(len(left)):
         one, here = problems[at : at + 1], left[at : at + 1]
-        found = one.general()
-        if found is not None:
-            answer.improve(here, found)
-            answer.improve(here, one.factored(*polish(one.cone, one.point(found))))
+        _alone(one, answer, here, tol)
     return answer
+
+
+def _alone(one: Reduced, answer: Answer, here: Tensor, tol: float) -> None:
+    """Improves the answer to a single problem by what takes longer, as far as it is needed."""
+    answer.improve(here, one.settled(answer[here], tol))
+    found = None if bool(answer.kkt[here] <= tol) else one.general()
+    if found is not None:
+        for better in (found, one.factored(*polish(one.cone, one.point(found))), one.settled(found, tol)):
+            answer.improve(here, better)
+
+
+def _solve_large(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:
+    """:func:`_solve` for one problem of many constraints, by working sets: first those that nearly bind in the Frobenius solution, then
+    also what the answer violates, until it violates none. If an answer cannot be verified, the whole problem is solved at once."""
+    m, scale = len(c), float(c.rhs.abs().amax()) or 1.0
+    working = (dual[0] > 0) | c.equality[0]
+    near = (c.margins(W) - c.rhs)[0].topk(min(m, max(LARGE // 2, int(1.5 * working.sum()))), largest=False).indices
+    working[near] = True
+    while int(working.sum()) < m / 2:
+        where = working.nonzero().squeeze(-1)
+        index = (slice(None), where)
+        part = _solve(c.problem(index), W, dual[index], tol)
+        if not bool(part.kkt <= tol):
+            break
+        margins = c.margins(part.W)
+        short = torch.where(working, 0.0, c.rhs - margins)[0] / scale
+        if not bool((short > ADDED * tol).any()):
+            every = torch.zeros_like(dual).index_copy_(1, where, part.dual)
+            return replace(part, dual=every, margins=margins, kkt=torch.maximum(part.kkt, short.amax()))
+        working |= short >= max(ADDED * tol, float(short.topk(min(m, len(where))).values[-1]))  # the set at most doubles
+    return _solve(c, W, dual, tol)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..constraint_set import Constraints
+from ..constraint_set import Constraints, check_constraints
 from .frobenius import frobenius_max_margin
 from .nuclear import nuclear_max_margin
 
@@ -28,18 +28,23 @@ def rank(constraints: Constraints, *, norm: NormName = "nuclear", compat: Conven
     Args:
         constraints: of a single problem.
         norm: that W minimises.
-        compat: ``"truth"`` or ``"official"``, the number of the released notebook (:func:`official_rank`).
+        compat: ``"truth"``: the rank of a verified solution, by complementarity for the nuclear norm, from singular values above 1e-10 of
+            the first for the Frobenius norm. ``"official"``: the number of the released notebook (:func:`official_rank`), which counts
+            errors of its solver and takes infeasible problems as 1.
+    Returns:
+        The rank; 0 if nothing asks for more than W = 0.
     Raises:
         Infeasible: no W meets the constraints (``"truth"`` only: the notebook says 1).
         NotConverged: the solution could not be verified (``"truth"`` only).
-        ValueError: another ``norm`` or ``compat``.
+        TypeError: not :class:`~..constraint_set.Constraints`.
+        ValueError: another ``norm`` or ``compat``, or a batch of problems.
 
     Source: (Att-SVM) and (Att-SVM\\ :math:`_\\star`) of :cite:t:`tarzanagh2023transformers`.
     """
+    check_constraints(constraints)
     if compat not in ("truth", "official"):
         raise ValueError(f"compat must be 'truth' or 'official', got {compat!r}")
-    if norm not in ("nuclear", "frobenius"):
-        raise ValueError(f"norm must be 'nuclear' or 'frobenius', got {norm!r}")
+    _check_norm(norm)
     if compat == "official":
         return official_rank(constraints, norm=norm)
     return (nuclear_max_margin(constraints) if norm == "nuclear" else frobenius_max_margin(constraints)).rank
@@ -48,16 +53,28 @@ def rank(constraints: Constraints, *, norm: NormName = "nuclear", compat: Conven
 def official_rank(constraints: Constraints, *, norm: NormName = "nuclear") -> int:
     """The number of the released notebook: singular values above 1e-7 of what cvxpy's default solver returns, 1 if it returns nothing.
 
-    Takes 40 to 100 ms at the sizes of the paper. The solver's error, and so the number, may differ between versions of cvxpy and of its
-    solvers; the constraints are handed over as one vector, the notebook's are one a token.
+    Reproduced are the problem, the choice of the solver (``problem.solve()`` without options), the absolute threshold and the 1 for no
+    answer. Not reproduced is that the notebook hands over one constraint a token, here all are one vector: the same problem, whose solver
+    may stop at another error. That error, and so the number, may also differ between versions of cvxpy and of its solvers. Takes 40 to
+    100 ms at the sizes of the paper.
 
     Args:
         constraints: of a single problem without equations.
         norm: that W minimises.
+    Returns:
+        The number, whatever it is worth: see :func:`rank` for the truth.
+    Raises:
+        TypeError: not :class:`~..constraint_set.Constraints`.
+        ValueError: another ``norm``, a batch of problems, or equations among the constraints, which the notebook does not have.
+
+    Source: the notebook on ranks released with :cite:t:`tarzanagh2023transformers`.
     """
     import cvxpy as cp
 
-    assert constraints.rhs is not None
+    check_constraints(constraints)
+    _check_norm(norm)
+    if constraints.batch or bool(constraints.equality.any()):
+        raise ValueError(f"constraints must be the inequalities of one problem, got {constraints}; pick one by constraints.problem(b)")
     W: Any = cp.Variable((constraints.difference.shape[-1], constraints.query.shape[-1]))
     margins: Any = cp.sum(cp.multiply(constraints.difference.numpy() @ W, constraints.query.numpy()), axis=1)
     problem = cp.Problem(cp.Minimize(cp.norm(W, "nuc" if norm == "nuclear" else "fro")), [margins >= constraints.rhs.numpy()])
@@ -68,3 +85,8 @@ def official_rank(constraints: Constraints, *, norm: NormName = "nuclear") -> in
         except cp.SolverError:
             return 1
     return int(np.linalg.matrix_rank(W.value, tol=THRESHOLD)) if W.value is not None else 1
+
+
+def _check_norm(norm: str) -> None:
+    if norm not in ("nuclear", "frobenius"):
+        raise ValueError(f"norm must be 'nuclear' or 'frobenius', got {norm!r}")

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from ....errors import NotConverged
-from ..constraint_set import Constraints
+from ..constraint_set import Constraints, check_constraints
 from ..solution import MaxMargin
+from .arguments import check_single
 from .conic import conic
 from .frobenius import frobenius_max_margin
 
@@ -37,13 +38,19 @@ def lp_max_margin(constraints: Constraints, *, p: float, tol: float = 1e-8) -> M
         p: from 1 to infinity (``math.inf``).
         tol: largest KKT residual accepted: violated margins relative to the largest right-hand side; relative to the norm, the duality gap,
             complementary products and negative multipliers.
+    Returns:
+        A verified solution; its ``rank`` counts what the error of the solver cannot have made, and is refused for p = 1 and infinity.
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
-        NotConverged: the residual stayed above ``tol``.
-        ValueError: p is less than 1, or a batch of problems.
+        NotConverged: the residual stayed above ``tol``; carries the best point found with its residual.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a power or tolerance that is not a number.
+        ValueError: p is less than 1, a tolerance is not positive, or a batch of problems.
 
     Source: :cite:t:`julistiono2024optimizing`.
     """
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(f"p must be a number from 1 to math.inf, got {type(p).__name__}")
+    check_constraints(constraints)
     if not p >= 1:
         raise ValueError(f"p must be at least 1, got {p}; smaller powers are no norms")
     dual = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
@@ -71,10 +78,13 @@ def spectral_max_margin(constraints: Constraints, *, tol: float = 1e-8) -> MaxMa
     Args:
         constraints: as for :func:`frobenius_max_margin`.
         tol: largest KKT residual accepted, see :func:`lp_max_margin`.
+    Returns:
+        A verified solution, one of those that have the smallest norm; it offers no ``rank``.
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
-        NotConverged: the residual stayed above ``tol``.
-        ValueError: a batch of problems.
+        NotConverged: the residual stayed above ``tol``; carries the best point found with its residual.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
+        ValueError: a batch of problems, or a tolerance that is not positive.
 
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers` with another norm.
     """
@@ -107,11 +117,10 @@ def _solve(
 ) -> MaxMargin:
     """The verified solution in a norm given three times: of a cvxpy variable, of an array, and the dual norm of an array; ``distance`` says
     how far a W can be from the solution, given by how much its norm is larger."""
+    check_single(c, tol, instead="solve its problems one by one, c.problem(b)")
     near = frobenius_max_margin(c)
     if near.norm == 0:
         return near
-    assert c.rhs is not None
-    assert c.equality is not None
     difference, query, free = c.difference.numpy(), c.query.numpy(), c.equality.numpy()
     rhs = c.rhs.numpy() / near.norm
     found = conic(difference, query, rhs, free, expression)

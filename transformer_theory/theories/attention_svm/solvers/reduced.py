@@ -8,13 +8,16 @@ Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
 
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..constraint_set import Constraints
 from .conic import conic
 from .interior_point import Cone, Point
+from .nearly_dependent import settle
 
+ENTRIES = 10**7  # of all constraints as matrices: more are not formed
 DEPENDENT = 1e-14  # of the largest eigenvalue of the second moments: directions below it are none
 
 
@@ -73,8 +76,6 @@ class Reduced:
 
     @classmethod
     def of(cls, c: Constraints, size: Tensor) -> "Reduced":
-        assert c.rhs is not None
-        assert c.equality is not None
         coordinates, basis = _span(c.query)
         swapped = min(len(c), c.difference.shape[-1]) < basis.shape[-1]
         if swapped:
@@ -89,19 +90,30 @@ class Reduced:
 
     def factored(self, multipliers: Tensor, Q: Tensor) -> Answer:
         r"""The answer :math:`W = MQQ^\top`; its norm is at most :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)`: no singular values needed."""
-        square, inner = self.cone.image(multipliers)[1], Q.mT @ Q
-        lost = ~(torch.isfinite(square) & torch.isfinite(inner)).all(-1).all(-1)  # zeros meet no constraint, and are never an answer
+        M, inner = self._combine(multipliers), Q.mT @ Q
+        lost = ~(torch.isfinite(M).all(-1).all(-1) & torch.isfinite(inner).all(-1).all(-1))  # zeros meet no constraint: never an answer
         if bool(lost.any()):
             at = lost.nonzero().squeeze(-1)
-            multipliers, Q, square, inner = (v.index_fill(0, at, 0.0) for v in (multipliers, Q, square, inner))
-        W = self.difference.mT @ (multipliers[..., None] * (self.cone.query @ Q)) @ (self.basis @ Q).mT
-        norm = 0.5 * (((square @ Q) * Q).sum((-2, -1)) + Q.square().sum((-2, -1)))
-        return self._checked(W, multipliers, norm, torch.linalg.eigvalsh(inner).flip(-1), square)
+            multipliers, Q, M, inner = (v.index_fill(0, at, 0.0) for v in (multipliers, Q, M, inner))
+        left = M @ Q
+        norm = 0.5 * (left.square().sum((-2, -1)) + Q.square().sum((-2, -1)))
+        return self._checked(left @ (self.basis @ Q).mT, multipliers, norm, torch.linalg.eigvalsh(inner).flip(-1), M)
 
-    def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, square: Tensor) -> Answer:
-        """Residuals of W and its multipliers; ``sigma`` are the singular values of W, in this unit like ``norm``."""
+    def whole(self, W: Tensor, multipliers: Tensor) -> Answer:
+        """The answer W ``[B, d_x, d_z]``, such as the Frobenius solution, which is one in both norms where it has rank one."""
+        W = (W.mT if self.swapped else W) / self.size[:, None, None]
+        inside = W @ self.basis
+        sigma = torch.nn.functional.pad(torch.linalg.svdvals(inside), (0, max(0, inside.shape[-1] - inside.shape[-2])))
+        return self._checked(W, multipliers, sigma.sum(-1), sigma, self._combine(multipliers))
+
+    def _combine(self, multipliers: Tensor) -> Tensor:
+        """M ``[B, p, q]``; its square formed through inner products of constraints would lose half the digits where they nearly cancel."""
+        return self.difference.mT @ (multipliers[..., None] * self.cone.query)
+
+    def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, M: Tensor) -> Answer:
+        """Residuals of W and its multipliers, which combine to M; ``sigma`` are the singular values of W, in this unit like ``norm``."""
         c, cone = self.constraints, self.cone
-        bound = torch.linalg.eigvalsh(square).flip(-1).clamp(min=0).sqrt()
+        bound = torch.linalg.eigvalsh(M.mT @ M).flip(-1).clamp(min=0).sqrt()
         dual = multipliers / bound[:, :1].clamp(min=1)
         W = (W.mT if self.swapped else W) * self.size[:, None, None]
         margins = c.margins(W)
@@ -125,6 +137,29 @@ class Reduced:
         slack = (answer.margins / self.size[:, None] - self.cone.rhs).clamp(min=0)
         return Point(answer.dual, slack, right.mT @ (sigma[..., None] * right))
 
+    def settled(self, answer: Answer, tol: float) -> Answer:
+        """The answer to a single problem moved towards rounding where constraints nearly cancel; unmoved if that does not help."""
+        coordinates, basis = _span(self.difference)
+        W, Z = (answer.W.mT if self.swapped else answer.W) / self.size[:, None, None], self.cone.query
+        if coordinates.numel() * Z.shape[-1] > ENTRIES or not bool(answer.kkt < torch.inf):
+            return answer
+        rows = coordinates[0][:, :, None] * Z[0][:, None, :]
+        near = basis[0].mT @ W[0] @ self.basis[0]
+        parts = tuple(v.numpy() for v in (rows, self.cone.rhs[0], self.cone.free[0], near, answer.dual[0]))
+        rank, best = max(1, int(answer.rank[0])), answer
+        for r in dict.fromkeys((rank, max(1, rank - 1), min(rank + 1, *near.shape))):  # the answer may be too rough to know its rank
+            found = settle(*parts, rank=r)
+            if found is not None and float((moved := self._returned(basis, *found)).kkt) < float(best.kkt):
+                best = moved
+            if float(best.kkt) <= tol:
+                break
+        return best
+
+    def _returned(self, basis: Tensor, small: np.ndarray, multipliers: np.ndarray) -> Answer:
+        """The answer to a single problem, given W as an array in the coordinates of both spans."""
+        W = self.size[:, None, None] * (basis @ torch.from_numpy(small)[None] @ self.basis.mT)
+        return self.whole(W.mT if self.swapped else W, torch.from_numpy(multipliers)[None])
+
     def general(self) -> Answer | None:
         """The answer of a general solver to a single problem; None if it has none."""
         import cvxpy as cp
@@ -132,13 +167,7 @@ class Reduced:
         coordinates, basis = _span(self.difference)
         cone = self.cone
         found = conic(*(v[0].numpy() for v in (coordinates, cone.query, cone.rhs, cone.free)), norm=cp.normNuc)
-        if found is None:
-            return None
-        small, multipliers = (torch.from_numpy(v)[None] for v in found)
-        W = basis @ small @ self.basis.mT
-        sigma = torch.linalg.svdvals(small)
-        sigma = torch.nn.functional.pad(sigma, (0, cone.query.shape[-1] - sigma.shape[-1]))
-        return self._checked(W, multipliers, sigma.sum(-1), sigma, cone.image(multipliers)[1])
+        return None if found is None else self._returned(basis, *found)
 
 
 def _span(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,92 @@
+r"""Nuclear-norm solutions of constraints that nearly cancel one another, where multipliers are large and their sums have few digits.
+
+The active constraints :math:`\langle F_c, W\rangle = b_c` are replaced by orthonormal combinations of them,
+:math:`\langle E_k, W\rangle = e_k`, from the singular value decomposition of the matrix whose rows are the :math:`F_c`, scaled to length
+one. Newton's method then solves
+
+.. math:: MQ = P, \qquad M^\top P = Q, \qquad \langle E_k, PQ^\top\rangle = e_k, \qquad M = \sum_k \mu_k E_k,
+
+in which all numbers are of order one however small the margins are; :math:`\lambda` follows from :math:`\mu`. The active set is corrected
+while a multiplier or a margin is wrong. Nothing is claimed of the result: it has to be checked. One problem at a time, of moderate size:
+all entries of the constraints are formed.
+
+Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
+"""
+
+import numpy as np
+
+DEPENDENT = 1e-15  # of the largest singular value: below, a combination of the constraints is none
+EXCHANGES, STEPS = 20, 12
+LARGEST = 600  # unknowns of the Newton system
+
+
+def settle(
+    constraints: np.ndarray, rhs: np.ndarray, free: np.ndarray, W: np.ndarray, multipliers: np.ndarray, rank: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """W and multipliers near those given; None if the system is too large or breaks down.
+
+    Args:
+        constraints: the matrices F, ``[m, p, q]``.
+        rhs: b, ``[m]``; of the order of the margins of a W of norm one.
+        free: the equations, ``[m]``.
+        W, multipliers: an approximate solution, ``[p, q]`` and ``[m]``.
+        rank: of W.
+    """
+    m, p, q = constraints.shape
+    rows = constraints.reshape(m, -1)
+    length = np.linalg.norm(rows, axis=1)
+    signed, slack = np.where(free, 0.0, multipliers), np.maximum(rows @ W.ravel() - rhs, 0)
+    active = free | (signed * np.abs(rhs).max() > slack * signed.max(initial=0))
+    for _ in range(EXCHANGES):
+        if int(active.sum()) + (p + q) * rank > LARGEST or not active.any():
+            return None
+        left, sigma, right = np.linalg.svd(rows[active] / length[active, None], full_matrices=False)
+        kept = sigma > DEPENDENT * sigma[0]
+        left, right = left[:, kept] / sigma[kept], right[kept]
+        found = _newton(right.reshape(-1, p, q), left.T @ (rhs[active] / length[active]), W, (multipliers @ rows).reshape(p, q), rank)
+        if found is None:
+            return None
+        W, weights = found
+        multipliers = np.zeros(m)
+        multipliers[active] = left @ weights / length[active]
+        signed = np.where(free, 0.0, multipliers)
+        outside = np.where(active, 0.0, rows @ W.ravel() - rhs)
+        if signed.min() < 0:
+            active = active & (np.arange(m) != signed.argmin())
+        elif outside.min() < 0:
+            active = active | (np.arange(m) == outside.argmin())
+        else:
+            break
+    return W, multipliers
+
+
+def _newton(E: np.ndarray, wanted: np.ndarray, W: np.ndarray, M: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """W and :math:`\\mu` on the equations ``[k, p, q]``, from the nearest start of this rank; steps are the shortest, as rotations of the
+    factors change nothing."""
+    (k, p, q), r = E.shape, rank
+    left, sigma, right = np.linalg.svd(W, full_matrices=False)
+    P, Q = left[:, :r] * np.sqrt(sigma[:r]), right[:r].T * np.sqrt(sigma[:r])
+    weights = E.reshape(k, -1) @ M.ravel()
+    best, smallest = None, np.inf
+    for _ in range(STEPS):
+        M, EQ, EP = np.tensordot(weights, E, 1), E @ Q, np.swapaxes(E, 1, 2) @ P
+        residual = np.concatenate([(M @ Q - P).ravel(), (M.T @ P - Q).ravel(), (EQ * P).sum((1, 2)) - wanted])
+        size = float(np.abs(residual).max())
+        if not size < smallest:
+            break
+        best, smallest = (P @ Q.T, weights), size
+        eye = np.eye(r)
+        slope = np.block(
+            [
+                [EQ.reshape(k, -1).T, -np.eye(p * r), np.kron(M, eye)],
+                [EP.reshape(k, -1).T, np.kron(M.T, eye), -np.eye(q * r)],
+                [np.zeros((k, k)), EQ.reshape(k, -1), EP.reshape(k, -1)],
+            ]
+        )
+        try:
+            step = np.linalg.lstsq(slope, residual, rcond=1e-13)[0]
+        except np.linalg.LinAlgError:
+            break
+        weights = weights - step[:k]
+        P, Q = P - step[k : k + p * r].reshape(p, r), Q - step[k + p * r :].reshape(q, r)
+    return best

@@ -1,70 +1,213 @@
-"""Coding rates: the rate reduction is not negative, and its gradient has a closed form."""
+r"""Coding rates: what knowing the classes saves, hard or soft, how it moves with the features, and what it means in bits.
 
+The bounds of "equal-moments" are Jensen's inequality with a modulus: with :math:`\beta = d/\epsilon^2`, :math:`S_j = X^\top\Pi_jX/n_j`
+and :math:`\sigma` the largest eigenvalue of any :math:`S_j`, the second derivative of :math:`\tfrac12\log\det(I + \beta S)` along D lies
+between :math:`-\tfrac12\beta^2\|D\|_F^2` and :math:`-\tfrac12\beta^2\|D\|_F^2 / (1 + \beta\sigma)^2`. Convexity in the memberships:
+:math:`n_jR_j` is the perspective of that concave function. Source: :cite:t:`yu2020learning`, :cite:t:`ma2007segmentation`.
+"""
+
+import math
+
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from ....citations import Source
 from ....claims import Claim, Evidence
-from ....metrics.coding import class_coding_rates, coding_rate, rate_reduction, unit_norm
+from ....metrics.coding import (
+    class_coding_rates,
+    coding_length,
+    coding_rate,
+    compression_operators,
+    expansion_operator,
+    rate_reduction,
+    rate_reduction_gradient,
+)
 from ..problem import equal_moments
-from ..redunet import layer
 from .instance import EPS
 
-MCR2, REDUNET = Source("yu2020learning"), Source("chan2022redunet")
+MCR2, REDUNET, LENGTH = Source("yu2020learning"), Source("chan2022redunet"), Source("ma2007segmentation")
+SHAPES = ((12, 3, 2), (40, 8, 3), (60, 8, 5), (30, 50, 4), (200, 16, 10))  # samples, dimensions, classes
 
 
-def _random_instances(generator: Generator) -> list[tuple[Tensor, Tensor]]:
-    """Gaussian features of random covariance with labels drawn at random, of five shapes."""
-    instances = []
-    for n, d, k in ((12, 3, 2), (40, 8, 3), (60, 8, 5), (30, 50, 4), (200, 16, 10)):
-        mixing = torch.randn(d, d, dtype=torch.float64, generator=generator)
-        features = torch.randn(n, d, dtype=torch.float64, generator=generator) @ mixing
-        instances.append((features, torch.randint(k, (n,), generator=generator)))
-    return instances
+def _normal(generator: Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def _random_features(generator: Generator, n: int, d: int) -> Tensor:
+    """Gaussian features of a random covariance."""
+    return _normal(generator, n, d) @ _normal(generator, d, d)
+
+
+def _random_memberships(generator: Generator, n: int, k: int) -> Tensor:
+    """Soft memberships from the nearly even to the nearly certain."""
+    return torch.softmax(3 * torch.rand(n, 1, dtype=torch.float64, generator=generator) * _normal(generator, n, k), 1)
+
+
+def _random_labels(generator: Generator, n: int, k: int) -> Tensor:
+    return torch.randint(k, (n,), generator=generator)
 
 
 def _nonnegative(generator: Generator) -> Evidence:
-    smallest = min(float(rate_reduction(x, y, eps=EPS)) for x, y in _random_instances(generator))
-    equal = float(rate_reduction(*equal_moments((15, 20, 40), 6, generator=generator), eps=EPS))
-    return Evidence(min(smallest, -abs(equal)), -1e-12, ">=", detail={"smallest of five": smallest, "equal second moments": equal})
+    hard, soft = [], []
+    for n, d, k in SHAPES:
+        features = _random_features(generator, n, d)
+        hard.append(float(rate_reduction(features, _random_labels(generator, n, k), eps=EPS)))
+        soft.append(float(rate_reduction(features, _random_memberships(generator, n, k), eps=EPS)))
+    return Evidence(min(*hard, *soft), -1e-12, ">=", detail={"smallest with labels": min(hard), "smallest with memberships": min(soft)})
 
 
 def _nonnegative_control(generator: Generator) -> Evidence:
-    instances = _random_instances(generator)
-    unweighted = [float(coding_rate(x, eps=EPS) - class_coding_rates(x, y, eps=EPS).sum()) for x, y in instances]
+    unweighted = []
+    for n, d, k in SHAPES:
+        features = _random_features(generator, n, d)
+        within = class_coding_rates(features, _random_labels(generator, n, k), eps=EPS).sum()
+        unweighted.append(float(coding_rate(features, eps=EPS) - within))
     return Evidence(max(unweighted), -1e-12, ">=")
 
 
+def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
+    """How far the second moments S_j are from their mean, the weighted mean of the squared distances; and the largest eigenvalue."""
+    classes = [features[labels == j] for j in labels.unique()]
+    mean = features.mT @ features / len(features)
+    moments = [own.mT @ own / len(own) for own in classes]
+    spread = sum(len(own) / len(features) * float((S - mean).square().sum()) for own, S in zip(classes, moments))
+    return spread, max(float(torch.linalg.eigvalsh(S)[-1]) for S in moments)
+
+
+def _equal_moments(generator: Generator) -> Evidence:
+    """The smallest factor by which ΔR clears either bound, from far apart moments to nearly equal ones; equal ones give rounding."""
+    features, labels = equal_moments((15, 20, 40), 6, generator=generator)
+    beta, bend = 6 / EPS**2, _normal(generator, 6, 6)
+    features = features / (beta * _spread(features, labels)[1]) ** 0.5  # βσ = 1: the two bounds are a factor of four apart
+    detail = {}
+    for size in (1.0, 1e-1, 1e-2, 1e-3):
+        unequal = torch.where((labels == 0)[:, None], features + size * features @ bend, features)
+        reduction, (spread, largest) = float(rate_reduction(unequal, labels, eps=EPS)), _spread(unequal, labels)
+        detail[f"over the lower bound, bent by {size:g}"] = reduction / (0.25 * (beta / (1 + beta * largest)) ** 2 * spread)
+        detail[f"under the upper bound, bent by {size:g}"] = 0.25 * beta**2 * spread / reduction
+    equal = abs(float(rate_reduction(features, labels, eps=EPS)))
+    detail["1e-12 over what equal moments give"] = 1e-12 / max(equal, 1e-16)
+    return Evidence(min(detail.values()), 1.0, ">=", detail=detail)
+
+
+def _equal_moments_control(generator: Generator) -> Evidence:
+    """Classes with one mean, and unlike second moments: distances of means do not bound ΔR from above."""
+    labels = torch.arange(3).repeat_interleave(20)
+    classes = [_random_features(generator, 20, 6) for _ in range(3)]
+    features = torch.cat([own - own.mean(0) for own in classes])
+    means = torch.stack([features[labels == j].mean(0) for j in range(3)])
+    spread = float((means - features.mean(0)).square().sum(1).mean())
+    return Evidence(0.25 * (6 / EPS**2) ** 2 * spread / float(rate_reduction(features, labels, eps=EPS)), 1.0, ">=")
+
+
+def _above_the_chord(generator: Generator, *, sign: float) -> Evidence:
+    """The largest rise of ΔR above the straight line between two memberships."""
+    rises = []
+    for n, d, k in SHAPES:
+        features = _random_features(generator, n, d)
+        ends = torch.nn.functional.one_hot(_random_labels(generator, n, k), k).double(), _random_memberships(generator, n, k)
+        first, last = (float(rate_reduction(features, end, eps=EPS)) for end in ends)
+        for share in (0.1, 0.5, 0.9):
+            between = float(rate_reduction(features, (1 - share) * ends[0] + share * ends[1], eps=EPS))
+            rises.append(sign * (between - (1 - share) * first - share * last))
+    return Evidence(max(rises), 1e-12, "<=")
+
+
+def _plain_reduction(features: Tensor, memberships: Tensor) -> Tensor:
+    """ΔR as it is written, differentiated by autograd alone."""
+    n, d = features.shape
+    identity = torch.eye(d, dtype=features.dtype)
+    value = 0.5 * torch.logdet(identity + d / (n * EPS**2) * features.mT @ features)
+    for weights in memberships.mT:
+        size = weights.sum()
+        value = value - 0.5 * size / n * torch.logdet(identity + d / (size * EPS**2) * features.mT @ torch.diag(weights) @ features)
+    return value
+
+
 def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    features = unit_norm(torch.randn(40, 7, dtype=torch.float64, generator=generator)).requires_grad_()
-    labels = torch.arange(40) % 3
-    (automatic,) = torch.autograd.grad(rate_reduction(features, labels, eps=EPS), features)
-    rows = features.detach()
-    own = torch.nn.functional.one_hot(labels, 3).double()
-    built = layer(rows, labels, eps=EPS)
-    closed = built.gradient(rows, own if weighted else own / built.shares)
-    return Evidence(float((automatic - closed).abs().max() / automatic.abs().max()), 1e-12, "<=")
+    """The largest relative error of the gradient by functions and by operators, over shapes, labels and memberships."""
+    gaps = []
+    for n, d, k in ((40, 7, 3), (10, 20, 3), (30, 8, 10)):
+        features, labels = _random_features(generator, n, d) / d, torch.arange(n) % k
+        for given in (labels, _random_memberships(generator, n, k)):
+            own = given if given.ndim == 2 else torch.nn.functional.one_hot(labels, k).double()
+            leaf = features.clone().requires_grad_()
+            (automatic,) = torch.autograd.grad(_plain_reduction(leaf, own), leaf)
+            shares = own.mean(0) if weighted else torch.ones(k, dtype=own.dtype)
+            compressed = features @ compression_operators(features, given, eps=EPS)
+            operators = features @ expansion_operator(features, eps=EPS) - torch.einsum("nj,jnd->nd", own * shares, compressed)
+            candidates = [operators, rate_reduction_gradient(features, given, eps=EPS)] if weighted else [operators]
+            gaps += [float((automatic - closed).abs().max() / automatic.abs().max()) for closed in candidates]
+    return Evidence(max(gaps) if weighted else min(gaps), 1e-9, "<=")
+
+
+def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
+    """Bits a vector that the length spends beyond the rate-distortion function; the worse of the distances to zero and to the bound."""
+    room, detail = [], {}
+    for n, d in ((50, 3), (400, 8)):
+        features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)
+        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without squaring the condition
+        for share in (1.0, 0.3, 0.01):
+            eps = share * math.sqrt(d * variances[0])  # up to here each direction is coded
+            needed = 0.5 * np.log2(d * variances / eps**2).sum()
+            excess = unit * float(coding_length(features, eps=eps)) / (n + d) - needed
+            bound = eps**2 / (2 * d * math.log(2)) * (1 / variances).sum()
+            room += [excess, bound - excess]
+            detail[f"excess bits, n = {n}, share {share:g}"] = float(excess)
+    return Evidence(float(min(room)), -1e-9, ">=", detail=detail)
 
 
 CLAIMS = (
     Claim(
         id="rate_reduction/nonnegative",
-        statement=r"$\Delta R(X|y) = R(X) - \sum_j \frac{n_j}{n} R(X_j) \ge 0$, "
-        r"with equality if and only if all second moments $X_j^\top X_j / n_j$ are equal.",
+        statement=r"$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft memberships $\Pi_j$.",
         source=MCR2,
-        assumptions=("each sample belongs to one class", "the rates of the classes are weighted by their shares"),
+        assumptions=("each sample's memberships sum to one", "the rates of the classes are weighted by their shares"),
         check=_nonnegative,
         control=_nonnegative_control,
         control_says="adds the classes' rates without their weights n_j / n",
     ),
     Claim(
+        id="rate_reduction/equal-moments",
+        statement=r"$\Delta R = 0$ if and only if all second moments $S_j = X_j^\top X_j / n_j$ are equal: with "
+        r"$V = \sum_j \frac{n_j}{n} \|S_j - \frac1n X^\top X\|_F^2$, $\beta = d/\epsilon^2$ and $\sigma$ the largest eigenvalue of any "
+        r"$S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta R \le \frac{\beta^2}{4} V$.",
+        source=MCR2,
+        assumptions=("each sample belongs to one class",),
+        check=_equal_moments,
+        control=_equal_moments_control,
+        control_says="puts the distances of the classes' means in the place of those of their second moments",
+    ),
+    Claim(
+        id="rate_reduction/soft-memberships",
+        statement=r"$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the line between any two, so none that are "
+        r"uncertain save more than the best labels.",
+        source=LENGTH,
+        assumptions=("each sample's memberships sum to one",),
+        check=lambda generator: _above_the_chord(generator, sign=1.0),
+        control=lambda generator: _above_the_chord(generator, sign=-1.0),
+        control_says="claims the line to lie on or below ΔR",
+    ),
+    Claim(
         id="rate_reduction/gradients",
         statement=r"$\nabla_X \Delta R = XE - \sum_j \frac{n_j}{n} \Pi_j X C_j$ with $E = \alpha(I + \alpha X^\top X)^{-1}$ and "
-        r"$C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}$.",
+        r"$C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.",
         source=REDUNET,
-        assumptions=("each sample belongs to one class",),
+        assumptions=("each sample's memberships sum to one and are held fixed",),
         check=lambda generator: _gradient_gap(generator, weighted=True),
         control=lambda generator: _gradient_gap(generator, weighted=False),
         control_says="leaves out the weights n_j / n of the classes",
+    ),
+    Claim(
+        id="rate_reduction/coding-length",
+        statement=r"$L = (n + d)\, R / \ln 2$ are bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer than "
+        r"the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, "
+        r"eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
+        source=LENGTH,
+        assumptions=("the second moment has full rank", "the distortion is below every direction's share"),
+        check=lambda generator: _excess_bits(generator, unit=1.0),
+        control=lambda generator: _excess_bits(generator, unit=math.log(2)),
+        control_says="counts nats for bits",
     ),
 )

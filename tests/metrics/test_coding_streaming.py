@@ -108,6 +108,14 @@ def test_a_rank_without_samples_learns_of_the_others(tmp_path):
         assert_close(value, coding.rate_reduction(X, y, eps=EPS))
 
 
+def nothing_anywhere(rank):
+    return SecondMoments().all_reduce().counts
+
+
+def test_the_union_of_nothing_is_empty(tmp_path):
+    assert [len(counts) for counts in on_two_ranks(nothing_anywhere, tmp_path)] == [0, 0]
+
+
 def unlike_dimensions(rank):
     X, y = sample(d=5 + rank)
     try:

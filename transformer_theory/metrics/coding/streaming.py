@@ -81,16 +81,17 @@ class SecondMoments:
         bounds = torch.tensor([classes, d, -d if classes else -torch.iinfo(torch.int64).max], device=device)
         torch.distributed.all_reduce(bounds, op=torch.distributed.ReduceOp.MAX, group=group)
         most, largest, smallest = bounds.tolist()
-        if most and largest != -smallest:
+        union = SecondMoments()
+        if not most:
+            return union
+        if largest != -smallest:
             raise ValueError(f"all ranks must hold features of one dimension, got {-smallest} to {largest}; use one state a feature")
         counts = _grown(self.counts.to(device), most).contiguous()
         moments = torch.zeros(most, largest, largest, dtype=torch.float64, device=device)
         moments[:classes, :d, :d] = self.moments
         for each in (counts, moments):
             torch.distributed.all_reduce(each, group=group)
-        union = SecondMoments()
-        if most:
-            union._add(counts, moments)
+        union._add(counts, moments)
         return union
 
     def _add(self, counts: Tensor, moments: Tensor) -> None:

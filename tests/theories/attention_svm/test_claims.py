@@ -7,7 +7,7 @@ import torch
 
 from transformer_theory.linalg import cosine
 from transformer_theory.theories import attention_svm as room
-from transformer_theory.theories.attention_svm.claims import descent, feasibility, joint
+from transformer_theory.theories.attention_svm.claims import descent, feasibility, joint, regularisation_path
 from transformer_theory.theories.attention_svm.claims.settling import settling
 
 
@@ -91,6 +91,22 @@ def test_a_token_that_costs_nothing_is_outside_the_assumptions():
     aside = aside - (aside @ v)[:, None] * v / (v @ v)
     free = replace(instance, tokens=torch.stack([instance.tokens[:, 1] + aside, instance.tokens[:, 1]], 1))
     assert joint.price(free, room.joint_targets(free, joint.SELECT), joint.SELECT) == pytest.approx(0, abs=1e-12)
+
+
+def test_sixteen_starts_find_what_six_miss():
+    """A local minimum of the factors can lie below the loss of the target: only more starts tell it from the minimum."""
+    found = []
+    for starts in (6, regularisation_path.STARTS):
+        generator = torch.Generator().manual_seed(175)
+        instance, _, nuclear = regularisation_path._draw(generator)
+        radii, steps = regularisation_path.RADII, regularisation_path.STEPS
+        path = room.factored_path(instance, radii, generator=generator, starts=starts, steps=steps)
+        found.append((float(path.log_excess[-1]), regularisation_path._evidence(instance, path, nuclear, nuclear)))
+    (few, at_few), (many, at_many) = found
+    assert many < few - 0.1
+    assert at_few.detail["log loss below that of the target"] > 0
+    assert at_few.value > 0.05
+    assert at_many.verdict == "consistent"
 
 
 def test_too_narrow_data_are_neither_feasible_nor_written_down():

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .constraint_set import came, check_real
+from .constraint_set import came, check_real, check_tensor
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,34 @@ class Instance:
 def token_logits(
     tokens: Float[Tensor, "*trials n T d"], query: Float[Tensor, "*trials n d_z"], W: Float[Tensor, "*trials d d_z"]
 ) -> Float[Tensor, "*trials n T"]:
-    r""":math:`x_{i,t}^\top W z_i`."""
+    r""":math:`x_{i,t}^\top W z_i`.
+
+    Args:
+        tokens: x, ``[*trials, n, T, d]``.
+        query: z, ``[*trials, n, d_z]``.
+        W: ``[*trials, d, d_z]``.
+    Returns:
+        ``[*trials, n, T]``.
+
+    Source: :cite:t:`tarzanagh2023transformers`.
+    """
     return (tokens @ (query @ W.mT)[..., None]).squeeze(-1)
 
 
 def token_scores(
     tokens: Float[Tensor, "*trials n T d"], head: Float[Tensor, "*trials d"], sign: Float[Tensor, "*trials n"]
 ) -> Float[Tensor, "*trials n T"]:
-    r""":math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` for a linear head v and labels Y in {-1, 1}."""
+    r""":math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` for a linear head.
+
+    Args:
+        tokens: x, ``[*trials, n, T, d]``.
+        head: v, ``[*trials, d]``.
+        sign: labels Y, -1 or 1, ``[*trials, n]``.
+    Returns:
+        ``[*trials, n, T]``.
+
+    Source: :cite:t:`tarzanagh2023transformers`.
+    """
     return sign[..., None] * (tokens @ head[..., None, :, None]).squeeze(-1)
 
 
@@ -98,7 +118,14 @@ def cross_attention(*, inputs: int, tokens: int, dim: int, generator: torch.Gene
 
     Args:
         inputs, tokens, dim: n, T and d.
+        generator: draws head, labels, tokens and queries, in this order.
         trials: number of independent problems; a single one, without a batch dimension, if None.
+    Returns:
+        The problems, ``d_z = d``.
+    Raises:
+        ValueError: a size below one.
+
+    Source: :cite:t:`tarzanagh2023transformers`.
     """
     _sizes(inputs=inputs, tokens=tokens, dim=dim, trials=1 if trials is None else trials)
     shape = () if trials is None else (trials,)
@@ -119,6 +146,18 @@ def equal_distractors(
 
     Tokens and queries are unit vectors in random directions as in :func:`cross_attention`; the scores are given rather than made by a
     linear head: ``gap`` for one random token of each input, 0 for the others.
+
+    Args:
+        inputs, tokens, dim: n, T and d.
+        generator: draws what :func:`cross_attention` draws, then the optimal tokens.
+        trials: number of independent problems; a single one, without a batch dimension, if None.
+        gap: score of the optimal tokens.
+    Returns:
+        The problems, ``d_z = d``.
+    Raises:
+        ValueError: a size below one.
+
+    Source: the assumption of :cite:t:`tarzanagh2023transformers`.
     """
     drawn = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials)
     best = torch.randint(tokens, drawn.scores.shape[:-1], generator=generator)
@@ -126,7 +165,16 @@ def equal_distractors(
 
 
 def random_selection(instance: Instance, *, generator: torch.Generator) -> Int[Tensor, "*trials n"]:
-    """A token of each input, uniformly at random."""
+    """A token of each input, uniformly at random.
+
+    Args:
+        instance: one or more problems.
+        generator: draws the tokens.
+    Returns:
+        Their positions, ``[*trials, n]``.
+
+    Source: textbook.
+    """
     *lead, T = instance.scores.shape
     return torch.randint(T, tuple(lead), generator=generator)
 
@@ -135,9 +183,11 @@ def check_tokens(tokens: Tensor, query: Tensor) -> None:
     """Refuses tokens and queries that are not finite float64 tensors ``[..., n, T, d]`` and ``[..., n, d_z]``.
 
     Raises:
+        TypeError: not a tensor.
         ValueError: says what was expected and what came.
     """
-    if not isinstance(tokens, Tensor) or tokens.ndim < 3:
+    check_tensor(tokens, "tokens", "[..., n, T, d]")
+    if tokens.ndim < 3:
         raise ValueError(f"tokens must be a tensor [..., n, T, d], got {came(tokens)}")
     check_real(tokens, "tokens", "[..., n, T, d]", tokens.ndim)
     check_real(query, "query", "[..., n, d_z]", tokens.ndim - 1)
@@ -155,7 +205,18 @@ def _sizes(**sizes: int) -> None:
 
 def published_instance(seed: int, *, inputs: int, tokens: int, dim: int) -> Instance:
     """The data of the paper's random experiments for one seed: head, labels, tokens and queries drawn in single precision, in this
-    order."""
+    order.
+
+    Args:
+        seed: of a generator of its own.
+        inputs, tokens, dim: n, T and d.
+    Returns:
+        A single problem, ``d_z = d``, in float64.
+    Raises:
+        ValueError: a size below one.
+
+    Source: the notebooks released with :cite:t:`tarzanagh2023transformers`.
+    """
     _sizes(inputs=inputs, tokens=tokens, dim=dim)
     generator = torch.Generator().manual_seed(seed)
     normalise = torch.nn.functional.normalize

@@ -29,7 +29,7 @@ from .block import (
 from .causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
 from .claims import CLAIMS
 from .denoising import denoise, log_density
-from .experiments import Unrolled
+from .experiments import EXPERIMENTS, Unrolled
 from .figures import draw
 from .neumann import gradient_error, neumann_error, neumann_sum
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
@@ -65,7 +65,7 @@ THEORY = Theory(
         "the Neumann series behind the attention step converges: beta times the largest eigenvalue of each head's Gram matrix is below 1",
     ),
     claims=CLAIMS,
-    experiments=(Unrolled,),
+    experiments=EXPERIMENTS,
     needs=(),
     predict_and_measure=predict_and_measure,
     reducers=reducers,
@@ -75,6 +75,7 @@ THEORY = Theory(
 )
 
 __all__ = [
+    "EXPERIMENTS",
     "THEORY",
     "CausalExactAttention",
     "CausalPaperAttention",

@@ -1,4 +1,4 @@
-"""Runs of the room: the three forms of compression on tokens that satisfy the theory's model, or break it by noise."""
+"""The three forms of compression, :cite:t:`yu2023white`, on tokens that satisfy the theory's model, or break it by noise."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...claims import Evidence
-from ...data.synthetic import subspace_mixture
-from ...experiment import RandomExperiment, Result, parameter
-from ...plotting import axes
-from ...rows import Arrays, Row, finding
-from .attention import coordinates, expansion
-from .figures import rate_panel
-from .unrolled import PAPER, SIGN, compress, forms, guaranteed
+from ....claims import Evidence
+from ....data.synthetic import subspace_mixture
+from ....experiment import RandomExperiment, Result, parameter
+from ....plotting import axes
+from ....rows import Arrays, Row, finding
+from ..attention import coordinates, expansion
+from ..figures import rate_panel
+from ..unrolled import PAPER, SIGN, compress, forms, guaranteed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...experiment import Result
-from ...plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+from ....experiment import Result
+from ....plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

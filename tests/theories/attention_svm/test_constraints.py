@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from transformer_theory.errors import Infeasible
+from transformer_theory.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm import Constraints
 
@@ -158,3 +158,12 @@ def test_lists_in_place_of_tensors_are_named_by_every_builder(unchecked):
         room.generalised_max_margin(x, z, chosen.double(), threshold=2)
     with pytest.raises(ValueError, match=r"logits must be a tensor \[3, 4\], got torch.float64 \[2, 4\]"):
         room.multi_token(x, z, chosen, logits=x[:2, :, 0])
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_what_an_exception_carries_is_not_called_optimal(name):
+    _, c = drawn()
+    with pytest.raises(NotConverged) as caught:
+        SOLVERS[name](c, tol=1e-30)
+    assert caught.value.state.status == "not converged"
+    assert caught.value.state.kkt == caught.value.residuals > 1e-30

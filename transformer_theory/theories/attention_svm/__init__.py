@@ -1,14 +1,27 @@
 r"""Attention as a support vector machine: where gradient descent sends the attention weights.
 
-    c = constraints(tokens, query, select)        # the tokens to select: (x_a - x_t)^T W z >= 1
-    frobenius_max_margin(c).W                     # where descent on W goes, in direction
-    nuclear_max_margin(c).W                       # where descent on W = K Q^T goes
+    data = cross_attention(inputs=6, tokens=8, dim=10, generator=torch.Generator().manual_seed(0))
+    c = constraints(data.tokens, data.query, data.optimal())   # the tokens to select: (x_a - x_t)^T W z >= 1
+    frobenius_max_margin(c).W                                  # where descent on W goes, in direction
+    nuclear_max_margin(c).W                                    # where descent on W = K Q^T goes
+    normalised_descent(data, start(data), steps=1000).W        # where it is after 1000 steps
 
-:mod:`.constraint_set` the one form of every problem · :mod:`.builders` the constraints of each kind of attention · :mod:`.problem`
-training problems and samplers, :mod:`.sequences` with many queries an input, :mod:`.next_token` of next tokens and their :mod:`.graph` ·
-:mod:`.solvers` the max-margin problems, :mod:`.solution` their answer, :mod:`.feasibility` without them · :mod:`.dynamics` descent ·
-:mod:`.selection` local optimality, :mod:`.sharing` attention on several tokens · :mod:`.alignment` any trained head ·
-:mod:`.analysis` anyone's data, :mod:`.measure` labelled data · :mod:`.claims` · :mod:`.experiments` · :mod:`.figures`
+What the room offers, by the question it answers:
+
+- *Which tokens are to be selected?* :mod:`.constraint_set` the one form of every problem, :mod:`.builders` a function a kind of attention:
+  :func:`constraints`, :func:`self_attention`, :func:`prompt`, :func:`causal`, :func:`sequence_to_sequence`, :func:`multi_token`,
+  :func:`graph_svm`.
+- *Where does descent go?* :mod:`.solvers`: :func:`frobenius_max_margin` and :func:`nuclear_max_margin`, with an s for a batch;
+  :func:`generalised_max_margin`, :func:`lp_max_margin`, :func:`spectral_max_margin`, :func:`rank`. :mod:`.solution` what they return,
+  :mod:`.feasibility` an answer without optimisation.
+- *What does it do?* :mod:`.dynamics`: :func:`normalised_descent`, :func:`plain_descent`, :func:`polyak_descent`, :func:`mirror_descent`,
+  :func:`joint_descent`, :func:`regularisation_path`.
+- *On which data?* :mod:`.problem` training problems and samplers, :mod:`.sequences` with many queries an input, :mod:`.next_token` of next
+  tokens and their :mod:`.graph`, :mod:`.published` those of the papers.
+- *Which tokens did it select?* :mod:`.selection` local optimality, :mod:`.sharing` attention on several tokens.
+- *And my data, my model?* :func:`analyse` and :func:`analyse_head` (:mod:`.analysis`), :func:`alignment` of any trained head,
+  :mod:`.measure` labelled data.
+- *What holds, and what do the papers show?* :mod:`.claims`, :mod:`.experiments`, :mod:`.figures`.
 """
 
 from ...citations import Source
@@ -73,6 +86,8 @@ from .experiments import (
     MultiInput,
     MultiToken,
     ProbabilityMap,
+    Rank,
+    RankMap,
     Sequences,
     SingleInput,
     Trajectories,
@@ -94,6 +109,7 @@ from .problem import (
 from .published import published_instances, published_picture
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
 from .sequences import causal_instance, sequence_instance
+from .sharing import settled, shared
 from .solution import Farkas, MaxMargin, MaxMargins
 from .solvers import (
     Generalised,
@@ -181,6 +197,8 @@ __all__ = [
     "NotConverged",
     "PriorityGraph",
     "ProbabilityMap",
+    "Rank",
+    "RankMap",
     "RegularisationPath",
     "Selection",
     "Sequences",
@@ -244,6 +262,8 @@ __all__ = [
     "self_attention",
     "sequence_instance",
     "sequence_to_sequence",
+    "settled",
+    "shared",
     "spectral_max_margin",
     "stack",
     "start",

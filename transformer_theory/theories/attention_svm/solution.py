@@ -34,7 +34,7 @@ class MaxMargin:
         gap: the duality gap relative to the objective; bounds how far the norm is from the smallest.
         complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
             the slack of the dual in that direction; this does not depend on a threshold.
-        status: ``"optimal"``; a solver that has anything else to say raises.
+        status: ``"optimal"``; ``"not converged"`` for the best point found, which an exception carries.
         rhs: the right-hand sides, ``[m]``; None for ones.
         cut: singular values up to this share of the first may be errors of the solver; infinite if the solver cannot bound them.
     """

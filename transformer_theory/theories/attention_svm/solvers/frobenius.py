@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ....errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
-from ..solution import Farkas, MaxMargin
+from ..solution import NOT_CONVERGED, OPTIMAL, Farkas, MaxMargin
 from .active_set import FEW, Contradiction, Pairs, cholesky_solver, contradictory, nearest, refined, root, solve
 from .arguments import check_single
 from .first_order import solve_large
@@ -98,7 +98,8 @@ def _verified(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray, tol: float) 
         float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300),
     )
     found, dual, met, rhs = (torch.from_numpy(v) for v in (W, multipliers, margins, pairs.rhs))
-    solution = MaxMargin(found, dual, met, square**0.5, kkt, gap, rhs=rhs)
+    status = OPTIMAL if kkt <= tol else NOT_CONVERGED
+    solution = MaxMargin(found, dual, met, square**0.5, kkt, gap, status=status, rhs=rhs)
     if not kkt <= tol:
         margin = f": the largest margin is about {1 / square**0.5:.1e} of the weights' norm" if kkt < 1e-3 and square else ""
         raise NotConverged(

@@ -60,7 +60,8 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-9) -> MaxMar
     solve = _solve if len(constraints) <= LARGE else _solve_large
     answer = solve(constraints.problem(None), near.W[None], near.dual[None], tol)
     norm, kkt, gap, rank = (v.item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
-    solution = MaxMargin(answer.W[0], answer.dual[0], answer.margins[0], norm, kkt, gap, int(rank), rhs=constraints.rhs)
+    found = answer.W[0], answer.dual[0], answer.margins[0]
+    solution = MaxMargin(*found, norm, kkt, gap, int(rank), status=OPTIMAL if kkt <= tol else NOT_CONVERGED, rhs=constraints.rhs)
     if not solution.kkt <= tol:
         raise NotConverged(
             f"KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e}: the problem is nearly degenerate; pass a larger tol",

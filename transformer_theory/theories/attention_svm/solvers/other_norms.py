@@ -20,7 +20,7 @@ import torch
 
 from ....errors import NotConverged
 from ..constraint_set import Constraints, check_constraints
-from ..solution import MaxMargin
+from ..solution import NOT_CONVERGED, OPTIMAL, MaxMargin
 from .arguments import check_single
 from .conic import conic
 from .frobenius import frobenius_max_margin
@@ -137,8 +137,8 @@ def _solve(
         float(np.abs(multipliers * beyond).max()) / size,
     )
     cut = distance(3 * kkt) * size / max(float(np.linalg.norm(W, 2)), 1e-300) if kkt <= tol else math.inf  # gap, and margins made whole
-    W = near.norm * torch.from_numpy(W)
-    solution = MaxMargin(W, torch.from_numpy(multipliers), c.margins(W), near.norm * size, kkt, gap, rhs=c.rhs, cut=cut)
+    W, status = near.norm * torch.from_numpy(W), OPTIMAL if kkt <= tol else NOT_CONVERGED
+    solution = MaxMargin(W, torch.from_numpy(multipliers), c.margins(W), near.norm * size, kkt, gap, status=status, rhs=c.rhs, cut=cut)
     if not kkt <= tol:
         raise NotConverged(f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}; pass a larger tol", state=solution, residuals=kkt)
     return solution

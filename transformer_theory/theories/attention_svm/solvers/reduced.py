@@ -147,7 +147,7 @@ class Reduced:
         near = basis[0].mT @ W[0] @ self.basis[0]
         parts = tuple(v.numpy() for v in (rows, self.cone.rhs[0], self.cone.free[0], near, answer.dual[0]))
         rank, best = max(1, int(answer.rank[0])), answer
-        for r in dict.fromkeys((rank, max(1, rank - 1), min(rank + 1, *near.shape))):  # the answer may be too rough to know its rank
+        for r in dict.fromkeys(min(max(1, rank + more), *near.shape) for more in (0, -1, 1)):  # the answer may be too rough to tell
             found = settle(*parts, rank=r)
             if found is not None and float((moved := self._returned(basis, *found)).kkt) < float(best.kkt):
                 best = moved

@@ -62,6 +62,10 @@ def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n
     Equal tokens get equal attention whatever W is, and averaging them changes nothing, so they count as one token. Real data need this:
     the blank corners of an image are equal.
 
+    Args:
+        tokens, query, select: as for :func:`constraints`, of a single problem.
+    Returns:
+        At most n (T-1) constraints, none of them on a difference of zero.
     Raises:
         TypeError, ValueError: as :func:`constraints`.
     """
@@ -76,8 +80,10 @@ def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "
         tokens: x, ``[*trials, n, T, d]``, float64.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
         position: k, the same for all inputs; negative counts from the end.
+    Returns:
+        :func:`constraints` with these queries, n (T-1) of them; ``position`` holds k.
     Raises:
-        TypeError, ValueError: as :func:`constraints`, or the position is outside -T..T-1.
+        TypeError, ValueError: as :func:`constraints`, or the position is no whole number or is outside -T..T-1.
 
     Source: :cite:t:`tarzanagh2023transformers`, who take the first token.
     """
@@ -97,6 +103,8 @@ def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"
     Args:
         keys: k, ``[*trials, n, T, d]``, float64.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
+    Returns:
+        n (T-1) constraints on a matrix ``[d, 1]``, whose column is p.
     Raises:
         TypeError, ValueError: as :func:`constraints`.
 
@@ -213,6 +221,8 @@ def multi_token(
         logits: :math:`\ell`, what the scores of the chosen tokens are to be, up to a constant an input, ``[*trials, n, T]``: the
             logarithms of their attention, for the finite part of the weights; equal if not given, for the direction. Those of tokens that
             are not chosen are not read.
+    Returns:
+        n (T-1) constraints, of which ``equality`` marks the equations.
     Raises:
         TypeError, ValueError: as :func:`constraints`, or an input without a chosen token, or a logit of a chosen token that is not finite.
 

@@ -8,7 +8,7 @@ from ...citations import Source
 from ...theory import Theory
 from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
 from .claims import CLAIMS
-from .experiments import EXPERIMENTS, Landscape, ReduNetGaussians
+from .experiments import EXPERIMENTS, Landscape, ReduNetDigits, ReduNetGaussians, ReduNetIris, Shifts
 from .figures import draw
 from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
 from .optimum import Optimum, flat_reduction, largest_rank, maximise, optimum
@@ -62,8 +62,11 @@ __all__ = [
     "Optimum",
     "RateReduction",
     "ReduNet",
+    "ReduNetDigits",
     "ReduNetGaussians",
+    "ReduNetIris",
     "ShiftInvariantReduNet",
+    "Shifts",
     "TrainableReduNet",
     "construct",
     "construct_shift_invariant",

@@ -209,8 +209,8 @@ def _redunet(features: Features, generator: Generator) -> Iterator[Row | Arrays]
             f"{NAME}/rates": net.rates.numpy(),
             f"{NAME}/null_reductions": null.numpy(),
             f"{NAME}/optimum": torch.tensor(best or float("nan")).numpy(),
-            f"{NAME}/spectra_before": _spectra(x, y),
-            f"{NAME}/spectra_after": _spectra(net.features, y),
+            f"{NAME}/spectra_before": class_spectra(x, y),
+            f"{NAME}/spectra_after": class_spectra(net.features, y),
         }
     )
     if bool(test.any()):
@@ -269,7 +269,7 @@ def _mean(hits: Tensor) -> float:
     return float(hits.double().mean())
 
 
-def _spectra(vectors: Tensor, labels: Tensor):
+def class_spectra(vectors: Tensor, labels: Tensor):
     """Singular values of each class divided by the root of its size, [classes, directions], NaN where a class has fewer."""
     values = [torch.linalg.svdvals(vectors[labels == j]) / float((labels == j).sum()) ** 0.5 for j in range(int(labels.max()) + 1)]
     return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=float("nan")).numpy()

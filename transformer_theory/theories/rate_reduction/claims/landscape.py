@@ -25,12 +25,12 @@ def _start(problem: Regularised, generator: Generator) -> Tensor:
     return scale * torch.randn(sum(problem.sizes), problem.dim, dtype=torch.float64, generator=generator)
 
 
-def _ends(problem: Regularised, generator: Generator) -> list[Tensor]:
+def _ends(problem: Regularised, generator: Generator, count: int) -> list[Tensor]:
     """Where ascents from random starts end."""
-    return [ascend(problem, _start(problem, generator)) for _ in range(3)]
+    return [ascend(problem, _start(problem, generator)) for _ in range(count)]
 
 
-def _others(problem: Regularised, generator: Generator) -> Iterator[Tensor]:
+def _others(problem: Regularised, generator: Generator, *, searches: int) -> Iterator[Tensor]:
     """Critical points where no ascent ends: singular values at the smaller root, two classes on one line, and what a search from random
     starts for a zero of the gradient has found."""
     for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 0, 1))):
@@ -39,7 +39,7 @@ def _others(problem: Regularised, generator: Generator) -> Iterator[Tensor]:
     left = torch.linalg.svd(second, full_matrices=False).U[:, :1]
     line = torch.linalg.svd(first, full_matrices=False).Vh[:1]
     shared = polish(problem, torch.cat([first, first.norm() * left @ line, torch.zeros(problem.sizes[2], problem.dim, dtype=first.dtype)]))
-    found = [shared, *(polish(problem, _start(problem, generator)) for _ in range(3))]
+    found = [shared, *(polish(problem, _start(problem, generator)) for _ in range(searches))]
     yield from (X for X in found if _critical(problem, X) and problem.disorder(X) > LEVEL)
 
 
@@ -49,7 +49,7 @@ def _critical(problem: Regularised, X: Tensor) -> bool:
 
 def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
     problem = _problem()
-    points = list(_others(problem, generator)) if of_saddles else _ends(problem, generator)
+    points = list(_others(problem, generator, searches=0)) if of_saddles else _ends(problem, generator, 2)
     steepest = max(map(problem.steepest, points))
     settled = all(_critical(problem, X) for X in points)
     return Evidence(max(map(problem.disorder, points)), LEVEL, "<=", converged=settled, detail={"largest eigenvalue": steepest})
@@ -57,7 +57,7 @@ def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
 
 def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
     problem = _problem()
-    points = _ends(problem, generator)[:1] if of_maximisers else list(_others(problem, generator))
+    points = _ends(problem, generator, 1) if of_maximisers else list(_others(problem, generator, searches=2))
     settled = all(_critical(problem, X) for X in points)
     return Evidence(min(map(problem.steepest, points)), 1e-3, ">=", converged=settled, detail={"points": len(points)})
 

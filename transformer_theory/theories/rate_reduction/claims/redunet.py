@@ -65,8 +65,7 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/shift-equivariance",
-        statement=r"ReduNet built from all cyclic shifts of the samples commutes with cyclic shifts: the features of a shifted image are "
-        r"the shifted features of the image.",
+        statement=r"ReduNet $f$ built from all cyclic shifts of the samples commutes with each cyclic shift $T$: $f(Tx) = T f(x)$.",
         source=REDUNET,
         assumptions=("shifts are cyclic: the grid is a ring or a torus",),
         check=lambda generator: _shift_gap(generator, vector=False),

@@ -2,7 +2,9 @@
 
 from .gaussians import ReduNetGaussians
 from .landscape import Landscape
+from .on_data import ReduNetDigits, ReduNetIris
+from .shifts import Shifts
 
-EXPERIMENTS = (ReduNetGaussians, Landscape)
+EXPERIMENTS = (ReduNetGaussians, ReduNetIris, ReduNetDigits, Shifts, Landscape)
 
-__all__ = ["EXPERIMENTS", "Landscape", "ReduNetGaussians"]
+__all__ = ["EXPERIMENTS", "Landscape", "ReduNetDigits", "ReduNetGaussians", "ReduNetIris", "Shifts"]

@@ -3,5 +3,6 @@
 from .analysis import curve, draw, similarity, spectra
 from .gaussians import gaussians
 from .landscape import landscape
+from .shifts import shifts
 
-__all__ = ["curve", "draw", "gaussians", "landscape", "similarity", "spectra"]
+__all__ = ["curve", "draw", "gaussians", "landscape", "shifts", "similarity", "spectra"]

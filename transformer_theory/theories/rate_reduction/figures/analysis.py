@@ -31,12 +31,11 @@ def draw(result: Result) -> "Figure":
 def curve(ax: "Axes", result: Result) -> None:
     """ΔR over the layers, with true and with shuffled labels, and the optimum."""
     rates = result.arrays[f"{NAME}/rates"]
-    line(ax, range(len(rates)), rates[:, 0] - rates[:, 1], name=NAME, label="ΔR")
+    line(ax, range(len(rates)), rates[:, 0] - rates[:, 1], name=NAME, label="labels as given")
     if f"{NAME}/null_reductions" in result.arrays:
         null = result.arrays[f"{NAME}/null_reductions"]
-        line(ax, range(len(null)), null, name="null", linewidth=1.1)
-        ax.annotate("shuffled\nlabels", (len(null) / 2, null[len(null) // 2]), xytext=(2, -18), textcoords="offset points",
-                    color=COLOURS["null"], fontsize=7)  # fmt: skip
+        line(ax, range(len(null)), null, name="null", linewidth=1.1, label="shuffled labels")
+        ax.legend(loc="lower right", fontsize=7)
     best = float(result.arrays[f"{NAME}/optimum"])
     if np.isfinite(best):
         ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))

@@ -1,22 +1,39 @@
-"""Where ascents of the rate reduction end."""
+"""Where ascents of the rate reduction end, and its critical points."""
 
 from typing import TYPE_CHECKING
 
 from ....experiment import Result
-from ....plotting import axes, line, null_band
+from ....plotting import COLOURS, axes, line, null_band
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "rate_reduction"
+KINDS = (
+    ("end of an ascent", "o", "rate_reduction"),
+    ("zero of the gradient, searched", "x", "attention_svm"),
+    ("constructed", "s", "null"),
+)
 
 
 def landscape(result: Result) -> "Figure":
-    """The rate reduction that each start reaches, sorted, beside the optimum."""
-    figure, (ax,) = axes(width=5, height=2.6)
+    """Left: the rate reduction that each start reaches, sorted, beside the optimum. Right: critical points of the regularised problem by
+    value and largest eigenvalue of the Hessian; at the line lie maximisers, above it saddles with a way up, below it zero."""
+    figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
     values = result.arrays[f"{NAME}/reached"]
-    line(ax, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
-    null_band(ax, float(result.arrays[f"{NAME}/closed_form"]), label="optimum, closed form")
-    ax.set_xlabel("start, sorted")
-    ax.set_title("Rate reduction reached, nats")
+    line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
+    null_band(left, float(result.arrays[f"{NAME}/closed_form"]), label="optimum, closed form")
+    left.set_xlabel("start, sorted")
+    left.set_title("Rate reduction reached, nats")
+    left.margins(y=0.15)
+    points = result.arrays[f"{NAME}/critical"]
+    right.axhline(0, color=COLOURS["null"], linewidth=0.9)
+    for kind, (label, marker, tint) in enumerate(KINDS):
+        own = points[points[:, 0] == kind]
+        hollow = {"facecolors": "none", "edgecolors": COLOURS[tint]} if marker == "s" else {"color": COLOURS[tint]}
+        right.scatter(own[:, 1], own[:, 3], s=22, marker=marker, linewidths=1.0, label=label, **hollow)
+    right.set_title("Critical points")
+    right.set_ylabel("largest Hessian eigenvalue / λ")
+    right.set_xlabel("ΔR - λ‖X‖²/2, nats")
+    right.legend(fontsize=7, loc="upper right")
     return figure

@@ -153,11 +153,19 @@ class ShiftInvariantReduNet:
 
     def predict(self, transformed: Float[Tensor, "n c *grid"]) -> Int[Tensor, " n"]:
         """Class of samples that went through :meth:`transform`: the smallest ``||x C_j||`` of the last layer."""
-        return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum).argmin(-1)
+        return self._distances(transformed).argmin(-1)
+
+    def predict_balanced(self, transformed: Float[Tensor, "n c *grid"]) -> Int[Tensor, " n"]:
+        """Class by the smallest ``γ_j ||x C_j||``, the same scale α for each class. The published rule of :meth:`predict` has the scale
+        α / γ_j, which favours large classes where samples lie in no class's span: on few samples that can decide everything."""
+        return (self.layers[-1].shares * self._distances(transformed)).argmin(-1)
 
     def probabilities(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
         """The soft form of :meth:`predict`: ``softmax_j(-λ ||x C_j||)`` of the last layer."""
-        return torch.softmax(-self.sharpness * self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum), dim=-1)
+        return torch.softmax(-self.sharpness * self._distances(transformed), dim=-1)
+
+    def _distances(self, transformed: Tensor) -> Tensor:
+        return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum)
 
 
 def construct_shift_invariant(

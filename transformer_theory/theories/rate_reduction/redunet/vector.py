@@ -126,6 +126,11 @@ class ReduNet:
         """Class of samples that went through :meth:`transform`: the smallest ``||x C_j||`` of the last layer."""
         return self.layers[-1].distances(transformed).argmin(-1)
 
+    def predict_balanced(self, transformed: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+        """Class by the smallest ``γ_j ||x C_j||``, the same scale α for each class. The published rule of :meth:`predict` has the scale
+        α / γ_j, which favours large classes where samples lie in no class's span: on few samples that can decide everything."""
+        return (self.layers[-1].shares * self.layers[-1].distances(transformed)).argmin(-1)
+
     def probabilities(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         """The soft form of :meth:`predict`: ``softmax_j(-λ ||x C_j||)`` of the last layer."""
         return self.layers[-1].memberships(transformed, sharpness=self.sharpness)

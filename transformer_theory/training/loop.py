@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..data.tokens import TokenData
-from ..errors import NotConverged
+from ..descent import descend, permuted
 
 Watch = Callable[[int, nn.Module], None]
 
@@ -88,9 +88,18 @@ def train(
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
     warm_up = max(1, min(warm_up, steps // 5))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, warm_up, steps))
-    losses, accuracies = torch.zeros(steps), []
+    classes, accuracies = train_data.classes, []
+
+    def loss_of(batch: Tensor) -> Tensor:
+        logits = model(inputs[batch])
+        if classes > logits.shape[-1]:
+            message = f"labels must lie below the number of logits, {logits.shape[-1]}, got {classes - 1}"
+            raise ValueError(f"{message}; build the model for {classes} classes")
+        return functional.cross_entropy(logits, labels[batch])
 
     def stop(step: int) -> None:
+        if step not in stops:
+            return
         model.eval()
         with torch.no_grad():
             accuracies.append(accuracy(model, validation_data))
@@ -98,29 +107,18 @@ def train(
                 watch(step, model)
         model.train()
 
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        if 0 in stops:
-            stop(0)
-        model.train()
-        for step, batch in zip(range(1, steps + 1), _batches(len(inputs), min(batch_size, len(inputs)), generator)):
-            logits = model(inputs[batch])
-            if step == 1 and int(labels.max()) >= logits.shape[-1]:
-                message = f"labels must lie below the number of logits, {logits.shape[-1]}, got {int(labels.max())}"
-                raise ValueError(f"{message}; build the model for {train_data.classes} classes")
-            loss = functional.cross_entropy(logits, labels[batch])
-            if not torch.isfinite(loss):
-                message = f"loss must stay finite, got {loss.item()} at step {step} of {steps}; lower learning_rate={learning_rate:g}"
-                raise NotConverged(message, state=model, residuals=loss.item())
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
-            losses[step - 1] = loss.detach()
-            if step in stops:
-                stop(step)
-    return Trained(model.eval(), losses, stops, tuple(accuracies), time.perf_counter() - started)
+    losses = descend(
+        model,
+        loss_of,
+        permuted(len(inputs), min(batch_size, len(inputs)), generator),
+        steps=steps,
+        optimiser=optimiser,
+        schedule=schedule,
+        generator=generator,
+        clip=1.0,
+        after=stop,
+    )
+    return Trained(model, losses, stops, tuple(accuracies), time.perf_counter() - started)
 
 
 def accuracy(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> float:
@@ -144,12 +142,6 @@ def _inputs(data: TokenData, model: nn.Module, device) -> tuple[Tensor, Tensor]:
     """Tokens in the model's precision, and labels, on the device."""
     assert data.labels is not None
     return data.tokens.to(device, next(model.parameters()).dtype), data.labels.to(device)
-
-
-def _batches(n: int, size: int, generator: torch.Generator):
-    """Positions of the next batch, for ever: a new permutation each epoch, the incomplete last batch left out."""
-    while True:
-        yield from torch.randperm(n, generator=generator)[: n - n % size].split(size)
 
 
 def _rate(step: int, warm_up: int, steps: int) -> float:

@@ -1,11 +1,10 @@
 """CRATE: sizes and names of the released networks, and their forward pass written out in plain operations."""
 
-import math
-
 import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.problems.crate import released_logits
 from transformer_theory import models
 from transformer_theory.theories.crate.block import ExactAttention, PaperAttention
 
@@ -42,35 +41,6 @@ def weights():
     return found
 
 
-def layer_norm(x, weights, name):
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-
-def reference(w, images, *, patch=4, heads=2, depth=2):
-    """The released forward pass, patch by patch and head by head."""
-    w = {name: value.double() for name, value in w.items()}
-    batch, _, height, width = images.shape
-    cut = []
-    for i in range(0, height, patch):
-        for j in range(0, width, patch):  # inside a patch: row, column, channel
-            cut.append(images[:, :, i : i + patch, j : j + patch].permute(0, 2, 3, 1).reshape(batch, -1).double())
-    x = layer_norm(torch.stack(cut, 1), w, "to_patch_embedding.1")
-    x = layer_norm(x @ w["to_patch_embedding.2.weight"].T + w["to_patch_embedding.2.bias"], w, "to_patch_embedding.3")
-    x = torch.cat([w["cls_token"].expand(batch, 1, -1), x], 1) + w["pos_embedding"]
-    for i in range(depth):
-        layer = f"transformer.layers.{i}"
-        z = layer_norm(x, w, f"{layer}.0.norm") @ w[f"{layer}.0.fn.qkv.weight"].T
-        mixed = []
-        for u in z.chunk(heads, dim=-1):
-            scores = u @ u.transpose(1, 2) / math.sqrt(u.shape[-1])
-            mixed.append(scores.softmax(-1) @ u)
-        x = x + torch.cat(mixed, -1) @ w[f"{layer}.0.fn.to_out.0.weight"].T + w[f"{layer}.0.fn.to_out.0.bias"]
-        y, D = layer_norm(x, w, f"{layer}.1.norm"), w[f"{layer}.1.fn.weight"]
-        x = (y + 0.1 * (y @ D - y @ D.T @ D) - 0.1 * 0.1).clamp(min=0)
-    return layer_norm(x[:, 0], w, "mlp_head.0") @ w["mlp_head.1.weight"].T + w["mlp_head.1.bias"]
-
-
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_are_those_of_the_released_networks(name):
     parameters, dim, heads, depth = SIZES[name]
@@ -89,7 +59,7 @@ def test_released_weights_give_the_released_logits(weights):
     with torch.no_grad():
         logits = model(images)
     assert logits.shape == (3, 10)
-    assert_close(logits.double(), reference(weights, images), atol=1e-5, rtol=0)
+    assert_close(logits.double(), released_logits(weights, images, patch=4, heads=2, depth=2), atol=1e-5, rtol=0)
 
 
 def test_round_trip_and_other_sizes(weights):
@@ -115,18 +85,44 @@ def test_reading_weights_leaves_the_global_generator_alone(weights):
     assert torch.equal(state, torch.get_rng_state())
 
 
+def without(weights, name):
+    return {other: value for other, value in weights.items() if other != name}
+
+
+def test_weights_in_float64_lose_nothing_and_stay_their_owner_s(weights):
+    exact = {name: value.double() + 1e-12 for name, value in weights.items()}
+    model = models.CRATE.from_released({"epoch": 3, "model": exact})
+    assert all(torch.equal(value, exact[name]) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        model.cls_token.zero_()
+    assert exact["cls_token"].abs().max() > 0
+
+
 def test_bad_weights_are_named(weights, unchecked):
     released = models.CRATE.from_released
-    with pytest.raises(ValueError, match=r"must hold transformer\.layers\.0\..*, got nothing"):
+    with pytest.raises(ValueError, match=r"with to_patch_embedding\.2\.weight, pos_embedding, .*, got none"):
         released({})
-    with pytest.raises(ValueError, match=r"lacks 1 weights, e\.g\. 'mlp_head\.1\.bias'"):
-        released({name: value for name, value in weights.items() if name != "mlp_head.1.bias"})
-    with pytest.raises(ValueError, match=r"lacks 1 weights, e\.g\. 'pos_embedding'"):
-        released({name: value for name, value in weights.items() if name != "pos_embedding"})
-    with pytest.raises(ValueError, match=r"1 unknown weights, e\.g\. 'cls_tokens'; did you mean 'cls_token'"):
-        released(weights | {"cls_tokens": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"mlp_head\.0\.weight must have shape \[128\], got \[7\]"):
-        released(weights | {"mlp_head.0.weight": torch.zeros(7)})
+    with pytest.raises(ValueError, match=r"must hold the 28 weights of CRATE, got 1 missing: mlp_head\.1\.bias$"):
+        released(without(weights, "mlp_head.1.bias"))
+    with pytest.raises(ValueError, match=r"released, with pos_embedding, got 27 weights, .*transformer\.layers\.\{0-1\}\.0\.norm\.weight"):
+        released(without(weights, "pos_embedding"))
+    with pytest.raises(ValueError, match=r"1 missing: cls_token; 2 unknown: cls_tokens, more; did you mean 'cls_token'\?"):
+        released(without(weights, "cls_token") | {"cls_tokens": torch.zeros(1), "more": torch.zeros(1)})
+    gap = {name.replace("layers.1.", "layers.3."): value for name, value in weights.items()}
+    with pytest.raises(
+        ValueError, match=r"16 missing: transformer\.layers\.\{1-2\}\.0\.norm\.weight, .*transformer\.layers\.\{1-2\}\.1\.fn\.weight"
+    ):
+        released(gap)
+    with pytest.raises(ValueError, match=r"2 of another shape: mlp_head\.0\.weight \[7\] for \[128\], mlp_head\.1\.bias \[\] for \[10\]$"):
+        released(weights | {"mlp_head.0.weight": torch.zeros(7), "mlp_head.1.bias": torch.zeros(())})
+    with pytest.raises(ValueError, match=r"1 unknown: transformer\.layers\.1000000000\.0\.norm\.weight"):
+        released(weights | {"transformer.layers.1000000000.0.norm.weight": torch.zeros(128)})
+    with pytest.raises(ValueError, match=r"floating-point weights, got torch\.int64 in pos_embedding"):
+        released(weights | {"pos_embedding": torch.zeros(1, 65, 128, dtype=torch.long)})
+    with pytest.raises(ValueError, match=r"got str; read a file with load_weights\(path\)"):
+        released("crate.pth")
+    with pytest.raises(ValueError, match="patch_size must divide image_size, got 4 and 33"):
+        released(weights, image_size=33)
     with pytest.raises(ValueError, match="image_size must fit 64 patches, got 224 with patch_size=4; pass image_size=32"):
         released(weights, image_size=224)
     with pytest.raises(ValueError, match="patch_size must fit patches of 48 numbers, got 5"):
@@ -137,6 +133,26 @@ def test_bad_weights_are_named(weights, unchecked):
         released(weights)(torch.zeros(1, 3, 28, 28))
     with pytest.raises(ValueError, match="heads must divide dim, got heads=5 and dim=96; choose among 1, 2, 3"):
         models.CRATE.for_tokens(16, 4, 10, heads=5)
+    with pytest.raises(ValueError, match="patch_size must divide image_size, got 5 and 32; resize images"):
+        models.CRATE.for_images(image_size=32, patch_size=5, num_classes=2, dim=8, depth=1, heads=2)
+    with pytest.raises(ValueError, match="dim and depth must be at least 1, got 96 and 0"):
+        models.CRATE.for_tokens(16, 4, 10, depth=0)
+    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
+        models.CRATE.for_tokens(16, 4, 0)
+
+
+@pytest.mark.parametrize("kind", [models.CRATE, models.ViT])
+def test_inputs_of_another_dtype_are_refused_unless_autocast_converts_them(kind, unchecked):
+    model = models.build(lambda: kind.for_images(image_size=4, patch_size=2, num_classes=3, dim=8, depth=1, heads=2), torch.Generator())
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float16, torch.float64, torch.uint8):
+        with pytest.raises(ValueError, match=rf"inputs must be torch\.float32 as the weights are, got {dtype}; convert them"):
+            model(images.to(dtype))
+    with pytest.raises(ValueError, match="inputs must be a tensor, got ndarray"):
+        model(images.numpy())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(images.bfloat16()).shape == (2, 3)
+    assert model.double()(images.double()).dtype == torch.float64
 
 
 @pytest.mark.parametrize("attention", [PaperAttention, ExactAttention])

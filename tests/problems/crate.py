@@ -77,3 +77,32 @@ def tssa_gradient_by_loops(tokens: Tensor, bases: Tensor, pi: Tensor, *, eps: fl
             moment = float((share * along**2).sum() / share.sum())
             out += torch.outer(share * along, u) / (1 + p / eps**2 * moment)
     return p / (n * eps**2) * out
+
+
+def _layer_norm(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def released_logits(w: dict[str, Tensor], images: Tensor, *, patch: int, heads: int, depth: int) -> Tensor:
+    """The released forward pass in float64, patch by patch and head by head; images [batch, c, h, w]."""
+    w = {name: value.double() for name, value in w.items()}
+    batch, _, height, width = images.shape
+    cut = []
+    for i in range(0, height, patch):
+        for j in range(0, width, patch):  # inside a patch: row, column, channel
+            cut.append(images[:, :, i : i + patch, j : j + patch].permute(0, 2, 3, 1).reshape(batch, -1).double())
+    x = _layer_norm(torch.stack(cut, 1), w, "to_patch_embedding.1")
+    x = _layer_norm(x @ w["to_patch_embedding.2.weight"].T + w["to_patch_embedding.2.bias"], w, "to_patch_embedding.3")
+    x = torch.cat([w["cls_token"].expand(batch, 1, -1), x], 1) + w["pos_embedding"]
+    for i in range(depth):
+        layer = f"transformer.layers.{i}"
+        z = _layer_norm(x, w, f"{layer}.0.norm") @ w[f"{layer}.0.fn.qkv.weight"].T
+        mixed = []
+        for u in z.chunk(heads, dim=-1):
+            scores = u @ u.transpose(1, 2) / math.sqrt(u.shape[-1])
+            mixed.append(scores.softmax(-1) @ u)
+        x = x + torch.cat(mixed, -1) @ w[f"{layer}.0.fn.to_out.0.weight"].T + w[f"{layer}.0.fn.to_out.0.bias"]
+        y, D = _layer_norm(x, w, f"{layer}.1.norm"), w[f"{layer}.1.fn.weight"]
+        x = (y + 0.1 * (y @ D - y @ D.T @ D) - 0.1 * 0.1).clamp(min=0)
+    return _layer_norm(x[:, 0], w, "mlp_head.0") @ w["mlp_head.1.weight"].T + w["mlp_head.1.bias"]

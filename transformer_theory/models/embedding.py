@@ -21,8 +21,10 @@ class Patches(nn.Module):
 
     def __init__(self, *, image_size: int, patch_size: int, channels: int):
         super().__init__()
-        if patch_size < 1 or image_size % patch_size:
-            raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}")
+        if min(image_size, patch_size, channels) < 1:
+            raise ValueError(f"image_size, patch_size and channels must be at least 1, got {image_size}, {patch_size} and {channels}")
+        if image_size % patch_size:
+            raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; resize images or choose another patch")
         self.image_size, self.patch_size, self.channels = image_size, patch_size, channels
 
     @property
@@ -59,6 +61,18 @@ class Tokens(nn.Module):
         if tokens.ndim != 3 or tuple(tokens.shape[1:]) != (self.seq, self.dim):
             raise ValueError(f"tokens must have shape [batch, {self.seq}, {self.dim}], got {list(tokens.shape)}; build the model for them")
         return tokens
+
+
+def check_inputs(inputs: Float[Tensor, "..."], weight: Float[Tensor, "..."]) -> None:
+    """Nothing, if inputs [...] have the dtype of a network's weights [...] or autocast will see to it.
+
+    Raises:
+        ValueError: they are no tensor or differ in dtype. Source: none, this is machinery.
+    """
+    if not isinstance(inputs, Tensor):
+        raise ValueError(f"inputs must be a tensor, got {type(inputs).__name__}")
+    if inputs.dtype != weight.dtype and not torch.is_autocast_enabled(inputs.device.type):
+        raise ValueError(f"inputs must be {weight.dtype} as the weights are, got {inputs.dtype}; convert them, or the model, with .to(...)")
 
 
 def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .embedding import Patches, Tokens, divide
+from .embedding import Patches, Tokens, check_inputs, divide
 
 Batch = Float[Tensor, "batch n dim"]
 
@@ -105,6 +105,7 @@ class ViT(nn.Module):
         return cls(reader, num_classes=num_classes, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
 
     def forward(self, inputs: Tensor) -> Float[Tensor, "batch classes"]:
+        check_inputs(inputs, self.pos_embedding)
         embedded = self.embed(self.reader(inputs))
         tokens = torch.cat([self.cls_token.expand(len(embedded), -1, -1), embedded], dim=1) + self.pos_embedding
         for block in self.blocks:

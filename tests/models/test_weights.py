@@ -1,0 +1,185 @@
+"""Weights on disk: what is written comes back, what would run code does not, and every defect is named."""
+
+import builtins
+import os
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from transformer_theory import models
+from transformer_theory.models.weights import fill, listed
+
+ENDINGS = ("pt", "pth", "safetensors")
+
+
+class Runs:
+    """A pickle of it makes a folder when it is read."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.fixture
+def network():
+    return models.build(
+        lambda: models.CRATE.for_images(image_size=4, patch_size=2, num_classes=3, dim=8, depth=2, heads=2), torch.Generator()
+    )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_saved_comes_back(network, tmp_path, ending):
+    path = tmp_path / f"weights.{ending}"
+    models.save_weights(network, path)
+    back = models.load_weights(path)
+    assert sorted(back) == sorted(network.state_dict())
+    assert all(torch.equal(back[name], value) for name, value in network.state_dict().items())
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert_close(models.CRATE.from_released(back, 4, 2, heads=2)(images), network.eval()(images), atol=0, rtol=0)
+    models.save_weights({"a": torch.ones(2)}, path)  # over the old file
+    assert list(models.load_weights(path)) == ["a"]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]  # no drafts
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_views_and_shared_tensors_are_written_as_what_they_show(tmp_path, ending):
+    whole = torch.arange(1000.0).reshape(10, 100)
+    path = tmp_path / f"w.{ending}"
+    models.save_weights({"row": whole[3], "column": whole[:, 1], "again": whole[3]}, path)
+    back = models.load_weights(path)
+    assert torch.equal(back["row"], whole[3])
+    assert torch.equal(back["column"], whole[:, 1])
+    assert torch.equal(back["again"], whole[3])
+    assert path.stat().st_size < 3500
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch, ending):
+    path = tmp_path / f"w.{ending}"
+    models.save_weights({"a": torch.ones(2)}, path)
+
+    def fail(_, draft):
+        with open(draft, "wb") as file:
+            file.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file" if ending == "safetensors" else "torch.save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        models.save_weights({"b": torch.ones(2)}, path)
+    assert list(models.load_weights(path)) == ["a"]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda w: {"model": w, "epoch": 3, "optimizer": {"lr": 0.1}},
+        lambda w: {"state_dict": w, "best": 0.7},
+        lambda w: {f"module.{name}": value for name, value in w.items()},
+        lambda w: {"model": {"state_dict": {f"module._orig_mod.{name}": value for name, value in w.items()}}},
+    ],
+)
+def test_checkpoints_are_unwrapped(network, tmp_path, wrap):
+    torch.save(wrap(network.state_dict()), tmp_path / "checkpoint.pth")
+    assert list(models.load_weights(tmp_path / "checkpoint.pth")) == list(network.state_dict())
+    models.CRATE.from_released(wrap(network.state_dict()), 4, 2, heads=2)
+
+
+def test_a_prefix_of_some_names_stays():
+    assert list(models.unwrap({"module.a": torch.ones(1), "b": torch.ones(1)})) == ["module.a", "b"]
+    assert list(models.unwrap({"model": torch.ones(1)})) == ["model"]  # a tensor of that name is no wrapper
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["zip", "bare pickle"])
+def test_a_pickle_that_would_run_code_does_not(tmp_path, whole):
+    path, trace = tmp_path / "weights.pth", tmp_path / "ran"
+    content = {"cls_token": torch.zeros(1), "other": Runs(trace)}
+    if whole:
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(Runs(trace), protocol=2))
+    with pytest.raises(
+        ValueError, match=r"tensors alone, got .*weights\.pth, which is not read because .*, and reading could run code"
+    ) as error:
+        models.load_weights(path)
+    assert not trace.exists()
+    assert not whole or "posix.mkdir" in str(error.value) or "nt.mkdir" in str(error.value)
+    torch.load(path, weights_only=False) if whole else pickle.loads(path.read_bytes())
+    assert trace.exists()  # the file does run code where it is trusted: the test has power
+
+
+def test_whole_models_and_damaged_files_are_refused(network, tmp_path):
+    torch.save(network, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match=r"it asks for transformer_theory\.models\.crate\.CRATE, .*; save model\.state_dict\(\)"):
+        models.load_weights(tmp_path / "model.pt")
+    for ending in ENDINGS:
+        whole, path = tmp_path / f"whole.{ending}", tmp_path / f"half.{ending}"
+        models.save_weights(network, whole)
+        for share in (0, 0.3, 0.99):
+            path.write_bytes(whole.read_bytes()[: int(share * whole.stat().st_size)])
+            with pytest.raises(ValueError, match=r"weights must be .*half.*, which"):
+                models.load_weights(path)
+    random = torch.Generator().manual_seed(0)
+    noise = [bytes(torch.randint(256, (200,), generator=random).tolist()) for _ in range(20)]
+    for content in (b"<html>404</html>", b"\x80", b"version https://git-lfs", *noise, *(b"\x80\x02" + bits for bits in noise)):
+        (tmp_path / "page.pt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"weights must be .*page\.pt"):
+            models.load_weights(tmp_path / "page.pt")
+
+
+def test_files_and_folders_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"weights must be a file, got .*none\.pt, which is not there"):
+        models.load_weights(tmp_path / "none.pt")
+    with pytest.raises(FileNotFoundError, match="which is a folder"):
+        models.load_weights(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"got .*; make .*deeper first"):
+        models.save_weights({}, tmp_path / "deeper" / "w.pt")
+
+
+def test_without_the_package_safetensors_the_way_out_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "w.safetensors"
+    models.save_weights({"a": torch.ones(1)}, path)
+    real = builtins.__import__
+
+    def missing(name, *rest):
+        if name.startswith("safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    for use in (lambda: models.load_weights(path), lambda: models.save_weights({}, path)):
+        with pytest.raises(ImportError, match=r"pip install 'transformer-theory\[safetensors\]', or use a \.pt file"):
+            use()
+
+
+def test_what_holds_no_weights_is_refused(tmp_path, unchecked):
+    torch.save({"a": torch.ones(1), "epoch": 3}, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match=r"tensors alone, got epoch \(int\); pass the part"):
+        models.load_weights(tmp_path / "w.pt")
+    torch.save([torch.ones(1)], tmp_path / "w.pt")
+    with pytest.raises(ValueError, match=r"must map names to tensors, got list; pass model\.state_dict\(\)"):
+        models.load_weights(tmp_path / "w.pt")
+    with pytest.raises(ValueError, match=r"got Linear; pass model\.state_dict\(\)"):
+        models.unwrap(nn.Linear(1, 1))
+
+
+def test_nothing_is_copied_when_something_is_wrong():
+    model = nn.Linear(2, 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"hold the 2 weights of Linear, got 1 missing: bias; 1 unknown: scale$"):
+        fill(model, {"weight": torch.zeros(3, 2), "scale": torch.zeros(1)})
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_names_are_listed_once_for_all_layers_and_cut_when_there_are_too_many():
+    assert listed(f"layers.{i}.norm.weight" for i in range(12)) == "layers.{0-11}.norm.weight"
+    assert listed(["a", "layers.1.w", "layers.3.w", "layers.4.b"]) == "a, layers.{1,3}.w, layers.4.b"
+    assert listed(f"name{i}" for i in range(30)).endswith("name18, name19 and 10 more")
+    assert listed(["head.0.weight", "blocks.2.mlp.0.weight", "blocks.2.mlp.1.weight"]) == (
+        "head.0.weight, blocks.2.mlp.0.weight, blocks.2.mlp.1.weight"
+    )

@@ -1,0 +1,175 @@
+"""Weights on disk and in memory: files that run no code, checkpoints unwrapped, names compared before anything is copied.
+
+Tensors have the shapes that the model's ``state_dict()`` gives them. Source: none, this is machinery.
+"""
+
+import errno
+import os
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import nearest
+
+WRAPPERS = ("state_dict", "model")  # under which training code keeps the weights, beside the optimiser's state
+PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules
+SHOWN = 20  # names in an error, the layers of a stack counted once
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The weights of a file, by name, on the CPU; no code in the file is run.
+
+    Args:
+        path: ``.safetensors``, or what ``torch.save`` wrote under any other name; a state dict or a checkpoint that holds one.
+    Returns:
+        Name -> tensor, as :func:`unwrap` gives it.
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImportError: a ``.safetensors`` file, and the package that reads it is not installed.
+        ValueError: the file is damaged, holds other objects than tensors and numbers, or would run code. Source: none, this is machinery.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"weights must be a file, got {path}, which is {'a folder' if path.is_dir() else 'not there'}")
+    return unwrap(_read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path))
+
+
+def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+    """Writes weights in one stroke: a reader sees the old file or the new one, never half of it.
+
+    Args:
+        weights: a model or its ``state_dict()``.
+        path: ``.safetensors``, or any other name for the format of ``torch.save``.
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        ImportError: ``.safetensors`` is asked for, and the package that writes it is not installed.
+        ValueError: something else than tensors by name. Source: none, this is machinery.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"weights must go into a folder that exists, got {path}; make {path.parent} first")
+    found = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
+    # copies, for tensors that share memory (a tied head) or are views of a larger one would be refused or be written whole
+    own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in found.items()}
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.suffix == ".safetensors":
+            _safetensors().save_file(own, draft)
+        else:
+            torch.save(own, draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The state dict of a checkpoint, without its wrapping.
+
+    Args:
+        checkpoint: name -> tensor of any shape [...], or ``{"state_dict": ...}`` or ``{"model": ...}`` with such in it; a prefix
+            ``module.`` or ``_orig_mod.`` on every name is dropped.
+    Raises:
+        ValueError: something else than tensors by name. Source: none, this is machinery.
+    """
+    found: Any = checkpoint
+    while isinstance(found, Mapping) and (inner := next((key for key in WRAPPERS if isinstance(found.get(key), Mapping)), None)):
+        found = found[inner]
+    weights = _tensors(found)
+    while prefix := next((prefix for prefix in PREFIXES if weights and all(name.startswith(prefix) for name in weights)), None):
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copies weights into a model that has the same names and shapes, [...] each, and no others.
+
+    Raises:
+        ValueError: weights are missing, unknown or of another shape; all of them are listed, and nothing has been copied.
+            Source: none, this is machinery.
+    """
+    own = model.state_dict()
+    problems = []
+    foreign = [name for name in weights if name not in own]
+    if missing := [name for name in own if name not in weights]:
+        problems.append(f"{len(missing)} missing: {listed(missing)}")
+    if foreign:
+        hint = nearest(foreign[0], missing) if missing else ""
+        problems.append(f"{len(foreign)} unknown: {listed(foreign)}{hint if 'did you mean' in hint else ''}")
+    if other := [name for name, value in own.items() if name in weights and weights[name].shape != value.shape]:
+        shapes = (f"{name} {list(weights[name].shape)} for {list(own[name].shape)}" for name in other)
+        problems.append(f"{len(other)} of another shape: {_shortened(shapes)}")
+    if problems:
+        raise ValueError(f"state_dict must hold the {len(own)} weights of {type(model).__name__}, got {'; '.join(problems)}")
+    model.load_state_dict(weights)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in one line; those that differ only in the number of a layer are written once, ``layers.{0-11}.0.norm.weight``."""
+    layers: dict[str, list[int]] = {}
+    for name in names:
+        number = re.search(r"(?<=\.)\d+(?=\.)", name)
+        pattern = f"{name[: number.start()]}{{}}{name[number.end() :]}" if number else name
+        layers.setdefault(pattern, []).extend([int(number[0])] if number else [])
+    return _shortened(pattern.replace("{}", _span(numbers)) if numbers else pattern for pattern, numbers in layers.items())
+
+
+def _span(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
+    return "{" + (f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))) + "}"
+
+
+def _shortened(items: Iterable[str]) -> str:
+    items = list(items)
+    return ", ".join(items[:SHOWN]) + (f" and {len(items) - SHOWN} more" if len(items) > SHOWN else "")
+
+
+def _tensors(found: Any) -> dict[str, Tensor]:
+    if not isinstance(found, Mapping):
+        hint = "read a file with load_weights(path)" if isinstance(found, str | os.PathLike) else "pass model.state_dict()"
+        raise ValueError(f"state_dict must map names to tensors, got {type(found).__name__}; {hint}")
+    if wrong := [f"{name} ({type(value).__name__})" for name, value in found.items() if not isinstance(value, Tensor)]:
+        raise ValueError(f"state_dict must map names to tensors alone, got {_shortened(wrong)}; pass the part that holds the weights")
+    return {str(name): value for name, value in found.items()}
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it asks for {name[1]}" if name else "it is no file of tensors"
+        raise ValueError(
+            f"weights must be tensors alone, got {path}, which is not read because {what}, and reading could run code; "
+            "save model.state_dict() where the file comes from, or .safetensors"
+        ) from error
+    except Exception as error:  # a damaged file may fail anywhere in the reader, in the archive as "invalid argument"
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read; fetch it again") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    package = _safetensors()
+    try:
+        return package.load_file(path)
+    except OSError:
+        raise
+    except Exception as error:  # the package has an error of its own for every defect
+        raise ValueError(f"weights must be a whole safetensors file, got {path}, which cannot be read; fetch it again") from error
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "a .safetensors file needs the package safetensors; pip install 'transformer-theory[safetensors]', or use a .pt file"
+        ) from error
+    return safetensors.torch

@@ -97,12 +97,41 @@ def released_logits(w: dict[str, Tensor], images: Tensor, *, patch: int, heads: 
     x = torch.cat([w["cls_token"].expand(batch, 1, -1), x], 1) + w["pos_embedding"]
     for i in range(depth):
         layer = f"transformer.layers.{i}"
-        z = _layer_norm(x, w, f"{layer}.0.norm") @ w[f"{layer}.0.fn.qkv.weight"].T
-        mixed = []
-        for u in z.chunk(heads, dim=-1):
-            scores = u @ u.transpose(1, 2) / math.sqrt(u.shape[-1])
-            mixed.append(scores.softmax(-1) @ u)
-        x = x + torch.cat(mixed, -1) @ w[f"{layer}.0.fn.to_out.0.weight"].T + w[f"{layer}.0.fn.to_out.0.bias"]
+        x = x + released_attention(x, w, f"{layer}.0", heads=heads)
         y, D = _layer_norm(x, w, f"{layer}.1.norm"), w[f"{layer}.1.fn.weight"]
         x = (y + 0.1 * (y @ D - y @ D.T @ D) - 0.1 * 0.1).clamp(min=0)
     return _layer_norm(x[:, 0], w, "mlp_head.0") @ w["mlp_head.1.weight"].T + w["mlp_head.1.bias"]
+
+
+def released_attention(x: Tensor, w: dict[str, Tensor], name: str, *, heads: int) -> Tensor:
+    """Attention of the released networks with its norm, head by head; x [batch, n, d]."""
+    z = _layer_norm(x, w, f"{name}.norm") @ w[f"{name}.fn.qkv.weight"].T
+    mixed = [(u @ u.transpose(1, 2) / math.sqrt(u.shape[-1])).softmax(-1) @ u for u in z.chunk(heads, dim=-1)]
+    return torch.cat(mixed, -1) @ w[f"{name}.fn.to_out.0.weight"].T + w[f"{name}.fn.to_out.0.bias"]
+
+
+def alpha_layer(x: Tensor, w: dict[str, Tensor], name: str, *, heads: int) -> Tensor:
+    """A layer of CRATE-alpha: attention, then two non-negative ISTA steps of size .1 from zero, decoded and added; x [batch, n, d]."""
+    x = x + released_attention(x, w, f"{name}.0", heads=heads)
+    y, D = _layer_norm(x, w, f"{name}.1.norm"), w[f"{name}.1.fn.weight"]
+    first = (0.1 * (y @ D - 0.1)).clamp(min=0)
+    second = (first - 0.1 * (first @ D.T - y) @ D - 0.1 * 0.1).clamp(min=0)
+    return x + second @ w[f"{name}.1.fn.decoder"].T
+
+
+def completed_patches(w: dict[str, Tensor], patches: Tensor, masked: Tensor, *, heads: int, depth: int) -> Tensor:
+    """The masked autoencoder from patches [batch, seq, patch_dim] to patches: encoder with lambda .5, then the layers turned around."""
+    w = {name: value.double() for name, value in w.items()}
+    x = patches @ w["embed.weight"].T + w["embed.bias"]
+    x = x * ~masked[..., None] + w["mask_token"] * masked[..., None]
+    x = torch.cat([w["cls_token"].expand(len(x), -1, -1), x], 1) + w["encoder_positions"]
+    for i in range(depth):
+        name = f"encoder.layers.{i}"
+        x = x + released_attention(x, w, f"{name}.0", heads=heads)
+        y, D = _layer_norm(x, w, f"{name}.1.norm"), w[f"{name}.1.fn.weight"]
+        x = (y + 0.1 * (y - y @ D.T) @ D - 0.1 * 0.5).clamp(min=0)
+    x = _layer_norm(x, w, "encoder_norm") @ w["decoder_embed.weight"].T + w["decoder_embed.bias"] + w["decoder_positions"]
+    for i in range(depth):
+        x = _layer_norm(x, w, f"decoder.{i}.0.norm") @ w[f"decoder.{i}.0.fn.weight"].T
+        x = x - released_attention(x, w, f"decoder.{i}.1", heads=heads)
+    return (_layer_norm(x, w, "decoder_norm") @ w["to_pixels.weight"].T + w["to_pixels.bias"])[:, 1:]

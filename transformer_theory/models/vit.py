@@ -11,15 +11,15 @@ Source: :cite:t:`dosovitskiy2021image`.
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
+from ..softmax_attention import softmax_attention
 from .embedding import Patches, Tokens, check_inputs, divide
 
 Batch = Float[Tensor, "batch n dim"]
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, [batch, n, dim] -> [batch, n, dim], by torch's fused kernel.
+    """Multi-head self-attention, [batch, n, dim] -> [batch, n, dim], see :func:`.softmax_attention`.
 
     Args:
         dim, heads: width and number of heads; heads divide dim.
@@ -35,7 +35,7 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Batch) -> Batch:
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        heads = functional.scaled_dot_product_attention(query, key, value, scale=self.head_dim**-0.5)
+        heads = softmax_attention(query, key, value, scale=self.head_dim**-0.5)
         return self.out(heads.transpose(1, 2).flatten(-2))
 
     def bilinear(self) -> Float[Tensor, "heads dim dim"]:

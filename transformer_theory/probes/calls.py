@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..softmax_attention import softmax_attention
 from ..tied_attention import tied_attention
 
 
@@ -123,6 +124,7 @@ MULTI_HEAD = inspect.signature(functional.multi_head_attention_forward)
 READERS: dict[Callable, Callable[..., AttentionCall]] = {
     functional.scaled_dot_product_attention: of_scaled_dot_product,
     functional.multi_head_attention_forward: of_multi_head,
+    softmax_attention: of_scaled_dot_product,
     tied_attention: of_tied,
 }
 

@@ -1,8 +1,11 @@
 """Rate reduction: representations that are compact within classes and spread out between them, measured in nats.
 
-:mod:`.problem` the MCR² problem and its optimum, :mod:`.redunet` the network that ascends it, :mod:`.claims` checkable statements,
+:mod:`.problem` the MCR² problem and its optimum, :mod:`.redunet` the network that ascends it, :mod:`.estimators` and
+:mod:`.clustering` both for scikit-learn, :mod:`.claims` checkable statements,
 :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
+
+from importlib import import_module
 
 from ...citations import Source
 from ...theory import Theory
@@ -88,3 +91,17 @@ __all__ = [
     "reducers",
     "union_of_ranks",
 ]
+
+_ESTIMATORS = {
+    "CodingLengthClustering": "clustering",
+    "NearestSubspaceClassifier": "estimators",
+    "RateReductionClassifier": "estimators",
+    "ReduNetClassifier": "estimators",
+}
+
+
+def __getattr__(name: str):
+    """The estimators, which bring scikit-learn, are imported when they are asked for."""
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_ESTIMATORS[name]}", __name__), name)

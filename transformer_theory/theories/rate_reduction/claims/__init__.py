@@ -1,10 +1,10 @@
-"""Checkable statements on coding rates, the MCR² optimum and ReduNet, each with a control that must fail; one file a subject.
+"""Checkable statements on coding rates, the MCR² optimum, ReduNet and clustering, each with a control that must fail; one file a subject.
 
-Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`, :cite:t:`chan2022redunet`.
+Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`, :cite:t:`chan2022redunet`, :cite:t:`ma2007segmentation`.
 """
 
-from . import landscape, optimum, rates, redunet
+from . import clustering, landscape, optimum, rates, redunet
 
-CLAIMS = (*rates.CLAIMS, *optimum.CLAIMS, *landscape.CLAIMS, *redunet.CLAIMS)
+CLAIMS = (*rates.CLAIMS, *optimum.CLAIMS, *landscape.CLAIMS, *redunet.CLAIMS, *clustering.CLAIMS)
 
 __all__ = ["CLAIMS"]

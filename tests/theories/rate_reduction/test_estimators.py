@@ -1,0 +1,131 @@
+"""The classifiers: equal to the functions that they wrap, estimators of scikit-learn, and clear about bad input."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from transformer_theory.metrics.coding import unit_norm
+from transformer_theory.theories import rate_reduction as room
+from transformer_theory.theories.rate_reduction.estimators import (
+    EXPECTED_FAILED_CHECKS,
+    NearestSubspaceClassifier,
+    RateReductionClassifier,
+    ReduNetClassifier,
+)
+
+KINDS = (NearestSubspaceClassifier, RateReductionClassifier, ReduNetClassifier)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X[:1300], y[:1300], X[1300:], y[1300:]
+
+
+def quick(kind):
+    return kind(layers=5) if kind is ReduNetClassifier else kind()
+
+
+@every_kind
+def test_it_is_an_estimator(kind, unchecked):  # scikit-learn gives settings of any type
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # checks that need what is not installed are skipped
+        done = check_estimator(quick(kind), expected_failed_checks=EXPECTED_FAILED_CHECKS)
+    assert {each["check_name"] for each in done if each["status"] == "xfail"} == EXPECTED_FAILED_CHECKS.keys()
+
+
+@every_kind
+def test_digits_are_told_apart_whatever_they_are_called(kind, digits):
+    X, y, unseen, truth = digits
+    names = np.array([f"digit {j}" for j in range(10)])
+    model = quick(kind).fit(X, names[y])
+    assert model.score(unseen, names[truth]) > 0.93
+    assert list(model.classes_) == list(names)
+    assert model.score(unseen, names[(truth + 1) % 10]) < 0.1
+
+
+def test_nearest_subspace_is_the_function(digits):
+    X, y, unseen, _ = digits
+    train, test = unit_norm(torch.from_numpy(X)), torch.from_numpy(unseen)
+    for rank in (1, 6):
+        expected = room.nearest_subspace(train, torch.from_numpy(y), test, rank=rank)
+        assert np.array_equal(NearestSubspaceClassifier(rank).fit(X, y).predict(unseen), expected.numpy())
+
+
+def test_rate_reduction_is_the_least_residual_of_the_operators(digits):
+    X, y, unseen, _ = digits
+    eps, directions = 0.4, X / np.linalg.norm(X, axis=1, keepdims=True)
+    test = unseen / np.linalg.norm(unseen, axis=1, keepdims=True)
+    residuals = []
+    for j in range(10):
+        own = directions[y == j]
+        scale = 64 / (len(own) * eps**2)
+        residuals.append(np.linalg.norm(test @ (scale * np.linalg.inv(np.eye(64) + scale * own.T @ own)), axis=1))
+    model = RateReductionClassifier(eps=eps, sharpness=3.0).fit(X, y)
+    assert np.array_equal(model.predict(unseen), np.argmin(residuals, axis=0))
+    weights = np.exp(-3.0 * (np.array(residuals) - np.min(residuals, axis=0)))
+    assert np.allclose(model.predict_proba(unseen), (weights / weights.sum(0)).T, rtol=1e-8, atol=1e-12)
+
+
+def test_redunet_is_the_constructed_network(digits):
+    X, y, unseen, _ = digits
+    model = ReduNetClassifier(layers=4, step=0.3, eps=0.4, sharpness=50.0).fit(X, y)
+    net = room.construct(torch.from_numpy(X), torch.from_numpy(y), layers=4, step=0.3, eps=0.4, sharpness=50.0)
+    moved = net.transform(torch.from_numpy(unseen))
+    assert np.allclose(model.transform(unseen), moved.numpy(), rtol=0, atol=1e-12)
+    assert np.array_equal(model.predict(unseen), net.predict(moved).numpy())
+    assert np.allclose(model.predict_proba(unseen).sum(1), 1)
+    assert (np.diff(model.network_.reductions.numpy()) > 0).all()
+
+
+def test_features_of_redunet_go_into_a_pipeline(digits):
+    X, y, _, _ = digits
+    pipeline = make_pipeline(ReduNetClassifier(layers=3), NearestSubspaceClassifier(rank=6))
+    assert cross_val_score(pipeline, X[:400], y[:400], cv=2).min() > 0.85
+
+
+@every_kind
+def test_what_is_no_direction_or_no_class_is_refused(kind):
+    X, y = np.eye(4), np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="features must have a direction, got 1 of 4 that are zero, the first at 3"):
+        quick(kind).fit(np.diag([1.0, 1, 1, 0]), y)
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        quick(kind).fit(X, y + 0.5)
+    with pytest.raises(ValueError, match="contains NaN"):
+        quick(kind).fit(np.where(X == 1, np.nan, X), y)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        quick(kind).predict(X)
+    with pytest.raises(ValueError, match="X has 3 features, but"):
+        quick(kind).fit(X, y).predict(X[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (NearestSubspaceClassifier(rank=0), "rank must be at least 1, got 0"),
+        (RateReductionClassifier(eps=0.0), "eps must be a positive finite distortion"),
+        (RateReductionClassifier(sharpness=-1.0), "sharpness must be a positive finite number"),
+        (ReduNetClassifier(layers=0), "layers must be at least 1, got 0"),
+        (ReduNetClassifier(step=float("nan")), "step must be a positive finite step size"),
+    ],
+)
+def test_settings_out_of_range_are_refused(model, says):
+    with pytest.raises(ValueError, match=says):
+        model.fit(np.eye(4), np.array([0, 0, 1, 1]))
+
+
+def test_the_room_offers_them_by_name():
+    from transformer_theory.theories.rate_reduction.clustering import CodingLengthClustering
+
+    assert room.ReduNetClassifier is ReduNetClassifier
+    assert room.CodingLengthClustering is CodingLengthClustering
+    with pytest.raises(AttributeError, match="no attribute 'ReduNetClasifier'"):
+        _ = room.ReduNetClasifier

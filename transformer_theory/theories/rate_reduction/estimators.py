@@ -1,0 +1,193 @@
+r"""Classifiers of the rate reduction as scikit-learn's estimators. Samples are directions: each is divided by its norm first.
+
+* :class:`NearestSubspaceClassifier`: the class whose principal subspace :math:`U_j` holds most of a sample, the largest :math:`\|xU_j\|`.
+* :class:`RateReductionClassifier`: the class that would compress a sample least, the smallest :math:`\|xC_j\|`,
+  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`: the same thought with all directions of a class, weighed by their energy.
+* :class:`ReduNetClassifier`: the same after the layers of ReduNet, which are built from the training samples.
+
+A direction and its opposite are alike to all three: classes that differ in their mean alone need a constant 1 appended to their samples.
+
+They pass ``sklearn.utils.estimator_checks.check_estimator(..., expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
+Source: :cite:t:`yu2020learning` (the first), :cite:t:`chan2022redunet` (the others).
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ...metrics.coding import unit_norm
+from .redunet import construct, layer
+from .redunet.evaluation import principal_subspaces
+from .redunet.operators import check_samples, check_settings
+
+EPS = 0.1**0.5
+SHARPNESS = 500.0  # λ of the published networks
+EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zeros, which have no direction and are refused"}
+ROUNDING = 12  # decimals: two subspaces that hold all of a sample hold it equally
+
+
+class _Directions(ClassifierMixin, BaseEstimator):
+    """What the classifiers share: samples and labels in, as torch wants them; classes out, as they came."""
+
+    classes_: np.ndarray
+
+    def _begin(self, X, y) -> tuple[Float[Tensor, "n d"], Tensor]:
+        """Directions ``[n, d]`` and places of their classes in ``classes_`` ``[n]``."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, places = np.unique(y, return_inverse=True)
+        return self._unit(X), torch.from_numpy(places)
+
+    def _directions(self, X) -> Float[Tensor, "n d"]:
+        check_is_fitted(self)
+        return self._unit(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _unit(self, X: ArrayLike) -> Float[Tensor, "n d"]:
+        samples = torch.from_numpy(np.array(X))  # a copy: arrays of others may be read-only
+        check_samples(samples)
+        return unit_norm(samples)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # scikit-learn measures on classes that differ in their means
+        return tags
+
+
+class NearestSubspaceClassifier(_Directions):
+    r"""The class whose principal subspace holds most of a sample: the largest :math:`\|xU_j\|`.
+
+    Args:
+        rank: dimensions of each class's subspace, cut to what a class can span.
+
+    Attributes:
+        classes_: ``[k]``, sorted.
+        subspaces_: orthonormal rows ``[r, d]`` of each class.
+    Source: :cite:t:`yu2020learning` (evaluation).
+    """
+
+    def __init__(self, rank: int = 6):
+        self.rank = rank
+
+    def fit(self, X, y) -> "NearestSubspaceClassifier":
+        """Finds the subspaces of samples ``[n, d]`` with labels ``[n]``.
+
+        Raises:
+            ValueError: a sample is zero or not finite, labels are no classes, or rank < 1.
+        """
+        directions, places = self._begin(X, y)
+        found = principal_subspaces(directions, places, rank=self.rank)
+        self.subspaces_ = [found[j].numpy() for j in range(len(self.classes_))]
+        return self
+
+    def predict(self, X) -> np.ndarray:
+        """Classes of samples ``[n, d]``; of equals the first.
+
+        Raises:
+            ValueError: another width than in training, or a sample that is zero or not finite.
+        """
+        directions = self._directions(X).numpy()
+        inside = [np.linalg.norm(directions @ basis.T, axis=1) for basis in self.subspaces_]
+        return self.classes_[np.argmax(np.round(inside, ROUNDING), axis=0)]
+
+
+class _Soft(_Directions):
+    """Classes by the smallest ``||x C_j||``; probabilities by the softmax of its negative, λ times."""
+
+    def predict(self, X) -> np.ndarray:
+        """Classes of samples ``[n, d]``. Raises ValueError for another width, or a sample that is zero or not finite."""
+        places = self._probabilities(X).argmax(1)
+        return self.classes_[places.numpy()]
+
+    def predict_proba(self, X) -> Float[np.ndarray, "n k"]:
+        r"""Memberships :math:`\mathrm{softmax}_j(-\lambda\|xC_j\|)` ``[n, k]`` of samples ``[n, d]``, columns in the order of ``classes_``.
+
+        Raises:
+            ValueError: another width than in training, or a sample that is zero or not finite.
+        """
+        return self._probabilities(X).numpy()
+
+    def _probabilities(self, X) -> Float[Tensor, "n k"]:
+        raise NotImplementedError(f"{type(self).__name__} must define _probabilities()")
+
+
+class RateReductionClassifier(_Soft):
+    r"""The class j with the smallest :math:`\|xC_j\|`: a layer of ReduNet without the step.
+
+    Args:
+        eps: distortion ε of directions, > 0; squared inside.
+        sharpness: λ of the probabilities, > 0.
+
+    Attributes:
+        classes_: ``[k]``, sorted.
+        layer_: E and the C_j (:class:`~.redunet.Layer`).
+    Source: :cite:t:`chan2022redunet`.
+    """
+
+    def __init__(self, eps: float = EPS, sharpness: float = SHARPNESS):
+        self.eps, self.sharpness = eps, sharpness
+
+    def fit(self, X, y) -> "RateReductionClassifier":
+        """Computes the operators of samples ``[n, d]`` with labels ``[n]``.
+
+        Raises:
+            ValueError: a sample is zero or not finite, labels are no classes, or eps or sharpness is not positive.
+        """
+        directions, places = self._begin(X, y)
+        check_settings(layers=1, eps=self.eps, step=1.0, sharpness=self.sharpness)
+        self.layer_ = layer(directions, places, eps=self.eps)
+        return self
+
+    def _probabilities(self, X) -> Float[Tensor, "n k"]:
+        directions = self._directions(X)
+        return self.layer_.memberships(directions, sharpness=self.sharpness)
+
+
+class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft):
+    r"""ReduNet, built from the training samples layer by layer: features by its layers, classes by the last one's :math:`\|xC_j\|`.
+
+    Args:
+        layers: L, gradient steps.
+        step: η; :func:`~.redunet.guaranteed_step` is the length up to which every layer raises ΔR.
+        eps: distortion ε, > 0; squared inside.
+        sharpness: λ of the memberships, > 0.
+
+    Attributes:
+        classes_: ``[k]``, sorted.
+        network_: the constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer.
+    Source: :cite:t:`chan2022redunet`.
+    """
+
+    def __init__(self, layers: int = 100, step: float = 0.5, eps: float = EPS, sharpness: float = SHARPNESS):
+        self.layers, self.step, self.eps, self.sharpness = layers, step, eps, sharpness
+
+    def fit(self, X, y) -> "ReduNetClassifier":
+        """Builds the network from samples ``[n, d]`` with labels ``[n]``.
+
+        Raises:
+            ValueError: a sample is zero or not finite, labels are no classes, or a setting is not positive.
+        """
+        directions, places = self._begin(X, y)
+        settings = {"layers": self.layers, "eps": self.eps, "step": self.step, "sharpness": self.sharpness}
+        self.network_ = construct(directions, places, **settings)
+        self._n_features_out = directions.shape[1]
+        return self
+
+    def transform(self, X) -> Float[np.ndarray, "n d"]:
+        """Features of samples ``[n, d]`` after all layers, norm 1, with estimated memberships, also for training samples.
+
+        Raises:
+            ValueError: another width than in training, or a sample that is zero or not finite.
+        """
+        directions = self._directions(X)
+        return self.network_.transform(directions).numpy()
+
+    def _probabilities(self, X) -> Float[Tensor, "n k"]:
+        directions = self._directions(X)
+        return self.network_.probabilities(self.network_.transform(directions))

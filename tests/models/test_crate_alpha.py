@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.problems.crate import alpha_layer
+from tests.problems.crate import alpha_logits
 from transformer_theory import models
 from transformer_theory.theories.crate.block import OvercompleteIsta
 
 # patch size, parameters at 1000 classes
-BASE = {32: 74_002_408, 16: 72_341_224, 8: 72_349_288}
-LARGE = {32: 256_015_336, 14: 253_678_720, 8: 253_813_096}
+BASE = {32: 73_985_512, 16: 72_328_936, 8: 72_338_152}
+LARGE = {32: 255_982_568, 14: 253_650_920, 8: 253_786_088}
 
 
 def parameters(build, **sizes):
@@ -23,8 +23,7 @@ def parameters(build, **sizes):
 
 def counted(dim, depth, patch_size):
     patch, seq = 3 * patch_size**2, (224 // patch_size) ** 2
-    outside = 2 * patch + (patch + 1) * dim + 2 * dim + (seq + 1) * dim + dim + 2 * dim + 1000 * (dim + 1)
-    return depth * (10 * dim**2 + 5 * dim) + outside
+    return depth * (10 * dim**2 + 4 * dim) + (patch + 1) * dim + (seq + 1) * dim + dim + 2 * dim + 1000 * (dim + 1)
 
 
 @pytest.mark.parametrize("patch_size", BASE)
@@ -42,16 +41,41 @@ def test_published_files_have_the_size_of_these_networks():
     assert round(4e-9 * parameters(models.crate_alpha_large), 2) == 1.01  # GB
 
 
-def test_forward_is_the_formula():
-    sizes = {"image_size": 6, "patch_size": 2, "num_classes": 3, "dim": 12, "depth": 2, "heads": 3}
-    model = models.build(lambda: models.crate_alpha(**sizes), torch.Generator().manual_seed(0)).double()
-    images = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    w = model.state_dict()
-    assert w["transformer.layers.0.1.fn.weight"].shape == w["transformer.layers.0.1.fn.decoder"].shape == (12, 48)
-    x = torch.cat([w["cls_token"].expand(4, -1, -1), model.to_patch_embedding(images)], 1) + w["pos_embedding"]
+@pytest.fixture
+def published():
+    """Random weights with the names and shapes of a published network: dim 128, two heads, two layers, 12 px, patches of 4."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"conv1.weight": (128, 3, 4, 4), "conv1.bias": (128,), "pos_embedding": (1, 10, 128), "cls_token": (1, 1, 128)}
     for i in range(2):
-        x = alpha_layer(x, w, f"transformer.layers.{i}", heads=3)
-    assert_close(model(images), model.mlp_head(x[:, 0]))
+        names = {"0.norm.weight": (128,), "0.norm.bias": (128,), "0.fn.qkv.weight": (128, 128), "0.fn.to_out.0.weight": (128, 128)}
+        names |= {"1.norm.weight": (128,), "1.norm.bias": (128,), "1.fn.D": (128, 512), "1.fn.D1": (128, 512)}
+        shapes |= {f"transformer.layers.{i}.{name}": shape for name, shape in names.items()}
+    shapes |= {"mlp_head.0.weight": (128,), "mlp_head.0.bias": (128,), "mlp_head.1.weight": (5, 128), "mlp_head.1.bias": (5,)}
+    return {name: 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_published_weights_give_the_published_logits(published, dtype):
+    images = torch.randn(4, 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    model = models.crate_alpha_from_published({"model": {name: value.to(dtype) for name, value in published.items()}})
+    assert not model.training
+    with torch.no_grad():
+        logits = model(images.to(dtype))
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    assert_close(logits.double(), alpha_logits(published, images, heads=2, depth=2), atol=tolerance, rtol=0)
+
+
+def test_weights_that_are_not_those_of_a_published_network_are_named(published):
+    read = models.crate_alpha_from_published
+    with pytest.raises(ValueError, match=r"CRATE-alpha classifier as published, with conv1\.weight, pos_embedding, .*, got none"):
+        read({})
+    del published["transformer.layers.1.1.fn.D1"]
+    with pytest.raises(ValueError, match=r"1 missing: transformer\.layers\.1\.1\.fn\.decoder; 1 unknown: extra$"):
+        read(published | {"extra": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"1 of another shape: to_patch_embedding\.1\.weight \[128, 36\] for \[128, 48\]"):
+        read(published | {"conv1.weight": torch.zeros(128, 3, 4, 3), "transformer.layers.1.1.fn.D1": torch.zeros(128, 512)})
+    with pytest.raises(ValueError, match="qkv must have 128 rows, heads of width 64, got 64"):
+        read(published | {"transformer.layers.0.0.fn.qkv.weight": torch.zeros(64, 128)})
 
 
 def test_atoms_are_a_choice_and_sizes_must_fit():

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from transformer_theory.theories.crate import random_subspaces
 
@@ -79,9 +80,9 @@ def tssa_gradient_by_loops(tokens: Tensor, bases: Tensor, pi: Tensor, *, eps: fl
     return p / (n * eps**2) * out
 
 
-def _layer_norm(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
+def _layer_norm(x: Tensor, weights: dict[str, Tensor], name: str, eps: float = 1e-5) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
 def released_logits(w: dict[str, Tensor], images: Tensor, *, patch: int, heads: int, depth: int) -> Tensor:
@@ -103,20 +104,26 @@ def released_logits(w: dict[str, Tensor], images: Tensor, *, patch: int, heads: 
     return _layer_norm(x[:, 0], w, "mlp_head.0") @ w["mlp_head.1.weight"].T + w["mlp_head.1.bias"]
 
 
-def released_attention(x: Tensor, w: dict[str, Tensor], name: str, *, heads: int) -> Tensor:
+def released_attention(x: Tensor, w: dict[str, Tensor], name: str, *, heads: int, eps: float = 1e-5) -> Tensor:
     """Attention of the released networks with its norm, head by head; x [batch, n, d]."""
-    z = _layer_norm(x, w, f"{name}.norm") @ w[f"{name}.fn.qkv.weight"].T
+    z = _layer_norm(x, w, f"{name}.norm", eps) @ w[f"{name}.fn.qkv.weight"].T
     mixed = [(u @ u.transpose(1, 2) / math.sqrt(u.shape[-1])).softmax(-1) @ u for u in z.chunk(heads, dim=-1)]
-    return torch.cat(mixed, -1) @ w[f"{name}.fn.to_out.0.weight"].T + w[f"{name}.fn.to_out.0.bias"]
+    return torch.cat(mixed, -1) @ w[f"{name}.fn.to_out.0.weight"].T + w.get(f"{name}.fn.to_out.0.bias", 0.0)
 
 
-def alpha_layer(x: Tensor, w: dict[str, Tensor], name: str, *, heads: int) -> Tensor:
-    """A layer of CRATE-alpha: attention, then two non-negative ISTA steps of size .1 from zero, decoded and added; x [batch, n, d]."""
-    x = x + released_attention(x, w, f"{name}.0", heads=heads)
-    y, D = _layer_norm(x, w, f"{name}.1.norm"), w[f"{name}.1.fn.weight"]
-    first = (0.1 * (y @ D - 0.1)).clamp(min=0)
-    second = (first - 0.1 * (first @ D.T - y) @ D - 0.1 * 0.1).clamp(min=0)
-    return x + second @ w[f"{name}.1.fn.decoder"].T
+def alpha_logits(w: dict[str, Tensor], images: Tensor, *, heads: int, depth: int) -> Tensor:
+    """The forward pass of a published CRATE-alpha: a convolution cuts patches, then attention and two non-negative ISTA steps of size .1
+    from zero, decoded and added; images [batch, c, h, w]."""
+    patches = functional.conv2d(images, w["conv1.weight"], w["conv1.bias"], stride=w["conv1.weight"].shape[-1]).flatten(2).mT
+    x = torch.cat([w["cls_token"].expand(len(images), -1, -1), patches], 1) + w["pos_embedding"]
+    for i in range(depth):
+        name = f"transformer.layers.{i}"
+        x = x + released_attention(x, w, f"{name}.0", heads=heads, eps=1e-6)
+        y, D = _layer_norm(x, w, f"{name}.1.norm", 1e-6), w[f"{name}.1.fn.D"]
+        first = (0.1 * (y @ D - 0.1)).clamp(min=0)
+        second = (first - 0.1 * (first @ D.T - y) @ D - 0.1 * 0.1).clamp(min=0)
+        x = x + second @ w[f"{name}.1.fn.D1"].T
+    return _layer_norm(x[:, 0], w, "mlp_head.0", 1e-6) @ w["mlp_head.1.weight"].T + w["mlp_head.1.bias"]
 
 
 def completed_patches(w: dict[str, Tensor], patches: Tensor, masked: Tensor, *, heads: int, depth: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Whole networks, each readable in one sitting: ViT, and CRATE with the names and sizes of the released networks; and their weights."""
 
 from .crate import CRATE, crate_base, crate_large, crate_small, crate_tiny
-from .crate_alpha import crate_alpha, crate_alpha_base, crate_alpha_large
+from .crate_alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large
 from .crate_lm import CRATELanguageModel, tie_head
 from .crate_mae import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
 from .embedding import build
@@ -16,6 +16,7 @@ __all__ = [
     "build",
     "crate_alpha",
     "crate_alpha_base",
+    "crate_alpha_from_published",
     "crate_alpha_large",
     "crate_base",
     "crate_large",

@@ -137,8 +137,8 @@ def completed_patches(w: dict[str, Tensor], patches: Tensor, masked: Tensor, *, 
         x = x + released_attention(x, w, f"{name}.0", heads=heads)
         y, D = _layer_norm(x, w, f"{name}.1.norm"), w[f"{name}.1.fn.weight"]
         x = (y + 0.1 * (y - y @ D.T) @ D - 0.1 * 0.5).clamp(min=0)
-    x = _layer_norm(x, w, "encoder_norm") @ w["decoder_embed.weight"].T + w["decoder_embed.bias"] + w["decoder_positions"]
+    x = _layer_norm(x, w, "encoder_norm", 1e-6) @ w["decoder_embed.weight"].T + w["decoder_embed.bias"] + w["decoder_positions"]
     for i in range(depth):
         x = _layer_norm(x, w, f"decoder.{i}.0.norm") @ w[f"decoder.{i}.0.fn.weight"].T
         x = x - released_attention(x, w, f"decoder.{i}.1", heads=heads)
-    return (_layer_norm(x, w, "decoder_norm") @ w["to_pixels.weight"].T + w["to_pixels.bias"])[:, 1:]
+    return (_layer_norm(x, w, "decoder_norm", 1e-6) @ w["to_pixels.weight"].T + w["to_pixels.bias"])[:, 1:]

@@ -6,7 +6,8 @@ r"""CRATE-MAE: an autoencoder that completes masked images, its decoder the enco
     loss            mean squared error of the masked patches
 
 Mask tokens go through the encoder, so it is as wide as the decoder and sees all tokens, unlike a usual masked autoencoder. Positions are
-fixed sines and cosines, in a table for each half.
+fixed sines and cosines, in a table for each half, and a linear map leads from one half to the other. The released code has these weights
+too, and its sizes count them, but its forward pass leaves out the map and one of the tables: here they are used.
 Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
 Source: :cite:t:`pai2024masked`, :cite:t:`he2022masked` (masks, positions, loss).
 """
@@ -78,12 +79,12 @@ class CRATEMAE(nn.Module):
         self.mask_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
         self.encoder_positions = nn.Parameter(positions, requires_grad=False)
         self.encoder = Stack(dim, depth=depth, heads=heads, head_dim=None, attention=attention, sparsify=sparsify)
-        self.encoder_norm = nn.LayerNorm(dim)
+        self.encoder_norm = nn.LayerNorm(dim, eps=1e-6)
         self.decoder_embed = nn.Linear(dim, dim)
         self.decoder_positions = nn.Parameter(positions.clone(), requires_grad=False)
         width = divide(dim, heads)
         self.decoder = nn.Sequential(*(DecoderLayer(dim, attention=attention(dim, heads=heads, head_dim=width)) for _ in range(depth)))
-        self.decoder_norm = nn.LayerNorm(dim)
+        self.decoder_norm = nn.LayerNorm(dim, eps=1e-6)
         self.to_pixels = nn.Linear(dim, self.patches.dim)
 
     def encode(self, images: Images, masked: Mask | None = None) -> Tokens:

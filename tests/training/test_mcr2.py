@@ -1,0 +1,191 @@
+"""Training on the rate reduction with and without labels, what it draws, and how its features are judged."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from transformer_theory.data.corruption import relabel_uniformly
+from transformer_theory.models import build
+from transformer_theory.models.resnet import ResNet18
+from transformer_theory.training import augment
+from transformer_theory.training.evaluation import agreement, judge, k_means_agreement
+from transformer_theory.training.mcr2 import RATE_REDUCTION_RECIPES, features, train_self_supervised, train_supervised
+
+CLASSES = 4
+SUPERVISED, SELF_SUPERVISED = (RATE_REDUCTION_RECIPES[f"CIFAR-10, {kind}"] for kind in ("supervised", "self-supervised"))
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def bars(n=96, seed=0):
+    """Coloured 8 x 8 images; the class is the row of a bright bar."""
+    generator, labels = seeded(seed), torch.arange(n) % CLASSES
+    images = 0.3 * torch.rand(n, 3, 8, 8, generator=generator)
+    images[torch.arange(n), :, 2 * labels] += 0.7
+    return images, labels
+
+
+def perceptron(seed=0):
+    return build(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 16)), seeded(seed))
+
+
+def small(recipe, **changes):
+    return replace(recipe, epochs=10, batch_size=48, milestones=(6,), **changes)
+
+
+def same(images):
+    return images
+
+
+def test_with_labels_the_rate_reduction_rises_and_subspaces_tell_the_classes_apart():
+    (images, labels), (unseen, truth), model = bars(), bars(seed=1), perceptron()
+    losses = train_supervised(small(SUPERVISED, change=same, learning_rate=0.1), model, images, labels, generator=seeded())
+    assert losses.shape == (20,)
+    assert losses[-1] < losses[0] - 1
+    rows = features(model, images)
+    assert rows.norm(dim=1).sub(1).abs().max() < 1e-5
+    judged = judge(rows, labels, features(model, unseen), truth, rank=3)
+    assert min(judged.nearest_subspace, judged.neighbours, judged.linear) > 0.95
+    assert k_means_agreement(rows, labels).accuracy > 0.9
+
+
+def test_labels_that_say_nothing_are_not_learnt():
+    (images, labels), (unseen, truth), model = bars(), bars(seed=1), perceptron()
+    wrong = relabel_uniformly(labels, 1.0, classes=CLASSES, generator=seeded())
+    train_supervised(small(SUPERVISED, change=same, learning_rate=0.1), model, images, wrong, generator=seeded())
+    assert judge(features(model, images), wrong, features(model, unseen), truth, rank=3).nearest_subspace < 0.6
+
+
+def test_without_labels_the_copies_of_an_image_come_together():
+    images, _ = bars()
+
+    def change(changed):
+        return changed + 0.1 * torch.randn(changed.shape)
+
+    def spread(model):
+        copies = [features(model, change(images)) for _ in range(2)]
+        own = (copies[0] * copies[1]).sum(1).mean()
+        return float(own - (copies[0] @ copies[1].mT).mean())  # cosine to the own copy beyond that to all copies
+
+    torch.manual_seed(0)
+    model = perceptron()
+    before = spread(model)
+    recipe = small(SELF_SUPERVISED, change=change, copies=4, learning_rate=0.1)
+    losses = train_self_supervised(recipe, model, images, generator=seeded())
+    assert losses.shape == (80,)  # 12 images a step
+    assert losses[-5:].mean() < losses[:5].mean()
+    assert spread(model) > before + 0.2
+
+
+@pytest.mark.parametrize("name", RATE_REDUCTION_RECIPES)
+def test_each_published_recipe_takes_a_step(name):
+    recipe = RATE_REDUCTION_RECIPES[name]
+    assert (recipe.batch_size, recipe.eps**2, recipe.momentum, recipe.weight_decay) == (1000, pytest.approx(0.5), 0.9, 5e-4)
+    tiny = replace(recipe, epochs=1, batch_size=8, copies=min(recipe.copies, 4))
+    model = build(lambda: ResNet18(8, width=4), seeded())
+    images, labels = torch.rand(8, 3, 16, 16, generator=seeded()), torch.arange(8) % 2
+    if tiny.copies == 1:
+        losses = train_supervised(tiny, model, images, labels, generator=seeded())
+    else:
+        losses = train_self_supervised(tiny, model, images, generator=seeded())
+    assert bool(torch.isfinite(losses).all())
+    assert len(losses) == tiny.copies
+
+
+def test_the_generator_decides_and_the_global_one_is_left_alone():
+    images, labels = bars(24)
+    state = torch.get_rng_state()
+    recipe = replace(SUPERVISED, change=lambda i: augment.flip(augment.crop(i, padding=1)), epochs=2, batch_size=12)
+    runs = [train_supervised(recipe, perceptron(), images, labels, generator=seeded(seed)) for seed in (0, 0, 1)]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_the_network_has_the_size_of_its_kind():
+    with torch.device("meta"):
+        model = ResNet18(128)
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3)]
+    assert len(convolutions) == 17  # and the head
+    assert sum(p.numel() for p in model.parameters()) == 11_168_832 + 512 * 512 + 2 * 512 + 512 * 128 + 128
+    with pytest.raises(ValueError, match="dim, channels and width must be at least 1, got 0, 3 and 64"):
+        ResNet18(0)
+
+
+CHANGES = {
+    "crop": lambda images: augment.crop(images, padding=2),
+    "flip": augment.flip,
+    "resized crop": augment.resized_crop,
+    "jitter": augment.jitter,
+    "grey": augment.greyed,
+    "blur": lambda images: augment.blurred(images, size=5),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_keep_shape_and_range_and_treat_images_apart(name):
+    torch.manual_seed(0)
+    images = torch.rand(1, 3, 10, 8).expand(64, -1, -1, -1)
+    changed = CHANGES[name](images)
+    assert changed.shape == images.shape
+    assert changed.dtype == images.dtype
+    assert -1e-6 <= float(changed.min()) <= float(changed.max()) <= 1 + 1e-6
+    assert len(changed.flatten(1).unique(dim=0)) > 1
+    assert torch.equal(images[0], images[1])
+
+
+def test_changes_do_what_they_say():
+    torch.manual_seed(0)
+    images = torch.rand(40, 3, 6, 5)
+    flipped = (augment.flip(images) == images.flip(-1)).flatten(1).all(1)
+    assert 8 < int(flipped.sum()) < 32
+    windows = torch.nn.functional.pad(images[:1], [1] * 4).unfold(2, 6, 1).unfold(3, 5, 1)[0].permute(1, 2, 0, 3, 4).flatten(0, 1)
+    for window in augment.crop(images[:1].expand(30, -1, -1, -1), padding=1):
+        assert bool((windows == window).flatten(1).all(1).any())
+    grey = augment.greyed(images, share=1.0)
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    assert torch.allclose(grey[:, 0], 0.299 * images[:, 0] + 0.587 * images[:, 1] + 0.114 * images[:, 2])
+    assert torch.equal(augment.jitter(images, share=0.0), images)
+    whole = torch.nn.functional.mse_loss(augment.resized_crop(images, least=1.0), images)
+    assert float(whole) < float(torch.nn.functional.mse_loss(augment.resized_crop(images), images))
+    flat = torch.full((3, 3, 9, 9), 0.4)
+    assert torch.allclose(augment.blurred(flat, share=1.0), flat, atol=1e-6)
+    assert float(augment.blurred(images, size=5, share=1.0).var()) < float(images.var())
+
+
+def test_groups_agree_up_to_names():
+    truth = np.repeat(np.arange(3), 20)
+    perfect, none = agreement(truth, (truth + 1) % 3), agreement(truth, np.zeros(60, dtype=np.int64))
+    assert (perfect.nmi, perfect.accuracy, perfect.ari) == pytest.approx((1, 1, 1))
+    assert (none.nmi, none.accuracy, none.ari) == pytest.approx((0, 1 / 3, 0))
+
+
+def test_bad_input_is_refused_in_one_line(unchecked):
+    (images, labels), model = bars(8), perceptron()
+    with pytest.raises(ValueError, match=r"CIFAR-10, supervised has one copy of each image, which makes no class; call train_supervised"):
+        train_self_supervised(SUPERVISED, model, images, generator=seeded())
+    with pytest.raises(ValueError, match="makes a class of each image's 50 copies; call train_self_supervised"):
+        train_supervised(SELF_SUPERVISED, model, images, labels, generator=seeded())
+    with pytest.raises(ValueError, match="images and labels must be as many, got 8 and 7"):
+        train_supervised(SUPERVISED, model, images, labels[:7], generator=seeded())
+    with pytest.raises(ValueError, match="holds 1000 images, got 8; lower batch_size"):
+        train_supervised(SUPERVISED, model, images, labels, generator=seeded())
+    with pytest.raises(ValueError, match=r"labels must be integers, got torch.float32"):
+        train_supervised(small(SUPERVISED, change=same, learning_rate=0.1), model, *[t.float() for t in bars()], generator=seeded())
+    with pytest.raises(ValueError, match="copies divide the batch, got epochs 1, batch_size 10, copies 3"):
+        replace(SELF_SUPERVISED, epochs=1, batch_size=10, copies=3)
+    with pytest.raises(ValueError, match="learning_rate must be positive, got nan"):
+        replace(SUPERVISED, learning_rate=float("nan"))
+    with pytest.raises(ValueError, match=r"colours change only in images \[n, 3, h, w\] of three, got \[2, 1, 4, 4\]"):
+        augment.jitter(torch.rand(2, 1, 4, 4))
+    with pytest.raises(ValueError, match="size must be odd and at most twice the image less 1, got 9 for 4 x 4"):
+        augment.blurred(torch.rand(2, 3, 4, 4))
+    with pytest.raises(ValueError, match="padding must be at least 1, got 0"):
+        augment.crop(images, padding=0)
+    with pytest.raises(ValueError, match="neighbours must be from 1 to the number of training samples, 8, got 9"):
+        judge(images.flatten(1), labels, images.flatten(1), labels, neighbours=9)

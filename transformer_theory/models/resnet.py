@@ -1,0 +1,68 @@
+"""Residual network of 18 layers for small images, whose output is a direction: of the kind that rate reduction is trained with.
+
+    z^{l+1} = relu(z^l + conv(relu(conv(z^l)))),   features = head(mean over pixels of z^L) / norm
+
+Eight blocks of two 3 x 3 convolutions, each followed by batch normalisation; four stages of two, each halving the picture (not the first)
+and doubling the channels, where the skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling, for pictures of 32 pixels.
+Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.
+Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
+"""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Residual(nn.Module):
+    """Two convolutions around a skip, [batch, incoming, h, w] -> [batch, outgoing, h / stride, w / stride].
+
+    Args:
+        incoming, outgoing: channels.
+        stride: of the first convolution.
+    Source: :cite:t:`he2016deep`.
+    """
+
+    def __init__(self, incoming: int, outgoing: int, *, stride: int):
+        super().__init__()
+        self.change = nn.Sequential(
+            nn.Conv2d(incoming, outgoing, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(outgoing),
+            nn.ReLU(),
+            nn.Conv2d(outgoing, outgoing, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outgoing),
+        )
+        self.skip = nn.Identity()
+        if stride > 1 or incoming != outgoing:
+            self.skip = nn.Sequential(nn.Conv2d(incoming, outgoing, 1, stride=stride, bias=False), nn.BatchNorm2d(outgoing))
+
+    def forward(self, inputs: Float[Tensor, "batch incoming h w"]) -> Float[Tensor, "batch outgoing h2 w2"]:
+        return functional.relu(self.skip(inputs) + self.change(inputs))
+
+
+class ResNet18(nn.Module):
+    """Images [batch, channels, h, w] to features [batch, dim] of norm 1, by a head of two layers.
+
+    Args:
+        dim: of the features.
+        channels: of the images.
+        width: channels of the first stage; 64 in the published runs.
+    Raises:
+        ValueError: a size is below 1.
+    Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
+    """
+
+    def __init__(self, dim: int = 128, *, channels: int = 3, width: int = 64):
+        super().__init__()
+        if min(dim, channels, width) < 1:
+            raise ValueError(f"dim, channels and width must be at least 1, got {dim}, {channels} and {width}")
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        blocks, incoming = [], width
+        for stage in range(4):
+            for stride in (1 if stage == 0 else 2, 1):
+                blocks.append(Residual(incoming, width << stage, stride=stride))
+                incoming = width << stage
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Sequential(nn.Linear(incoming, incoming, bias=False), nn.BatchNorm1d(incoming), nn.ReLU(), nn.Linear(incoming, dim))
+
+    def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch dim"]:
+        return functional.normalize(self.head(self.blocks(self.stem(images)).mean((2, 3))), dim=1)

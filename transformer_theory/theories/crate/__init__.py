@@ -5,7 +5,8 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.fista(tokens, dictionary, lam=0.1)                # the non-negative LASSO
 
 Definitions: :mod:`.problem`; compression: :mod:`.attention`, :mod:`.tssa`, :mod:`.causal`; what attention approximates: :mod:`.neumann`,
-:mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`.
+:mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`; any network layer by layer: :mod:`.layerwise`,
+:mod:`.segmentation`.
 """
 
 from ...citations import Source
@@ -29,11 +30,13 @@ from .block import (
 from .causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
 from .claims import CLAIMS
 from .denoising import denoise, log_density
-from .experiments import EXPERIMENTS, Unrolled
+from .experiments import EXPERIMENTS, Departures, Emergence, Layers, Unrolled, Variants
 from .figures import draw
+from .layerwise import Curves, head_rate, layerwise
 from .neumann import gradient_error, neumann_error, neumann_sum
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .readings import COMPRESSION, Compression, Sparsity, reducers
+from .segmentation import class_attention, components, overlap, top_mass
 from .sparse_coding import fista, fista_steps, from_tokens, ista, ista_step, largest_step, lasso, overcomplete_code
 from .tssa import (
     causal_memberships,
@@ -82,16 +85,21 @@ __all__ = [
     "CausalReleasedAttention",
     "CausalTokenStatisticsAttention",
     "Compression",
+    "Curves",
+    "Departures",
+    "Emergence",
     "ExactAttention",
     "Fista",
     "Ista",
     "Layer",
+    "Layers",
     "OvercompleteIsta",
     "PaperAttention",
     "ReleasedAttention",
     "Sparsity",
     "TokenStatisticsAttention",
     "Unrolled",
+    "Variants",
     "added_rates",
     "causal_exact_step",
     "causal_memberships",
@@ -99,6 +107,8 @@ __all__ = [
     "causal_rate_gradient",
     "causal_released_step",
     "causal_shrinkage",
+    "class_attention",
+    "components",
     "compress",
     "denoise",
     "exact_step",
@@ -109,12 +119,14 @@ __all__ = [
     "from_tokens",
     "gradient_error",
     "guaranteed",
+    "head_rate",
     "incoherence",
     "incompleteness",
     "ista",
     "ista_step",
     "largest_step",
     "lasso",
+    "layerwise",
     "lipschitz",
     "log_density",
     "membership_rate",
@@ -125,6 +137,7 @@ __all__ = [
     "nonzeros",
     "orthogonal",
     "overcomplete_code",
+    "overlap",
     "paper_step",
     "predict_and_measure",
     "random_subspaces",
@@ -134,6 +147,7 @@ __all__ = [
     "shrinkage",
     "sparse_code",
     "sparse_rate_objective",
+    "top_mass",
     "tssa_gradient",
     "tssa_step",
     "variational_rate",

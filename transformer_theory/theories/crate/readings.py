@@ -54,7 +54,7 @@ class Compression:
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
         """Keeps the subspaces of an attention block; adds the streams before and after it when its layer is seen."""
-        if seen.kind == "attention" and not seen.first_head and (found := _subspaces(seen)) is not None:
+        if seen.kind == "attention" and not seen.first_head and (found := own_subspaces(seen)) is not None:
             self.bases[seen.layer] = found
         elif seen.kind == "features" and seen.attended is not None and seen.layer in self.bases:
             self._add(seen.layer, seen.tokens, seen.attended)
@@ -144,8 +144,11 @@ def reducers() -> tuple[Compression, Sparsity]:
     return Compression(), Sparsity()
 
 
-def _subspaces(seen: Observation) -> tuple[Float[Tensor, "K d p"], str] | None:
-    """Orthonormal bases of the block's subspaces, and where they come from."""
+def own_subspaces(seen: Observation) -> tuple[Float[Tensor, "K d p"], str] | None:
+    """Orthonormal bases [K, d, p] of the subspaces of an attention block, and where they come from; None if they are unknown.
+
+    From ``subspaces()`` of the block, else from its key projections. Source: :cite:t:`yu2023white`.
+    """
     own = getattr(seen.parent, "subspaces", None)
     if callable(own):
         U = own()

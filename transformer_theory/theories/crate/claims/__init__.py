@@ -3,7 +3,7 @@
 Source: :cite:t:`yu2023white`.
 """
 
-from . import causal, compression, denoising, neumann, sparse_coding, token_statistics
+from . import causal, compression, denoising, neumann, sparse_coding, token_statistics, trained
 
 CLAIMS = (
     *compression.CLAIMS,
@@ -12,6 +12,7 @@ CLAIMS = (
     *token_statistics.CLAIMS,
     *causal.CLAIMS,
     *sparse_coding.CLAIMS,
+    *trained.CLAIMS,
 )
 
 __all__ = ["CLAIMS"]

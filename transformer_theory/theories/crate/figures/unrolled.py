@@ -52,6 +52,18 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     label_ends(ax)
 
 
+def gap_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """The objective of the sparse code above its optimum, per token, by step of ISTA and FISTA; what is below 1e-12 is rounding."""
+    for name, colour in (("ISTA", COLOURS["rate_reduction"]), ("FISTA", COLOURS["crate"])):
+        gaps = arrays[f"crate/gap/{name}"]
+        line(ax, range(len(gaps)), np.maximum(gaps, 1e-12), label=name, color=colour)
+    ax.set_yscale("log")
+    ax.set_title("LASSO above its optimum")
+    ax.set_xlabel("step")
+    ax.locator_params(axis="x", integer=True)
+    label_ends(ax)
+
+
 def _layers(ax: "Axes") -> None:
     ax.set_xlabel("layer")
     ax.locator_params(axis="x", integer=True)

@@ -1,0 +1,58 @@
+"""Generated images of two objects: masks are the objects, classes are their colours, and nothing else tells the class."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.data import patches
+from transformer_theory.data.two_objects import COLOURS, PAIRS, two_objects
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_masks_hold_the_objects_and_classes_their_colours():
+    drawn = two_objects(200, generator=generator(), noise=0.0)
+    images, labels = drawn.data.images, drawn.data.labels
+    assert images.shape == (200, 3, 24, 24)
+    assert drawn.masks.shape == (200, 2, 24, 24)
+    assert not drawn.masks.all(1).any(), "objects lie apart"
+    known = torch.tensor(list(COLOURS.values()), dtype=torch.float64)
+    for image, masks, label in zip(images, drawn.masks, labels):
+        kinds = sorted(int((known - image[:, mask].mean(1)).norm(dim=1).argmin()) for mask in masks)
+        assert tuple(kinds) == PAIRS[int(label)]
+        outside = image[:, ~masks.any(0)]
+        assert_close(outside, outside[:1].expand(3, -1)), "the background is grey"
+        assert all(float(image[:, mask].std(1).max()) < 1e-12 for mask in masks), "an object has one colour"
+
+
+def test_objects_lie_inside_and_are_as_large_as_said():
+    drawn = two_objects(300, generator=generator())
+    areas = drawn.masks.double().mean((-2, -1))
+    assert areas.min() > 0.06
+    assert areas.max() < 0.19
+    means = torch.stack([areas[drawn.data.labels == label].mean() for label in range(6)])
+    assert means.max() / means.min() < 1.1  # classes differ by colour alone
+
+
+def test_shares_and_tokens_are_in_the_same_order():
+    drawn = two_objects(8, generator=generator(), size=16, patch=4)
+    assert_close(drawn.data.tokens, patches(drawn.data.images, 4))
+    assert_close(drawn.shares.mean(-1), drawn.masks.double().mean((-2, -1)))
+    block = drawn.masks[3, 1, 4:8, 8:12].double().mean()
+    assert_close(drawn.shares[3, 1, 4 + 2], block)
+    assert len(drawn[2:5].data) == len(drawn[2:5].masks) == 3
+
+
+def test_the_generator_decides():
+    first, again, other = (two_objects(5, generator=generator(seed)).data.tokens for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_bad_input_is_told():
+    with pytest.raises(ValueError, match="at least 1 image, got 0"):
+        two_objects(0, generator=generator())
+    with pytest.raises(ValueError, match="multiple of patch, got size=24 and patch=5"):
+        two_objects(3, generator=generator(), patch=5)

@@ -1,0 +1,108 @@
+"""Generated images of two objects whose masks are known: what attention looks at can be compared with what there is to see.
+
+An object is a disc or a square in one of four colours; an image shows two objects of different colours, apart from one another, on a grey
+background whose brightness changes along a random direction, under pixel noise. The class says which two colours there are, so it cannot be
+told without the objects, and nothing else tells it: outlines, places, sizes and backgrounds are drawn alike for all classes.
+Made after the question of :cite:t:`yu2023emergence`, which asks it of photographs.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..citations import Source
+from .bridges import patches
+from .tokens import TokenData
+
+COLOURS = {"red": (0.8, 0.2, 0.2), "green": (0.2, 0.7, 0.2), "blue": (0.2, 0.3, 0.8), "yellow": (0.75, 0.7, 0.1)}
+PAIRS = tuple(combinations(range(len(COLOURS)), 2))
+RADIUS = (0.16, 0.23)  # of an object, as a share of the image's side
+
+
+@dataclass(frozen=True, eq=False)
+class TwoObjects:
+    """Images, tokens and the truth about them.
+
+    Attributes:
+        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels: the number of the pair of colours in PAIRS, 0 ... 5.
+        masks: the pixels of each of the two objects, [n, 2, size, size].
+        patch: side of a patch, pixels.
+    """
+
+    data: TokenData
+    masks: Bool[Tensor, "n 2 size size"]
+    patch: int
+
+    @property
+    def shares(self) -> Float[Tensor, "n 2 seq"]:
+        """Share of each patch that an object covers, in the order of the tokens, [n, 2, seq]."""
+        return patches(self.masks.flatten(0, 1).double()[:, None], self.patch).mean(-1).unflatten(0, (-1, 2))
+
+    def __getitem__(self, index: slice | Tensor) -> "TwoObjects":
+        """Some of the images."""
+        return TwoObjects(self.data[index], self.masks[index], self.patch)
+
+
+def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: int = 3, noise: float = 0.05) -> TwoObjects:
+    """Draws n images.
+
+    Args:
+        n: how many.
+        generator: of everything.
+        size: side of an image, pixels; patches divide it.
+        patch: side of a patch, pixels.
+        noise: standard deviation of each value of each pixel.
+    Returns:
+        :class:`TwoObjects`, float64.
+    Raises:
+        ValueError: no image, or a size that is too small or that patches do not divide. Source: none, a generator.
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1 image, got {n}")
+    if size < 12 or patch < 1 or size % patch:
+        raise ValueError(f"size must be at least 12 pixels and a multiple of patch, got size={size} and patch={patch}")
+
+    def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        return low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    labels = torch.randint(len(PAIRS), (n,), generator=generator)
+    kinds = torch.tensor(PAIRS)[labels]
+    kinds = torch.where(torch.rand(n, 1, generator=generator) < 0.5, kinds, kinds.flip(1))
+    radius = size * uniform(n, 2, low=RADIUS[0], high=RADIUS[1])
+    centres = _apart(n, size, radius, uniform)
+    masks = _masks(centres, radius, torch.rand(n, 2, generator=generator) < 0.5, size)
+
+    grid = (torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5
+    angle = 2 * torch.pi * uniform(n, 1, 1)
+    slope = torch.cos(angle) * grid[:, None] + torch.sin(angle) * grid[None]
+    ground = uniform(n, 1, 1, 1, low=0.2, high=0.8) + 0.5 * uniform(n, 1, 1, 1, low=-1) * slope[:, None]
+    images = ground.expand(-1, 3, -1, -1)
+    for k in range(2):
+        colour = torch.tensor(list(COLOURS.values()), dtype=torch.float64)[kinds[:, k]] + uniform(n, 3, low=-0.1, high=0.1)
+        images = torch.where(masks[:, k, None], colour[:, :, None, None], images)
+    images = images + noise * torch.randn(images.shape, generator=generator, dtype=torch.float64)
+    data = TokenData(tokens=patches(images, patch), labels=labels, images=images, name="two objects", sources=(Source("yu2023emergence"),))
+    return TwoObjects(data, masks, patch)
+
+
+def _apart(n: int, size: int, radius: Tensor, uniform) -> Tensor:
+    """Centres [n, 2, 2] of two objects inside the image whose bounding circles do not meet."""
+    low, high = radius[..., None], size - radius[..., None]
+    centres = low + (high - low) * uniform(n, 2, 2)
+    while bool((near := _distance(centres) < 1.3 * radius.sum(1)).any()):
+        centres[near] = (low + (high - low) * uniform(n, 2, 2))[near]
+    return centres
+
+
+def _distance(centres: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(centres[:, 0] - centres[:, 1], dim=-1)
+
+
+def _masks(centres: Tensor, radius: Tensor, square: Tensor, size: int) -> Bool[Tensor, "n 2 size size"]:
+    pixels = torch.arange(size, dtype=torch.float64) + 0.5
+    down = ((pixels - centres[..., :1]) / radius[..., None])[..., :, None]
+    right = ((pixels - centres[..., 1:]) / radius[..., None])[..., None, :]
+    return torch.where(square[..., None, None], torch.maximum(down.abs(), right.abs()) <= 0.9, (down**2 + right**2).sqrt() <= 1.0)

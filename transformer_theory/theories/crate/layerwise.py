@@ -1,0 +1,226 @@
+r"""Layer-wise curves of any network on the axes of CRATE: coding rates before and after attention, non-zeros, rate reduction by class.
+
+At every layer, with n tokens Z, heads of width p and distortion epsilon^2 = .01, every head's coordinates scaled to norm one a token:
+
+* *input side*, as the released measurement has it: R^c of LN(Z) U_k, what the heads read. For attention with separate matrices, its keys;
+* *before and after attention*: R^c of Z and of Z^{l+1/2} in orthonormal bases of the U_k, both behind a layer norm without parameters.
+  The paper's curve is the second; it needs the bases (``subspaces()``, ``bilinear()`` or ``torch.nn.MultiheadAttention``);
+* the share of entries of Z^{l+1} that are not exactly zero (1 in a network without a rectifier on its stream);
+* Delta R by class of one feature a sequence, of norm one: the class token, or the mean token where there is none.
+
+Source: :cite:t:`yu2023white` (the curves), :cite:t:`yu2020learning` (the rate reduction). Notation: docs/notation.md.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from ...metrics.coding import SecondMoments, coding_rate, unit_norm
+from ...probes import Observation, probe
+from ...rows import Row
+from .block import Layer, PreNorm
+from .block.compression import Subspaces
+from .problem import nonzeros
+from .readings import own_subspaces
+
+EPS = 0.1  # as released: epsilon^2 = .01
+CLASS_EPS = 0.5**0.5  # as the released code has it for features of norm one: epsilon^2 = .5
+BATCH = 128
+INPUT, BEFORE, AFTER = "R^c of what attention reads, input side", "R^c of Z, before attention", "R^c of Z^{l+1/2}, after attention"
+NONZEROS, REDUCTION = "share of non-zeros", "rate reduction by class"
+
+Head = Float[Tensor, "batch K n p"]
+
+
+def head_rate(coords: Head) -> Float[Tensor, " batch"]:
+    r"""The released measurement: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, rows of W_k of norm one.
+
+    Args:
+        coords: W_k = Z U_k of every head, [batch, K, n, p].
+    Returns:
+        nats, [batch], in float64.
+    Raises:
+        ValueError: coordinates that are not finite. Source: :cite:t:`yu2023white`, released code.
+    """
+    return coding_rate(unit_norm(coords.double()), eps=EPS).sum(-1)
+
+
+class Curves:
+    """Reducer: five rows a layer, means over sequences; see the module's docstring for what they are.
+
+    Args:
+        has_class_token: the first token stands for the sequence; else the mean of all does.
+    Source: :cite:t:`yu2023white`.
+    """
+
+    def __init__(self, *, has_class_token: bool):
+        self.has_class_token = has_class_token
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.sums: dict[tuple[int, str], tuple[int, float]] = {}
+        self.moments: dict[int, SecondMoments] = {}
+        self.bases: dict[int, Tensor] = {}
+
+    def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
+        """Adds an attention block (what its heads read) or a layer (its stream before and after attention, its output)."""
+        if seen.kind == "attention" and not seen.first_head:
+            if seen.key is not None:
+                self._add(seen.layer, INPUT, head_rate(seen.key))
+            if (found := own_subspaces(seen)) is not None:
+                self.bases[seen.layer] = found[0]
+        elif seen.kind == "features":
+            if seen.attended is not None and (bases := self.bases.get(seen.layer)) is not None:
+                for quantity, stream in ((BEFORE, seen.tokens), (AFTER, seen.attended)):
+                    normed = layer_norm(stream.double(), stream.shape[-1:])
+                    self._add(seen.layer, quantity, head_rate(normed.unsqueeze(-3) @ bases))
+            self._add(seen.layer, NONZEROS, nonzeros(seen.output))
+            if labels is not None:
+                feature = seen.output[:, 0] if self.has_class_token else seen.output.mean(1)
+                self.moments.setdefault(seen.layer, SecondMoments()).update(unit_norm(feature.double()), labels)
+
+    def compute(self) -> Sequence[Row]:
+        """The rows, layer by layer."""
+        rows = [
+            Row(theory="crate", quantity=quantity, value=total / count, layer=layer)
+            for (layer, quantity), (count, total) in sorted(self.sums.items())
+        ]
+        for layer, moments in sorted(self.moments.items()):
+            rows.append(Row(theory="crate", quantity=REDUCTION, value=float(moments.rate_reduction(eps=CLASS_EPS)), layer=layer))
+        return rows
+
+    def merge(self, other: "Curves") -> None:
+        """Adds what another reducer saw."""
+        for place, (count, total) in other.sums.items():
+            before = self.sums.get(place, (0, 0.0))
+            self.sums[place] = (before[0] + count, before[1] + total)
+        for layer, moments in other.moments.items():
+            self.moments.setdefault(layer, SecondMoments()).merge(moments)
+
+    def _add(self, layer: int, quantity: str, values: Tensor) -> None:
+        count, total = self.sums.get((layer, quantity), (0, 0.0))
+        self.sums[layer, quantity] = (count + len(values), total + float(values.double().sum()))
+
+
+def layerwise(
+    model: nn.Module,
+    inputs: Float[Tensor, "batch *shape"],
+    labels: Int[Tensor, " batch"] | None = None,
+    *,
+    untrained: Sequence[nn.Module] = (),
+    name: str | None = None,
+) -> list[Row]:
+    """The curves of one network, beside what random weights read: ``layerwise(model, tokens, labels)``.
+
+    Args:
+        model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that :func:`~transformer_theory.probe` can read.
+        inputs: what the model reads, [batch, ...]; cast to its precision, sent to its device.
+        labels: class of each, [batch]; without them no rate reduction.
+        untrained: networks of the same shape with their initial weights: the null. None given: the model's own weights, with the entries
+            of every tensor shuffled.
+        name: column ``model`` of the rows; the class of the model if not given.
+    Returns:
+        Rows with quantity, layer, value and null. Quantities that a network does not have are left out.
+    Raises:
+        ValueError: no input, labels that do not fit, or no attention was seen. Source: :cite:t:`yu2023white`.
+    """
+    if not len(inputs):
+        raise ValueError("inputs must hold at least one sequence, got none")
+    if labels is not None and len(labels) != len(inputs):
+        raise ValueError(f"labels must have one entry a sequence, {len(inputs)}, got {len(labels)}")
+    random = list(untrained) or [shuffled(model)]
+    nulls: dict[tuple, list[float]] = {}
+    for network in random:
+        for row in _read(network, inputs, labels):
+            nulls.setdefault((row["quantity"], row.get("layer")), []).append(row["value"] or 0.0)
+    note = f"null: {len(random)} untrained networks" if untrained else "null: the same weights, the entries of every tensor shuffled"
+    rows = []
+    for row in _read(model, inputs, labels):
+        null = nulls[row["quantity"], row.get("layer")]
+        rows.append(Row(**{**row, "null": sum(null) / len(null), "model": name or type(model).__name__, "note": note}))
+    return rows
+
+
+def shuffled(model: nn.Module) -> nn.Module:
+    """A copy of the model, the entries of every parameter in another order (always the same one): its weights without what they learned.
+
+    Source: none, a null.
+    """
+    generator = torch.Generator().manual_seed(0)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)
+            parameter.copy_(parameter.flatten()[order].view_as(parameter))
+    return twin
+
+
+def _read(model: nn.Module, inputs: Tensor, labels: Tensor | None) -> Sequence[Row]:
+    """One pass over all inputs in evaluation mode (the model's own mode is restored)."""
+    reducer = Curves(has_class_token=getattr(model, "cls_token", None) is not None)
+    parameter = next(model.parameters())
+    layers = compressions(model)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for chunk, classes in _batches(inputs, labels):
+                chunk = chunk.to(parameter.device, parameter.dtype) if chunk.is_floating_point() else chunk.to(parameter.device)
+                if layers:
+                    _observe(model, layers, chunk, lambda seen, classes=classes: reducer.update(seen, classes))
+                else:
+                    _probe(model, chunk, classes, reducer)
+    finally:
+        model.train(training)
+    return reducer.compute()
+
+
+def _batches(inputs: Tensor, labels: Tensor | None) -> Iterable[tuple[Tensor, Tensor | None]]:
+    chunks = inputs.split(BATCH)
+    return zip(chunks, [None] * len(chunks) if labels is None else labels.split(BATCH))
+
+
+def compressions(model: nn.Module) -> list[tuple[Layer, nn.Module, Subspaces]]:
+    """The CRATE layers of a network, each with the norm and the compression block of its first half. Source: :cite:t:`yu2023white`."""
+    found = []
+    for layer in model.modules():
+        if isinstance(layer, Layer) and isinstance(half := layer[0], PreNorm) and isinstance(half.fn, Subspaces):
+            found.append((layer, half.norm, half.fn))
+    return found
+
+
+def _observe(
+    model: nn.Module, layers: list[tuple[Layer, nn.Module, Subspaces]], inputs: Tensor, emit: Callable[[Observation], None]
+) -> None:
+    """One forward pass of a network of CRATE layers, whose attention may have no map for a probe to see."""
+
+    def hook(number: int, norm: nn.Module, block: Subspaces) -> Callable:
+        def see(layer: Layer, arguments: tuple, output: Tensor) -> None:
+            (tokens,) = arguments
+            normed = norm(tokens)
+            change = block(normed)
+            emit(Observation("", number, "attention", normed, change, key=block.coordinates(normed), parent=block))
+            emit(Observation("", number, "features", tokens, output, attended=tokens + change))
+
+        return see
+
+    handles = [layer.register_forward_hook(hook(number, norm, block)) for number, (layer, norm, block) in enumerate(layers)]
+    try:
+        model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _probe(model: nn.Module, inputs: Tensor, labels: Tensor | None, reducer: Curves) -> None:
+    """One forward pass of any other network, added to the reducer."""
+    own = Curves(has_class_token=reducer.has_class_token)
+    with probe(model, [own]) as p:
+        p.labels = labels
+        model(inputs)
+    reducer.merge(own)

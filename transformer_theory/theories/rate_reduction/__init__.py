@@ -11,7 +11,7 @@ from ...citations import Source
 from ...theory import Theory
 from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
 from .claims import CLAIMS
-from .experiments import EXPERIMENTS, Landscape, ReduNetDigits, ReduNetGaussians, ReduNetIris, Shifts
+from .experiments import EXPERIMENTS, LabelCorruption, Landscape, ReduNetDigits, ReduNetGaussians, ReduNetIris, Shifts
 from .figures import draw
 from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
 from .optimum import Optimum, flat_reduction, largest_rank, maximise, optimum
@@ -58,6 +58,7 @@ THEORY = Theory(
 
 __all__ = [
     "THEORY",
+    "LabelCorruption",
     "Landscape",
     "Layer",
     "LossParts",

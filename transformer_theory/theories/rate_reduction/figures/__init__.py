@@ -2,7 +2,8 @@
 
 from .analysis import curve, draw, similarity, spectra
 from .gaussians import gaussians
+from .label_corruption import label_corruption
 from .landscape import landscape
 from .shifts import shifts
 
-__all__ = ["curve", "draw", "gaussians", "landscape", "shifts", "similarity", "spectra"]
+__all__ = ["curve", "draw", "gaussians", "label_corruption", "landscape", "shifts", "similarity", "spectra"]

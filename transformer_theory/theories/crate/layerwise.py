@@ -136,11 +136,11 @@ def layerwise(
     random = list(untrained) or [shuffled(model)]
     nulls: dict[tuple, list[float]] = {}
     for network in random:
-        for row in _read(network, inputs, labels):
+        for row in curves(network, inputs, labels):
             nulls.setdefault((row["quantity"], row.get("layer")), []).append(row["value"] or 0.0)
     note = f"null: {len(random)} untrained networks" if untrained else "null: the same weights, the entries of every tensor shuffled"
     rows = []
-    for row in _read(model, inputs, labels):
+    for row in curves(model, inputs, labels):
         null = nulls[row["quantity"], row.get("layer")]
         rows.append(Row(**{**row, "null": sum(null) / len(null), "model": name or type(model).__name__, "note": note}))
     return rows
@@ -160,8 +160,12 @@ def shuffled(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _read(model: nn.Module, inputs: Tensor, labels: Tensor | None) -> Sequence[Row]:
-    """One pass over all inputs in evaluation mode (the model's own mode is restored)."""
+def curves(model: nn.Module, inputs: Float[Tensor, "batch *shape"], labels: Int[Tensor, " batch"] | None = None) -> Sequence[Row]:
+    """The curves without a null: one pass over all inputs in evaluation mode (the model's own mode is restored).
+
+    Raises:
+        ValueError: no attention was seen. Source: :cite:t:`yu2023white`.
+    """
     reducer = Curves(has_class_token=getattr(model, "cls_token", None) is not None)
     parameter = next(model.parameters())
     layers = compressions(model)

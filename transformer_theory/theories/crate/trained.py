@@ -6,6 +6,7 @@ Source: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,6 +44,7 @@ def split(data: TokenData, *, seed: int) -> Split:
     return Split(learn, validation, test)
 
 
+@lru_cache(maxsize=8)
 def digit_split(*, seed: int) -> Split:
     """The handwritten digits, 1,257 to learn from, 180 to choose by, 360 to measure on. Source: :cite:t:`alpaydin1998optical`."""
     return split(digits(words=2), seed=seed)

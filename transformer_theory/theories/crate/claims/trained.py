@@ -1,13 +1,11 @@
 """What training does to compression through the layers. An observation of the papers, in a network of a second's training: no theorem."""
 
-from functools import lru_cache
-
 import torch
 from torch import nn
 
 from ....citations import Source
 from ....claims import Claim, Evidence
-from ..layerwise import AFTER, layerwise
+from ..layerwise import AFTER, curves
 from ..trained import Split, accuracy, crate, digit_split, fit
 
 DEPTH, STEPS, RATE = 3, 100, 7e-3
@@ -17,7 +15,7 @@ READ = 64  # sequences on which rates are read
 def _fall(generator: torch.Generator, *, steps: int) -> Evidence:
     """R^c of the last layer over that of the first."""
     seed = int(torch.randint(2**31, (), generator=generator))
-    data = _digits()
+    data = digit_split(seed=0)
     model = crate(data.train, seed=seed, depth=DEPTH)
     if steps:
         fit(model, data, steps=steps, learning_rate=RATE, seed=seed)
@@ -26,14 +24,9 @@ def _fall(generator: torch.Generator, *, steps: int) -> Evidence:
 
 
 def _ratio(model: nn.Module, data: Split) -> float:
-    rows = layerwise(model, data.test.tokens[:READ], untrained=[model])
+    rows = curves(model, data.test.tokens[:READ])
     rates = [row["value"] or 0.0 for row in rows if row["quantity"] == AFTER]
     return rates[-1] / rates[0]
-
-
-@lru_cache(maxsize=1)
-def _digits() -> Split:
-    return digit_split(seed=0)
 
 
 CLAIMS = (

@@ -19,7 +19,7 @@ from .. import trained
 from ..block import CausalReleasedAttention, ExactAttention, Ista, PaperAttention, PreNorm, ReleasedAttention, orthogonal
 from ..block.compression import Batch, Subspaces
 from ..figures.departures import draw
-from ..layerwise import AFTER, BEFORE, INPUT, NONZEROS, layerwise
+from ..layerwise import AFTER, BEFORE, INPUT, NONZEROS, curves
 from ..unrolled import PAPER, SIGN
 from .reading import direction, longest_step, output_alignment, radius, trained_incoherence
 
@@ -96,7 +96,7 @@ def learn(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str
     data = trained.digit_split(seed=seed)
     model = NETWORKS[network](data.train, seed=seed, dim=dim, depth=depth)
     trained.fit(model, data, steps=steps, learning_rate=RATE, seed=seed)
-    rows = layerwise(model, data.test.tokens, untrained=[model])
+    rows = curves(model, data.test.tokens)
     curve = {q: np.array([row["value"] for row in rows if row["quantity"] == q]) for q in (INPUT, BEFORE, AFTER, NONZEROS)}
     found = {
         ACCURACY: trained.accuracy(model, data.test),

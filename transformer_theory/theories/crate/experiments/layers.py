@@ -107,6 +107,14 @@ class Layers(RandomExperiment):
                 model=name,
                 note="should fall with depth in CRATE; null: random weights",
             )
+            yield finding(
+                "crate",
+                f"{quantity}: last layer over first, trained minus random weights",
+                Evidence(float(ratio - null), 0.0, "<=", in_assumptions=name != "ViT"),
+                source=PAPER,
+                model=name,
+                note="a fall that random weights show as well is nothing learned",
+            )
         ratio, null = (curves[AFTER] / curves[BEFORE]).mean((0, 2))
         yield finding(
             "crate",

@@ -20,7 +20,7 @@ from ....rows import Arrays, Row
 from .. import trained
 from ..block import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
 from ..figures.variants import draw
-from ..layerwise import AFTER, NONZEROS, layerwise
+from ..layerwise import AFTER, NONZEROS, curves
 from ..unrolled import LASSO, PAPER
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def learn(attention: str, sparsify: str, seed: int, steps: int, dim: int, depth:
     data = trained.digit_split(seed=seed)
     model = _network(data, attention, sparsify, seed=seed, dim=dim, depth=depth)
     trained.fit(model, data, steps=steps, learning_rate=RATE, seed=seed)
-    rows = layerwise(model, data.test.tokens, untrained=[model])
+    rows = curves(model, data.test.tokens)
     curve = {quantity: [row["value"] or 0.0 for row in rows if row["quantity"] == quantity] for quantity in (AFTER, NONZEROS)}
     rates = curve[AFTER]
     return [trained.accuracy(model, data.test), rates[-1] / rates[0], rates[-1], curve[NONZEROS][-1], float(trained.parameters(model))]

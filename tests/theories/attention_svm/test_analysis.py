@@ -1,5 +1,7 @@
 """The theory on anyone's data: defined answers for good and for bad data."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -250,3 +252,35 @@ def test_unit_scale_has_norm_one_on_average():
     x = gaussian(6, 3, 4)
     assert float(unit_scale(x).square().sum(-1).mean()) == pytest.approx(1)
     assert not unit_scale(torch.zeros(2, 3)).any()
+
+
+def test_axes_of_the_picture_show_few_plain_numbers_that_do_not_touch():
+    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    for at in ((40,), SHORT, (1, 3000)):
+        figure = room.analyse(instance.tokens, instance.query, instance.scores, at=at).draw()
+        figure.draw_without_rendering()
+        for ax in figure.axes[:2]:
+            low, high = ax.get_xlim()
+            shown = [text for text in ax.get_xticklabels(which="both") if text.get_text() and low <= text.get_position()[0] <= high]
+            assert 1 <= len(shown) <= 6
+            boxes = [text.get_window_extent() for text in shown]
+            assert all(float(text.get_text()) == text.get_position()[0] for text in shown)
+            assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+    single = room.analyse(instance.tokens, instance.query, instance.scores, at=(40,)).draw().axes[0].lines[0]
+    assert single.get_marker() == "o"  # a line through one point is not seen
+
+
+def test_a_run_that_has_not_settled_says_what_may_settle_it():
+    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    early = str(room.analyse(instance.tokens, instance.query, instance.scores, at=(40,)))
+    assert early.endswith("not settled (smallest attention 0.95): more steps than 40 may settle it (at=)")
+    assert "settle" not in str(room.analyse(instance.tokens, instance.query, instance.scores, at=(2000,)))
+
+
+def test_advice_that_was_followed_already_is_not_given():
+    """Equal tokens are out before the solver is asked, so it is not to say "drop them"."""
+    x = torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
+    found = room.analyse(x, torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), at=(3,))
+    assert found.best.reason.startswith("infeasible: no W ")
+    assert "the constraints of input 0 (token 1), input 1 (token 1) combine to 0 >= 1" in found.best.reason
+    assert "drop tokens" not in found.best.reason

@@ -342,7 +342,7 @@ def test_bad_input_is_named(unchecked):
     for call, message in [
         (lambda: replace(instance, tokens=instance.tokens.float()), "tokens must be float64"),
         (lambda: room.Instance(instance.tokens[:0], instance.query[:0], instance.scores[:0]), "at least one input"),
-        (lambda: room.random_factors(instance, generator=generator, width=0), "width must be at least 1, got 0"),
+        (lambda: room.random_factors(instance, generator=generator, width=0), "width must be at least 1 and whole, got 0"),
         (lambda: room.normalised_descent(instance, room.State(state.W.float()), steps=1), r"W must be float64 \[6, 6\], got torch.float32"),
         (lambda: room.normalised_descent(instance, room.State(state.W[:3]), steps=1), r"W must be float64 \[6, 6\]"),
         (lambda: room.normalised_descent(instance, room.Factors(state.W, state.W[:, :2]), steps=1), r"Q must be float64 \[6, 6\]"),

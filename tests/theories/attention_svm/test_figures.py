@@ -1,11 +1,13 @@
 """The prompt figures' references, the maps' numbers and the legends: what stands in a picture is what its result says."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
 
 from transformer_theory.experiment import Experiment, Result
+from transformer_theory.plotting import svg
 from transformer_theory.theories.attention_svm.experiments import (
     EXPERIMENTS,
     Joint,
@@ -97,14 +99,15 @@ def test_a_figure_explains_itself_fits_a_page_and_is_legible(kind: type[Experime
     result = kind.quick().run()
     with caplog.at_level(logging.WARNING):
         figure = kind.quick().draw(result)
-        figure.draw_without_rendering()
+        written = svg(figure)
     assert not caplog.records
+    assert not re.search(r"stroke-dasharray:\s*[;\"]", written), "strict readers draw no line whose dashes are empty"
     assert figure.get_supxlabel()
     assert figure.get_size_inches()[0] <= 7.0
     for ax in figure.axes:
         legend = ax.get_legend()
-        written = [*ax.texts, *(legend.get_texts() if legend else ()), ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels()]
-        assert all(text.get_fontsize() >= 7 for text in written if text.get_text())
+        texts = [*ax.texts, *(legend.get_texts() if legend else ()), ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels()]
+        assert all(text.get_fontsize() >= 7 for text in texts if text.get_text())
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)

@@ -113,8 +113,10 @@ def test_inseparable_sets_are_refused_and_bad_attention_is_named():
     x[1, 2] = x[1, 0]  # a masked token equal to a kept one
     with pytest.raises(Infeasible, match=r"input 1 \(token 2\)"):
         room.generalised_max_margin(x, z, s)
+    spread = s.clone()
+    spread[0], spread[1:] = torch.eye(s.shape[1], dtype=torch.float64)[0], 1 / s.shape[1]
     with pytest.raises(ValueError, match="got none for input 1"):
-        room.generalised_max_margin(x, z, s * torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)[:, None])
+        room.generalised_max_margin(x, z, spread, threshold=0.9)
 
 
 # ---- what has settled

@@ -92,7 +92,7 @@ def test_bad_heads_and_labels_are_named(problem, unchecked):
     x, z, labels, _ = problem
     with pytest.raises(ValueError, match=r"labels must be -1 or 1, got \[-0.5, 0.5\]"):
         room.HeadInstance(x, z, 0.5 * labels, room.relu_head(torch.ones(6, 2, dtype=torch.float64)))
-    with pytest.raises(ValueError, match=r"labels must be \[..., n\] = \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"labels must be a tensor \[3, 4\] of -1 and 1, one an input, got torch.float64 \[3, 2\]"):
         room.HeadInstance(x, z, labels[:, :2], room.relu_head(torch.ones(6, 2, dtype=torch.float64)))
     with pytest.raises(ValueError, match=r"head must give a float64 value \[3, 4\] of mixtures \[3, 4, 6\], got torch.float64 \[3, 4, 2\]"):
         room.HeadInstance(x, z, labels, room.differentiable(lambda o: o[..., :2]))

@@ -4,14 +4,22 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, nbinom
 
 from transformer_theory.errors import Infeasible
+from transformer_theory.intervals import clopper_pearson
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.claims import rank as claims
 from transformer_theory.theories.attention_svm.claims.rank import CLAIMS
 from transformer_theory.theories.attention_svm.experiments import RankMap
-from transformer_theory.theories.attention_svm.experiments.rank import Rank, Ranks, half_width, published_constraints, ranks
+from transformer_theory.theories.attention_svm.experiments.rank import (
+    Rank,
+    Ranks,
+    feasible_interval,
+    half_width,
+    published_constraints,
+    ranks,
+)
 from transformer_theory.theories.attention_svm.experiments.rank_map import feasible_ranks
 
 
@@ -134,3 +142,21 @@ def test_the_bound_on_the_rank_notices_a_solver_that_always_says_one(monkeypatch
     evidence = claims._pataki(generator)
     assert evidence.value > evidence.bound
     assert evidence.detail["excess"] < 0
+
+
+def test_the_share_of_feasible_problems_has_the_interval_of_a_search_that_stops():
+    """Against the negative binomial law of the number of seeds it takes: the tails at both ends, and the coverage, summed exactly."""
+    wanted, most = 7, 60
+    for tried in (8, 20, 59):
+        low, high = feasible_interval(wanted, tried, wanted)
+        assert nbinom.cdf(tried - wanted, wanted, low) == pytest.approx(0.025)  # tried seeds or fewer
+        assert nbinom.sf(tried - wanted - 1, wanted, high) == pytest.approx(0.025)  # tried seeds or more
+        assert high < clopper_pearson(wanted, tried)[1]
+    assert feasible_interval(wanted, wanted, wanted)[1] == 1
+    assert feasible_interval(3, most, wanted) == clopper_pearson(3, most)
+    for share in np.linspace(0.01, 0.99, 99):
+        outcomes = [((wanted, n), nbinom.pmf(n - wanted, wanted, share)) for n in range(wanted, most + 1)]
+        outcomes += [((k, most), binom.pmf(k, most, share)) for k in range(wanted)]
+        assert sum(chance for _, chance in outcomes) == pytest.approx(1)
+        held = [chance for (k, n), chance in outcomes if np.prod(np.subtract(feasible_interval(k, n, wanted), share)) <= 0]
+        assert sum(held) >= 0.95 - 1e-12

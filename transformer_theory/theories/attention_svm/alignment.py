@@ -44,7 +44,7 @@ from ...citations import Source
 from ...errors import Infeasible, NotConverged
 from ...probes import Observation
 from ...rows import Row
-from .constraint_set import Constraints
+from .constraint_set import Constraints, came, check_tensor
 from .solvers import FEW, frobenius_max_margin, multipliers_of
 
 QUANTITY = "cosine to the max-margin direction"
@@ -96,8 +96,18 @@ def alignment(
         The cosine, or the reason why there is none: a single token, W = 0, tied scores, margins too small for float64. Never raises for
         these.
     Raises:
+        TypeError: not a tensor.
         ValueError: shapes that do not fit, or values that are not finite.
     """
+    for name, value, wanted, ranks in (
+        ("W", W, "[d, d_z]", {2}),
+        ("tokens", tokens, "[n, T, d]", {3}),
+        ("query", query, "[n, d_z]", {2, 3}),
+    ):
+        check_tensor(value, name, wanted)
+        if value.ndim not in ranks:
+            raise ValueError(f"{name} must be a tensor {wanted}, got {came(value)}")
+    W, tokens, query = W.detach(), tokens.detach(), query.detach()
     queries = query[:, None] if query.ndim == 2 else query
     n, T, d = tokens.shape
     if queries.shape[0] != n or W.shape != (d, queries.shape[-1]):

@@ -16,7 +16,7 @@ asked for a max-margin solution (:func:`~.selection.enough`).
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,11 +30,12 @@ from ...errors import Infeasible, NotConverged
 from ...linalg import cosine
 from .alignment import alignment
 from .builders import distinct_constraints
-from .constraint_set import Constraints
+from .constraint_set import Constraints, came, check_tensor
 from .dynamics import State, start, trajectory
 from .dynamics.gradient import merged
+from .dynamics.settings import check_steps
 from .feasibility import Construction, construct
-from .problem import Instance, token_logits, token_scores
+from .problem import Instance, check_signs, token_logits, token_scores
 from .selection import SATURATED, enough, first_step_condition, neighbour_gap, ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
@@ -83,9 +84,7 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, among: Bool[T
     pairs = distinct_constraints(instance.tokens, instance.query, tokens)
     if not len(pairs):
         return Selection(tokens, pairs, None, "all tokens of each input are equal, so there is nothing to select")
-    assert pairs.input is not None
     pairs = pairs.take(among[pairs.input].nonzero().squeeze(-1))
-    assert pairs.input is not None
     if not len(pairs):
         return Selection(tokens, pairs, None, "no input selects a token")
     silent = (pairs.query == 0).all(-1).nonzero().squeeze(-1)
@@ -98,9 +97,14 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, among: Bool[T
         return Selection(tokens, pairs, frobenius_max_margin(pairs, tol=1e-9))
     except Infeasible as error:
         named = () if error.certificate is None else error.certificate.constraints
-        return Selection(tokens, pairs, None, f"infeasible: {error}", named)
+        return Selection(tokens, pairs, None, f"infeasible: {_told(error)}", named)
     except NotConverged as error:
-        return Selection(tokens, pairs, None, f"not resolved: {error}")
+        return Selection(tokens, pairs, None, f"not resolved: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    """What the solver found, without the advice after it: equal tokens are out, and tolerances set, here already."""
+    return str(error).split(";")[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -263,7 +267,7 @@ class Analysis:
                 f"descent selects a best token in {agreed} inputs, a locally optimal one in {optimal}{none}",
                 f"largest attention of an input at step {self.states[-1].step}: at least {float(self.attention.min()):.4f}",
                 f"cosine of W to the max-margin direction of the selected tokens: {self.selected.reason or f'{self.cosine:.4f}{null}'}",
-                *([] if self.saturated else [self._unsettled]),
+                *([] if self.saturated else [f"{self._unsettled}: more steps than {self.states[-1].step} may settle it (at=)"]),
             ]
         )
 
@@ -285,16 +289,21 @@ def analyse(
         scores: :math:`\gamma_{i,t}`, how much token t helps the prediction of input i, label included, ``[n, T]``.
         at: the steps at which to look, increasing; the last ends the run.
         rate: length of a step.
-        seed: of the null.
+        seed: of the null, from 0 on.
     Returns:
         What was found. A selection that is infeasible, tied scores and equal tokens are part of it, with the tokens named.
     Raises:
-        ValueError: no input, a single token an input, nothing but zeros as queries, float32, values that are not finite, or no step to look
-            at.
+        TypeError: not a tensor, steps that are no sequence of numbers, or a rate or seed that is no number.
+        ValueError: no input, a single token an input, nothing but zeros as queries, float32, values that are not finite, no step to look
+            at, or a rate or seed out of range.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
-    if not len(at):
+    if not isinstance(at, Iterable):
+        raise TypeError(f"at must be a sequence of steps such as (10, 100, 1000), got {came(at)}; the last one ends the run")
+    at = tuple(at)
+    check_steps(seed, "seed")
+    if not at:
         raise ValueError("at must hold at least one step at which to look, got none; the last one ends the run")
     given = Instance(tokens, query, scores)
     instance, first = _merge(Instance(unit_scale(given.tokens), unit_scale(given.query), given.scores))
@@ -367,10 +376,10 @@ def analyse_head(
     Returns:
         As :func:`analyse`.
     Raises:
-        ValueError: as :func:`analyse`, or labels other than -1 and 1.
+        TypeError, ValueError: as :func:`analyse`, a head of another width, or labels other than -1 and 1, one an input.
     """
-    if not bool((labels.abs() == 1).all()):
-        raise ValueError("labels must be -1 or 1, one an input; write one class against the rest as such")
+    check_tensor(tokens, "tokens", "[n, T, d]")
+    check_signs(labels, "labels", tokens.shape[:1])
     return analyse(tokens, query, token_scores(tokens, head, labels), at=at, rate=rate, seed=seed)
 
 

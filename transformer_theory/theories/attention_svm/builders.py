@@ -13,6 +13,7 @@ Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`; prompts :cite:
 :cite:t:`li2024mechanics`. Notation: docs/notation.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import torch
@@ -20,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .constraint_set import Constraints, came, check_real, check_tensor, check_whole
-from .graph import PriorityGraph
+from .graph import PriorityGraph, check_graph
 from .problem import check_tokens
 
 
@@ -45,7 +46,7 @@ def constraints(
     """
     check_tokens(tokens, query)
     *trials, n, T, d = tokens.shape
-    _check_positions(select, tokens.shape[:-2], T)
+    check_positions(select, tokens.shape[:-2], T)
     other = torch.arange(T - 1)
     other = other + (other >= select[..., None])  # the positions that are not selected, [*trials, n, T - 1]
     at = (*trials, n * (T - 1))
@@ -141,7 +142,7 @@ def sequence_to_sequence(
     q = queries.shape[-2]
     if queries.shape[:-2] != tokens.shape[:-2]:
         raise ValueError(f"queries must be [..., n, q, d_z] with [..., n] = {[*trials, n]}, got shape {list(queries.shape)}")
-    _check_positions(select, (*trials, n, q), T)
+    check_positions(select, (*trials, n, q), T)
     pairs = constraints(
         tokens[..., None, :, :].expand(*trials, n, q, T, d).reshape(*trials, n * q, T, d),
         queries.reshape(*trials, n * q, -1),
@@ -271,11 +272,7 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
 
     Source: problem (Graph-SVM) of :cite:t:`li2024mechanics`.
     """
-    if not isinstance(graph, PriorityGraph):
-        raise TypeError(f"graph must be a PriorityGraph, got {came(graph)}; priority_graph(ids, labels, tokens=K) makes one")
-    check_real(embeddings, "embeddings", "[K, d]", 2)
-    if len(embeddings) != graph.tokens:
-        raise ValueError(f"embeddings must have one row a token, {graph.tokens}, got {len(embeddings)}")
+    check_graph(graph, embeddings)
     rows = torch.tensor([*graph.equal(), *graph.above()], dtype=torch.long).reshape(-1, 3)
     last, high, low = rows.unbind(1)
     equality = torch.arange(len(rows)) < len(graph.equal())
@@ -290,7 +287,13 @@ def _check_tokens(tokens: Tensor) -> None:
     check_tokens(tokens, tokens.new_zeros(*tokens.shape[:-2], 1))
 
 
-def _check_positions(select: Tensor, shape, T: int) -> None:
+def check_positions(select: Tensor, shape: Sequence[int], T: int) -> None:
+    """Refuses what is not a tensor of positions in 0..T-1 of this shape ``[...]``.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: says what was expected and what came.
+    """
     check_whole(select, "select", shape)
     if int(select.min()) < 0 or int(select.max()) >= T:
         wrong = int(select.min()) if int(select.min()) < 0 else int(select.max())

@@ -22,7 +22,7 @@ from torch import Tensor
 @dataclass(frozen=True, init=False)
 class Constraints:
     r"""m linear constraints :math:`d_c^\top W z_c \ge b_c` (or :math:`=`) on a matrix W ``[d_x, d_z]``; a batch of such problems if there
-    are leading dimensions.
+    are leading dimensions. Data that are being trained are kept without their history: no solver has a derivative.
 
     Attributes:
         difference: :math:`d_c`, ``[*batch, m, d_x]``, float64.
@@ -82,7 +82,7 @@ class Constraints:
             if value.shape != shape or value.is_floating_point() != (name == "rhs") or (value.dtype == torch.bool) != (name == "equality"):
                 raise ValueError(f"{name} must be a tensor {list(shape)} of {kind}, got {came(value)}")
         for name, value in values.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, value.detach() if value.requires_grad else value)
 
     def __repr__(self) -> str:
         """Sizes, in one line."""
@@ -202,8 +202,8 @@ def check_whole(value, name: str, shape: Sequence[int]) -> None:
     """
     shape = list(shape)
     check_tensor(value, name, f"{shape} of integers")
-    if value.is_floating_point() or value.dtype == torch.bool or value.ndim != len(shape):
-        raise ValueError(f"{name} must be a tensor {shape} of integers, got {came(value)}")
+    if value.dtype not in (torch.int64, torch.int32) or value.ndim != len(shape):  # torch takes no others as positions
+        raise ValueError(f"{name} must be a tensor {shape} of integers, got {came(value)}; .long() makes them such")
     if list(value.shape) != shape:
         got = f"length {shape[0]}, got {len(value)}" if len(shape) == 1 else f"shape {shape}, got {list(value.shape)}"
         raise ValueError(f"{name} must have {got}")

@@ -8,12 +8,13 @@ Source: :cite:t:`li2024mechanics`.
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .constraint_set import came, check_whole
+from .constraint_set import came, check_real, check_whole
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
     Returns:
         One graph for each token that ends a sequence.
     Raises:
+        TypeError: not a tensor, or a size that is no whole number.
         ValueError: an id outside 0..K-1, or a label that is not in its sequence.
 
     Source: :cite:t:`li2024mechanics`; components by Tarjan's algorithm (scipy).
@@ -75,6 +77,20 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
     return PriorityGraph(tokens, edges, component)
 
 
+def check_graph(graph: PriorityGraph, embeddings: Tensor) -> None:
+    """Refuses what is no graph, and embeddings ``[K, d]`` other than one for each of its tokens.
+
+    Raises:
+        TypeError: not a graph, or not a tensor.
+        ValueError: another number of embeddings than tokens of the graph, or a wrong type of their entries.
+    """
+    if not isinstance(graph, PriorityGraph):
+        raise TypeError(f"graph must be a PriorityGraph, got {came(graph)}; priority_graph(ids, labels, tokens=K) makes one")
+    check_real(embeddings, "embeddings", "[K, d]", 2)
+    if len(embeddings) != graph.tokens:
+        raise ValueError(f"embeddings must have one row a token, {graph.tokens}, got {len(embeddings)}")
+
+
 def check_sequences(ids: Tensor, labels: Tensor, tokens: int) -> None:
     """Refuses ids outside 0..K-1 and labels that are not in their sequences.
 
@@ -83,8 +99,10 @@ def check_sequences(ids: Tensor, labels: Tensor, tokens: int) -> None:
         labels: the token that comes next, ``[n]``.
         tokens: K, the size of the vocabulary.
     Raises:
-        ValueError: says what was expected and what came.
+        TypeError, ValueError: says what was expected and what came.
     """
+    if isinstance(tokens, bool) or not isinstance(tokens, Integral):
+        raise TypeError(f"tokens must be a whole number, the size of the vocabulary, got {came(tokens)}")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or 0 in ids.shape:
         raise ValueError(f"ids must be a tensor [n, T] with at least one sequence and token, got {came(ids)}")
     check_whole(ids, "ids", ids.shape)

@@ -24,7 +24,8 @@ from torch import Tensor
 from ...errors import NotConverged
 from .constraint_set import check_real
 from .dynamics import Loss
-from .graph import PriorityGraph, check_sequences, priority_graph
+from .dynamics.settings import check_amount
+from .graph import PriorityGraph, check_graph, check_sequences, priority_graph
 from .problem import Instance
 
 LEAST = 1e-300
@@ -61,9 +62,12 @@ def finite_span(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Float
         embeddings: e, ``[K, d]``, float64.
     Returns:
         r matrices, orthonormal as vectors, ``[r, d, d]``; r = 0 for an acyclic graph.
+    Raises:
+        TypeError, ValueError: as :func:`~.builders.graph_svm`.
 
     Source: :cite:t:`li2024mechanics`.
     """
+    check_graph(graph, embeddings)
     d, triples = embeddings.shape[1], graph.equal()
     if not triples:
         return embeddings.new_zeros(0, d, d)
@@ -103,10 +107,19 @@ def finite_part(
         W_fin ``[d, d]``; zero for an acyclic graph.
     Raises:
         NotConverged: the gradient stayed above ``tol``.
+        TypeError, ValueError: as :func:`~.builders.graph_svm` and :func:`next_token_instance`, a graph of other data, or a tolerance
+            that is no number from 0 on.
 
     Source: :cite:t:`li2024mechanics`.
     """
-    check_sequences(ids, labels, graph.tokens)
+    check_amount(tol=tol)
+    check_graph(graph, embeddings)
+    embeddings = embeddings.detach()
+    own = priority_graph(ids, labels, tokens=graph.tokens)
+    if own.component.keys() != graph.component.keys() or any(not torch.equal(graph.component[k], v) for k, v in own.component.items()):
+        raise ValueError(
+            "graph must be that of these ids and labels, got one of other data; priority_graph(ids, labels, tokens=K) makes it"
+        )
     basis = finite_span(graph, embeddings)
     name = torch.stack([graph.component[k] for k in ids[:, -1].tolist()])  # [n, K]
     kept = name.gather(1, ids) == name.gather(1, labels[:, None])

@@ -15,7 +15,9 @@ which is linear in W: see :mod:`.constraint_set`.
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`. The papers write tokens as rows of X, as here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,6 +38,8 @@ class Instance:
 
     Raises:
         ValueError: shapes that do not fit, values that are not finite, or an input that may attend to nothing.
+
+    Data that require a gradient are detached: solvers and descent have gradients of their own.
     """
 
     tokens: Float[Tensor, "*trials n T d"]
@@ -53,6 +57,7 @@ class Instance:
                 raise ValueError(f"allowed must be a tensor {list(self.scores.shape)} of booleans, got {came(self.allowed)}")
             if not bool(self.allowed.any(-1).all()):
                 raise ValueError("allowed must leave each input a token to attend to, got an input with none")
+        detach(self, "tokens", "query", "scores")
 
     @property
     def trials(self) -> tuple[int, ...]:
@@ -107,9 +112,19 @@ def token_scores(
         sign: labels Y, -1 or 1, ``[*trials, n]``.
     Returns:
         ``[*trials, n, T]``.
+    Raises:
+        TypeError: not a tensor.
+        ValueError: not float64, a shape that does not fit, values that are not finite, or signs other than -1 and 1.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
+    check_tensor(tokens, "tokens", "[..., n, T, d]")
+    check_signs(sign, "sign", tokens.shape[:-2])
+    check_tokens(tokens, sign[..., None])
+    shape = [*tokens.shape[:-3], tokens.shape[-1]]
+    check_real(head, "head", f"{shape}, a weight for each entry of a token", len(shape))
+    if list(head.shape) != shape:
+        raise ValueError(f"head must be a tensor {shape}, a weight for each entry of a token, got {came(head)}")
     return sign[..., None] * (tokens @ head[..., None, :, None]).squeeze(-1)
 
 
@@ -197,8 +212,34 @@ def check_tokens(tokens: Tensor, query: Tensor) -> None:
         raise ValueError(f"query must have one row an input, {list(tokens.shape[:-2])}, got shape {list(query.shape)}")
 
 
+def check_signs(signs: Tensor, name: str, shape: Sequence[int]) -> None:
+    """Refuses what is not a float64 tensor of this shape ``[..., n]`` with entries -1 and 1.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: says what was expected and what came.
+    """
+    shape = list(shape)
+    check_real(signs, name, f"{shape} of -1 and 1, one an input", len(shape))
+    if list(signs.shape) != shape:
+        raise ValueError(f"{name} must be a tensor {shape} of -1 and 1, one an input, got {came(signs)}")
+    if not bool((signs.abs() == 1).all()):
+        raise ValueError(
+            f"{name} must be -1 or 1, got {sorted(set(signs.flatten().tolist()))[:4]}; write one class against the rest as such"
+        )
+
+
+def detach(instance: object, *names: str) -> None:
+    """Takes the tensors ``[...]`` of a frozen instance that require a gradient out of their graphs."""
+    for name in names:
+        if getattr(instance, name).requires_grad:
+            object.__setattr__(instance, name, getattr(instance, name).detach())
+
+
 def _sizes(**sizes: int) -> None:
     for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise TypeError(f"{name} must be a whole number, got {type(size).__name__}")
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
 

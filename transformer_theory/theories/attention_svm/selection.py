@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .builders import distinct_constraints
-from .constraint_set import Constraints
+from .builders import check_positions, distinct_constraints
+from .constraint_set import Constraints, came, check_constraints, check_real
 from .dynamics import descent_direction
 from .problem import Instance
 from .solution import MaxMargin
@@ -51,9 +51,21 @@ def neighbour_gap(
         tol: a margin up to 1 + tol counts as one.
     Returns:
         The gaps, ``[n]``.
+    Raises:
+        TypeError, ValueError: as :func:`locally_optimal`.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
+    check_real(scores, "scores", "[n, T]", 2)
+    check_positions(select, scores.shape[:1], scores.shape[1])
+    check_constraints(pairs, "pairs")
+    if not isinstance(solution, MaxMargin):
+        raise TypeError(f"solution must be a MaxMargin, got {came(solution)}; frobenius_max_margin(pairs) makes one")
+    if len(solution.margins) != len(pairs):
+        raise ValueError(f"solution must be that of the {len(pairs)} pairs, got one of {len(solution.margins)} constraints")
+    for name, held, size in (("inputs", pairs.input, len(scores)), ("tokens", pairs.token, scores.shape[1])):
+        if len(pairs) and int(held.max()) >= size:
+            raise ValueError(f"pairs must be of the {size} {name} that scores {list(scores.shape)} have, got number {int(held.max())}")
     gap = torch.full((len(scores),), -torch.inf, dtype=scores.dtype)
     for i, t in neighbours(pairs, solution, tol=tol):
         gap[i] = max(float(gap[i]), float(scores[i, t] - scores[i, select[i]]))
@@ -72,6 +84,9 @@ def locally_optimal(
         tol: a margin up to 1 + tol counts as one.
     Returns:
         For each input, ``[n]``.
+    Raises:
+        TypeError: not a tensor, not constraints, or not a solution.
+        ValueError: shapes that do not fit, positions outside 0..T-1, or pairs and a solution of other data.
 
     Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
     """

@@ -168,8 +168,6 @@ def _starts_at(generator: torch.Generator, *, locally_optimal: bool) -> tuple[Te
     select = random_selection(instance, generator=generator)
     pairs = constraints(instance.tokens, instance.query, select)
     solutions = frobenius_max_margins(pairs)
-    assert pairs.input is not None
-    assert pairs.token is not None
     others = instance.scores.flatten(1).gather(1, 4 * pairs.input + pairs.token)
     chosen = instance.scores.gather(-1, select[..., None]).squeeze(-1).gather(1, pairs.input)
     near = solutions.margins <= 1 + 1e-6

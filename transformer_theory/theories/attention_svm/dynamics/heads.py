@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..constraint_set import came, check_real
-from ..problem import check_tokens, token_logits
+from ..constraint_set import came
+from ..problem import check_signs, check_tokens, detach, token_logits
 
 Head = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -31,6 +31,7 @@ class HeadInstance:
         head: mixtures ``[*trials, n, d]`` -> (h ``[*trials, n]``, its gradient ``[*trials, n, d]``).
 
     Raises:
+        TypeError: not a tensor, or a head that is no function.
         ValueError: shapes that do not fit, values that are not finite, other labels, or a head that answers in other shapes.
     """
 
@@ -41,11 +42,10 @@ class HeadInstance:
 
     def __post_init__(self):
         check_tokens(self.tokens, self.query)
-        check_real(self.labels, "labels", "[..., n]", self.tokens.ndim - 2)
-        if self.labels.shape != self.tokens.shape[:-2]:
-            raise ValueError(f"labels must be [..., n] = {list(self.tokens.shape[:-2])}, got {list(self.labels.shape)}")
-        if not bool((self.labels.abs() == 1).all()):
-            raise ValueError(f"labels must be -1 or 1, got {sorted(set(self.labels.flatten().tolist()))[:4]}")
+        check_signs(self.labels, "labels", self.tokens.shape[:-2])
+        detach(self, "tokens", "query", "labels")
+        if not callable(self.head):
+            raise TypeError(f"head must be a function of mixtures, got {came(self.head)}; relu_head(V) and differentiable(f) make one")
         mixture = self.tokens.mean(-2)
         for name, answer, wanted in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
             if not isinstance(answer, Tensor) or answer.shape != wanted.shape or answer.dtype != torch.float64:

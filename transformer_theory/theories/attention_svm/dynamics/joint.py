@@ -23,6 +23,7 @@ Source: :cite:t:`tarzanagh2023maxmargin` on joint convergence, where the stateme
 descent with equal steps, is worked out here.
 """
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
@@ -30,8 +31,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..builders import prompt
-from ..constraint_set import Constraints, came, check_real
-from ..problem import Instance, check_tokens
+from ..constraint_set import Constraints, came, check_real, check_tensor
+from ..problem import Instance, check_signs, check_tokens, detach
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
 from .descent import unit
@@ -50,6 +51,7 @@ class JointInstance:
         keys: k, ``[*trials, n, T, d_k]``; the tokens if not given.
 
     Raises:
+        TypeError: not a tensor.
         ValueError: shapes that do not fit, values that are not finite, or labels other than -1 and 1.
     """
 
@@ -59,16 +61,16 @@ class JointInstance:
     keys: Float[Tensor, "*trials n T d_k"] | None = None
 
     def __post_init__(self):
-        check_real(self.labels, "labels", "[..., n]", self.tokens.ndim - 2)
+        check_tensor(self.tokens, "tokens", "[..., n, T, d]")
+        check_signs(self.labels, "labels", self.tokens.shape[:-2])
         check_tokens(self.tokens, self.labels[..., None])
-        if not bool((self.labels.abs() == 1).all()):
-            raise ValueError(f"labels must be -1 or 1, got {sorted(set(self.labels.flatten().tolist()))[:4]}")
         if self.keys is None:
             object.__setattr__(self, "keys", self.tokens)
         check_tokens(self.key_vectors, self.labels[..., None])
         if self.key_vectors.shape[:-1] != self.tokens.shape[:-1]:
             wanted = list(self.tokens.shape[:-1])
             raise ValueError(f"keys must be [..., n, T, d_k] with [..., n, T] = {wanted}, got {list(self.key_vectors.shape)}")
+        detach(self, "tokens", "labels", "keys")
 
     @property
     def key_vectors(self) -> Float[Tensor, "*trials n T d_k"]:
@@ -126,10 +128,12 @@ def joint_descent(
     Raises:
         ValueError: ``steps`` is not a whole number from 0 on, ``rate`` not positive and finite, ``eps`` negative or not finite; the state
             does not belong to the instance; tokens or keys beyond :func:`~.gradient.check_scale`; or the weights overflow.
-        TypeError: what should be an instance, a state, a loss or a number is none.
+        TypeError: what should be an instance, a state, a loss, a pair or a number is none.
     """
     check_steps(steps)
     check_rate(rate)
+    if not isinstance(eps, Sequence) or len(eps) != 2:
+        raise TypeError(f"eps must be a pair of numbers, for p and for v, got {eps!r}; pass eps=(0.1, 0.1) for the same in both")
     for value in eps:
         check_amount(eps=value)
     check_loss(loss)
@@ -146,9 +150,13 @@ def joint_descent(
     return end
 
 
-def _check_state(instance: JointInstance, state: JointState) -> None:
+def _check_instance(instance: JointInstance) -> None:
     if not isinstance(instance, JointInstance):
         raise TypeError(f"instance must be a JointInstance, got {came(instance)}; JointInstance(tokens, labels) makes one")
+
+
+def _check_state(instance: JointInstance, state: JointState) -> None:
+    _check_instance(instance)
     if not isinstance(state, JointState):
         raise TypeError(f"state must be a JointState, got {came(state)}; JointState(p, v) makes one")
     for name, value, like in (("p", state.p, instance.key_vectors), ("v", state.v, instance.tokens)):
@@ -212,16 +220,28 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
     """The max-margin problems of a single instance whose attention selects ``select``.
 
     Args:
+        instance: a single problem.
+        select: position of the selected token of each input, ``[n]``.
         tol: an input whose label margin is at most 1 + tol is a support vector.
+    Returns:
+        The solutions, each verified.
     Raises:
         Infeasible: the labels of the selected tokens cannot be separated, or their keys not selected.
+        TypeError: no instance, no tensor, or a tolerance that is no number.
+        ValueError: a batch of trials, positions of another shape or outside 0..T-1, or a tolerance that is negative or not finite.
 
     Source: :cite:t:`tarzanagh2023maxmargin`.
     """
+    _check_instance(instance)
+    check_amount(tol=tol)
+    if instance.labels.ndim != 1:
+        raise ValueError(
+            f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one of them"
+        )
+    pairs = prompt(instance.key_vectors, select)
     chosen = instance.tokens[torch.arange(len(select)), select]
     head = frobenius_max_margin(Constraints(instance.labels[:, None] * chosen, torch.ones_like(chosen[:, :1])))
     support = head.margins <= 1 + tol
-    pairs = prompt(instance.key_vectors, select)
     sharp = frobenius_max_margin(pairs)
     relaxed = frobenius_max_margin(replace(pairs, rhs=support[pairs.input].double()))
     return JointTargets(head, sharp, relaxed, _equal_steps(pairs, head, sharp, relaxed), support)

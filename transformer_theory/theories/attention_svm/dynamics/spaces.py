@@ -121,6 +121,7 @@ class Logits(_Span):
         gram = torch.bmm(flat, flat.mT).view(trials, n, T, n, T)
         gram.mul_(torch.bmm(data.query, data.query.mT)[:, :, None, :, None])
         self.gram = Rows(_steadied(gram.view(trials, n * T, n * T)))
+        self.turned_into = data.tokens.new_empty(trials, 1, n * T)
         super().__init__(data, state)
 
     def first(self, images: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ class Logits(_Span):
         return self.values
 
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        direction = self.gram(c.view(len(c), 1, -1)).view(c.shape)
+        direction = self.gram(c.view(len(c), 1, -1), out=self.turned_into).view(c.shape)
         return direction, (c * direction).sum((-2, -1), keepdim=True)
 
 

@@ -9,6 +9,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from ..constraint_set import came
 from ..problem import Instance
 from .heads import HeadInstance
+from .settings import check_steps
 
 
 @dataclass(frozen=True)
@@ -109,20 +111,28 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
     Returns:
         Factors at step 0.
     Raises:
-        ValueError: ``width`` is below one, or as :func:`start`.
-        TypeError: as :func:`start`.
+        ValueError: ``width`` is below one or not whole, or as :func:`start`.
+        TypeError: ``width`` is no number, or as :func:`start`.
     """
     check_instance(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
     width = min(d, d_z) if width is None else width
-    if width < 1:
-        raise ValueError(f"width must be at least 1, got {width}")
+    check_steps(width, "width", least=1)
     K = _uniform(*instance.trials, d, width, generator=generator)
     return Factors(K, _uniform(*instance.trials, d_z, width, generator=generator))
 
 
 def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
-    """Writes a state to an npz file, in one stroke: a reader sees the old file or the new one, never half of it."""
+    """Writes a state to an npz file, in one stroke: a reader sees the old file or the new one, never half of it.
+
+    Args:
+        state: what a run returned.
+        path: of the file, in a directory that exists.
+    Raises:
+        TypeError: it is no state.
+    """
+    if not isinstance(state, State | Factors):
+        raise TypeError(f"state must be a State or Factors, got {came(state)}; start(instance, W=...) makes one of weights")
     path = Path(path)
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
     if isinstance(state, State) and state.carried is not None:
@@ -142,8 +152,19 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
 
     Raises:
         ValueError: the file holds something else.
+        FileNotFoundError: there is none.
     """
-    with np.load(path, allow_pickle=False) as file:
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, BadZipFile):  # numpy would have its reader unpickle what it does not know
+        raise ValueError(
+            f"{os.fspath(path)} must be an npz file of a saved State or Factors, got another kind; save(state, path) makes one"
+        ) from None
+    if isinstance(file, np.ndarray):
+        raise ValueError(
+            f"{os.fspath(path)} must be an npz file of a saved State or Factors, got a single array; save(state, path) makes one"
+        )
+    with file:
         held = {name: file[name] for name in file.files}
     step = int(held.pop("step", -1))
     weights = {name: torch.from_numpy(value) for name, value in held.items()}

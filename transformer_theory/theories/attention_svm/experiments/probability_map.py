@@ -61,8 +61,6 @@ def _locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Te
         return 0
     instance, select = instance[settled], select[settled]
     pairs = constraints(instance.tokens, instance.query, select)
-    assert pairs.input is not None
-    assert pairs.token is not None
     solutions = frobenius_max_margins(pairs)
     others = instance.scores.flatten(1).gather(1, pairs.input * instance.tokens.shape[-2] + pairs.token)
     chosen = instance.scores.gather(-1, select[..., None]).squeeze(-1).gather(1, pairs.input)

@@ -126,8 +126,8 @@ class Rank(Experiment):
     def _rows(self, n: int, T: int, d: int, one: Ranks) -> Iterator[Row]:
         size = f"n={n} T={T} d={d}"
         count = len(one.frobenius)
-        low, high = clopper_pearson(count, one.tried)
-        note = f"{count} of {one.tried} seeds, 95 % interval {float(low):.3f} to {float(high):.3f}"
+        low, high = feasible_interval(count, one.tried, self.feasible)
+        note = f"{count} of {one.tried} seeds, 95 % interval {low:.3f} to {high:.3f}"
         yield Row(theory=NAME, quantity=f"feasible share, {size}", value=count / one.tried, source=str(SOURCE), note=note)
         known = KNOWN.get((n, T), {}).get(d, NOTHING) if self.at_defaults("feasible", "most") else NOTHING
         paper = PAPER.get(n, {}).get(d, NOTHING) if T == 5 and self.official >= ENOUGH else NOTHING
@@ -158,6 +158,28 @@ class Rank(Experiment):
     def quick(cls) -> "Rank":
         """Ten feasible problems of few sizes, the recipe on two: a second."""
         return cls(inputs=(3, 5), tokens=(5,), dims=(2, 4, 8), feasible=10, most=30, official=2)
+
+
+def feasible_interval(count: int, tried: int, wanted: int) -> tuple[float, float]:
+    r"""The 95 % interval for the share of feasible problems, of seeds that are tried until ``wanted`` of them are, or all have been.
+
+    With k of n: the lower end p solves :math:`P(\mathrm{Bin}(n, p) \ge k) = 1/40`, as for any n. The upper end solves
+    :math:`P(\mathrm{Bin}(n, p) \le k) = 1/40` if all seeds were tried; if the last was the k-th success, it took n trials or more when
+    there were less than k in n - 1, :math:`P(\mathrm{Bin}(n - 1, p) \le k - 1) = 1/40`.
+
+    Args:
+        count: k, how many were feasible.
+        tried: n, how many were tried.
+        wanted: at how many the search stops.
+    Returns:
+        The two ends; covers the share with probability at least 0.95.
+
+    Source: :cite:t:`clopper1934use`, for inverse binomial sampling.
+    """
+    low, high = clopper_pearson(count, tried)
+    if count == wanted:
+        high = clopper_pearson(count - 1, tried - 1)[1] if tried > count else 1.0
+    return float(low), float(high)
 
 
 def mean(values: np.ndarray) -> float:

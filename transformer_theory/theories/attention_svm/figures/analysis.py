@@ -41,13 +41,14 @@ def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "",
         _say(ax, "neither the best nor the selected tokens have a max-margin solution")
         return
     ax.set_xscale("log")
-    lowest = 0.0
+    _decimals(ax, float(arrays["steps"][-1] / arrays["steps"][0]))
+    lowest, spot = 0.0, "o" if len(arrays["steps"]) == 1 else ""
     if "cosine_selected" in arrays:
-        line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens")
+        line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens", marker=spot)
         lowest = min(lowest, float(np.min(arrays["cosine_selected"])))
     dotted = {"color": "black", "linewidth": 1.1, "linestyle": (0, (1, 1.2))}  # seen on top of the other where both agree
     if "cosine_optimal" in arrays:
-        ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", **dotted)
+        ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", marker=spot, markersize=2, **dotted)
         lowest = min(lowest, float(np.min(arrays["cosine_optimal"])))
     else:
         ax.plot([], [], label="best tokens: no solution", **dotted)
@@ -72,6 +73,7 @@ def draw_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "")
     ax.hist(arrays["margins"], bins=bins.tolist(), color=BLUE, alpha=0.55, label="descent")
     ax.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
     ax.set_xscale("log")
+    _decimals(ax, float(bins[-1] / bins[0]))
     ax.set_ylim(top=1.45 * ax.get_ylim()[1])
     ax.legend(loc="upper left", handlelength=1.2, borderaxespad=0.1)
 
@@ -87,6 +89,15 @@ def draw_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     shown, total = len(arrays["attention"]), int(arrays["inputs"])
     title = f"Attention: {shown} of {total} inputs" if shown < total else "Attention"
     ax.set(title=title, xlabel="token (best one ringed)", ylabel="input")
+
+
+def _decimals(ax: "Axes", span: float) -> None:
+    """Few plain numbers along a logarithmic axis whose ends have this ratio, rather than powers of ten at every unit."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < 30 else (1.0,)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _say(ax: "Axes", text: str) -> None:

@@ -34,7 +34,9 @@ def graph(result: Result) -> "Figure":
         for ax, title in ((left, "Acyclic: cosine"), (middle, "Cyclic: cosine")):
             ax.axhline(1, color="black", linewidth=0.7)
             ax.set(title=title, xlabel="step", xscale="log", ylim=(-1.0, 1.05))
-        right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(1e-8, 3))
+        lowest = min(float(a[f"{name}/finite"].min(initial=rate)) for name in ("cyclic", "stored"))
+        room = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)  # the legend stands below the curves
+        right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(room, 3))
         for ax in (left, middle, right):
             ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
         said = "The released code's number is of one run." if beside else ""

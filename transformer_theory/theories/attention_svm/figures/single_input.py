@@ -67,7 +67,7 @@ def _legend(figure) -> None:
         Line2D([], [], color=TINTS[0], label="ends at token 0 (star)"),
         Line2D([], [], color=TINTS[1], label="ends at token 1"),
         Line2D([], [], color="black", linewidth=1.1, linestyle=(0, (4, 3)), label="$p_{mm}$"),
-        Line2D([], [], color=GREY, label="right: global"),
-        Line2D([], [], color=GREY, linestyle=(0, (4, 2)), label="right: local"),
+        Line2D([], [], color=GREY, label="right panel: paths of the global case"),
+        Line2D([], [], color=GREY, linestyle=(0, (4, 2)), label="right panel: paths of the local case"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=2.0, columnspacing=1.4)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=2.0, columnspacing=1.4)

@@ -9,9 +9,13 @@ from ....plotting import COLOURS, axes, caption, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.typing import LineStyleType
 
 INPUTS = (COLOURS["rate_reduction"], COLOURS["joma"])  # the two inputs
-RUNS = (("W", "frobenius", (0, ())), ("KQ", "nuclear", (0, (4, 2))))  # descent, the solution it goes to, how both are drawn
+RUNS: "tuple[tuple[str, str, LineStyleType], ...]" = (  # descent, the solution it goes to, how both are drawn
+    ("W", "frobenius", "-"),
+    ("KQ", "nuclear", (0, (4, 2))),
+)
 SEPARATING = {"frobenius": (0, (1, 1.2)), "nuclear": (0, (6, 2, 1, 2))}
 COSINES = {"W": "cosine to the Frobenius solution, descent on W", "KQ": "cosine to the nuclear solution, descent on K and Q"}
 SHORT = {"W": "W to Frobenius", "KQ": "(K, Q) to nuclear"}

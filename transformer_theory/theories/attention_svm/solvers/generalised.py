@@ -21,10 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..builders import multi_token
-from ..constraint_set import Constraints, check_real
+from ..constraint_set import Constraints, came, check_real
+from ..problem import check_tokens
 from ..solution import MaxMargin, MaxMargins
 from .frobenius import frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
+
+ROUNDED = 1e-5  # by how much the sum of attention may be off one: thousands of tokens in single precision
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def generalised_max_margin(
         Infeasible: no W separates the tokens that share attention from the others, or none gives them these shares.
         NotConverged: a solution could not be verified.
         TypeError: not a tensor, or a threshold that is not a number.
-        ValueError: as :func:`~..builders.multi_token`, a threshold outside [0, 1), or an input in which no token has more attention.
+        ValueError: as :func:`~..builders.multi_token`, attention that is negative or does not sum to one in an input, a threshold outside
+            [0, 1), or an input in which no token has more attention.
 
     Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
     """
@@ -93,11 +97,22 @@ def generalised_max_margins(
 
 
 def _constraints(tokens: Tensor, query: Tensor, attention: Tensor, threshold: float) -> tuple[Constraints, Constraints]:
-    check_real(attention, "attention", "[..., n, T]", getattr(attention, "ndim", 2))
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
         raise TypeError(f"threshold must be a number in [0, 1), got {type(threshold).__name__}")
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must lie in [0, 1), got {threshold}; it is an attention that counts as none")
+    check_tokens(tokens, query)
+    check_real(attention, "attention", "[..., n, T]", tokens.ndim - 1)
+    if attention.shape != tokens.shape[:-1]:
+        raise ValueError(f"attention must be a tensor {list(tokens.shape[:-1])}, got {came(attention)}")
+    attention = attention.detach()
+    if float(attention.min()) < 0:
+        raise ValueError(f"attention must be at least 0, got {float(attention.min()):.3g}; pass what the softmax gives")
+    off = attention.sum(-1) - 1
+    if float(off.abs().max()) > ROUNDED:
+        raise ValueError(
+            f"attention must sum to 1 in each input, got {float(off.ravel()[off.abs().argmax()]) + 1:.6g}; pass what the softmax gives"
+        )
     chosen = attention > threshold
     direction = multi_token(tokens, query, chosen)
     both = multi_token(tokens, query, chosen, logits=attention.clamp(min=1e-300).log())

@@ -120,12 +120,20 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
 
 
-def test_the_page_of_attention_svm_has_every_claim_and_figure():
-    page = (ROOT / "docs" / "theories" / "attention_svm.md").read_text(encoding="utf-8")
-    (room,) = (theory for theory in tt.theories() if theory.name == "attention_svm")
-    assert sorted(re.findall(r"^\| `(attention_svm/[\w-]+)`", page, re.MULTILINE)) == sorted(claim.id for claim in room.claims)
+@pytest.mark.parametrize("name", ["attention_svm", "rate_reduction", "crate"])
+def test_the_page_of_a_room_has_every_claim_and_experiment(name: str):
+    page = (ROOT / "docs" / "theories" / f"{name}.md").read_text(encoding="utf-8")
+    (room,) = (theory for theory in tt.theories() if theory.name == name)
+    assert sorted(re.findall(rf"^\| `({name}/[\w-]+)`", page, re.MULTILINE)) == sorted(claim.id for claim in room.claims)
     for kind in room.experiments:
-        assert f"`{kind.name.removeprefix('attention_svm.')}`" in page, kind.name
+        assert f"`{kind.name.removeprefix(f'{name}.')}`" in page or f"`{kind.name}`" in page, kind.name
+
+
+def test_the_published_sizes_stand_on_the_page():
+    page = (ROOT / "docs" / "theories" / "crate.md").read_text(encoding="utf-8")
+    with torch.device("meta"):
+        for make in (tt.models.crate_tiny, tt.models.crate_small, tt.models.crate_base, tt.models.crate_large):
+            assert f"{sum(parameter.numel() for parameter in make().parameters()):,}" in page, make.__name__
 
 
 def test_links_lead_somewhere():

@@ -11,7 +11,7 @@ from transformer_theory.theories.attention_svm import Constraints
 from transformer_theory.theories.attention_svm.solvers import nuclear
 from transformer_theory.theories.attention_svm.solvers.conic import conic
 from transformer_theory.theories.attention_svm.solvers.interior_point import dot, inside, interior_point
-from transformer_theory.theories.attention_svm.solvers.nearly_dependent import settle
+from transformer_theory.theories.attention_svm.solvers.nearly_dependent import likely, settle
 from transformer_theory.theories.attention_svm.solvers.reduced import Answer, Reduced
 
 
@@ -228,7 +228,8 @@ def test_a_general_solver_takes_over_where_the_fast_one_fails(monkeypatch):
 def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
     c = published(range(3), 5, 4, 6)
     monkeypatch.setattr(nuclear, "STAGES", ())
-    monkeypatch.setattr(Reduced, "general", lambda self: None)
+    for name in ("general", "approached"):
+        monkeypatch.setattr(Reduced, name, lambda self: None)
     solutions = room.nuclear_max_margins(c)
     assert solutions.status == ("not converged",) * 3
     assert not solutions.W.any()
@@ -285,6 +286,24 @@ def test_nearly_opposite_constraints_are_settled_in_better_coordinates(delta, th
         assert solution.norm >= (1 - 1e-9) * room.frobenius_max_margin(c, tol=1e-9).norm  # the nuclear norm of W is its longest
 
 
+@pytest.mark.parametrize("closeness", [1e-3, 1e-4])
+def test_selections_swapped_between_nearly_equal_inputs_are_solved(closeness):
+    """Two inputs with one query ask for opposite tokens: constraints cancel up to ``closeness``, and W is as long as its inverse."""
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        x, z = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((4, 4, 6), (4, 6)))
+        z[1], x[1] = z[0], x[0] + closeness * torch.randn(4, 6, generator=generator, dtype=torch.float64)
+        c = room.constraints(x, z, torch.tensor([0, 1, 2, 3]))
+        assert_optimal(c, room.nuclear_max_margin(c), 1e-9)
+
+
+def test_a_refusal_names_what_helps_and_carries_the_best_point():
+    c = nearly_opposite(1e-3, query=[[1.0, 0.0], [1.0, 0.0], [0.3, 1.0]])
+    with pytest.raises(NotConverged, match=r"by every route: .*pass a larger tol") as caught:
+        room.nuclear_max_margin(c, tol=1e-30)
+    assert caught.value.state.kkt == caught.value.residuals < 1e-9
+
+
 def test_a_rough_answer_is_settled_and_a_wrong_rank_is_not():
     c = mixed(1)
     exact = room.nuclear_max_margin(c)
@@ -292,10 +311,11 @@ def test_a_rough_answer_is_settled_and_a_wrong_rank_is_not():
     noise = torch.randn(exact.W.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rough = exact.W + 1e-4 * noise
     given = (rows, c.rhs.numpy(), c.equality.numpy(), rough.numpy(), exact.dual.numpy())
-    W, multipliers = settle(*given, rank=exact.rank)
+    active = likely(*given)[0]
+    W, multipliers = settle(*given, rank=exact.rank, active=active)
     assert_close(torch.from_numpy(W), exact.W, rtol=0, atol=1e-11)
     assert_close(torch.from_numpy(multipliers), exact.dual, rtol=0, atol=1e-11)
-    other, _ = settle(*given, rank=exact.rank - 1)
+    other, _ = settle(*given, rank=exact.rank - 1, active=active)
     assert float((torch.from_numpy(other) - exact.W).norm()) > 1e-2
 
 

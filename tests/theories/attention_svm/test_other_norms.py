@@ -121,3 +121,26 @@ def test_the_support_in_a_batch():
     for solve in (room.frobenius_max_margins, room.nuclear_max_margins):
         batch = solve(Constraints(eye, eye, rhs=rhs))
         assert [batch[b].support().tolist() for b in range(3)] == [[0], [0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("p", [20, 50, 100])
+def test_a_W_that_is_not_zero_has_a_rank_of_at_least_one(p):
+    """For large powers the bound on the error of W exceeds W itself: then nothing but its first singular value is certain."""
+    instance = room.cross_attention(inputs=4, tokens=3, dim=5, generator=torch.Generator().manual_seed(1))
+    solution = room.lp_max_margin(room.constraints(instance.tokens, instance.query, torch.zeros(4, dtype=torch.long)), p=p)
+    assert solution.rank >= 1
+    assert solution.cut > 0.5
+    assert (p < 50) or (solution.cut > 1 and solution.rank == 1)
+
+
+def test_data_with_a_history_are_solved_like_any_other():
+    instance = room.cross_attention(inputs=3, tokens=3, dim=4, generator=torch.Generator().manual_seed(1))
+    select = torch.zeros(3, dtype=torch.long)
+    trained = room.constraints(instance.tokens.clone().requires_grad_(), instance.query.clone().requires_grad_(), select)
+    plain = room.constraints(instance.tokens, instance.query, select)
+    for solve in (room.nuclear_max_margin, room.frobenius_max_margin, room.spectral_max_margin, lambda c: room.lp_max_margin(c, p=3)):
+        W = solve(trained).W
+        assert not W.requires_grad
+        assert torch.equal(W, solve(plain).W)
+    assert not room.nuclear_max_margins(trained.problem(None)).W.requires_grad
+    assert room.official_rank(trained) == room.official_rank(plain)

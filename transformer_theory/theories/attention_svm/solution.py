@@ -17,6 +17,7 @@ from torch import Tensor
 from .constraint_set import Constraints
 
 OPTIMAL, INFEASIBLE, NOT_CONVERGED = "optimal", "infeasible", "not converged"
+BELOW = 1 - 1e-12  # of the first singular value: a matrix other than zero keeps it, whatever is cut
 CUT = 1e-10  # singular values up to this share of the first are zero, in solutions to rounding
 
 
@@ -29,14 +30,19 @@ class MaxMargin:
         dual: the multipliers :math:`\lambda`, ``[m]``; not negative where the constraint is an inequality.
         margins: :math:`d_c^\top W z_c`, ``[m]``; at least the right-hand sides, which are one unless said otherwise.
         norm: the minimised norm of W; the largest possible margin of a W of norm one is ``1 / norm``.
-        kkt: the largest of the KKT residuals: violated margins relative to the largest right-hand side; relative to the objective (the
-            squared norm, for Frobenius), the complementary products, negative multipliers and the duality gap.
+        kkt: the largest of the KKT residuals of this very W and these multipliers: violated margins relative to the largest right-hand
+            side; relative to the objective (the squared norm, for Frobenius), the complementary products, negative multipliers and the
+            duality gap; for Frobenius also the distance of W from what the multipliers combine to, relative to the larger of its norm and
+            of the sum of that combination's terms. Margins are formed in more digits than float64 has, and what could be lost
+            is added, so that no margin is violated by more. (Batches, the nuclear norm: by more than 1e-13 more. Entrywise and
+            spectral norms: rounded margins.)
         gap: the duality gap relative to the objective; bounds how far the norm is from the smallest.
         complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
             the slack of the dual in that direction; this does not depend on a threshold.
         status: ``"optimal"``; ``"not converged"`` for the best point found, which an exception carries.
         rhs: the right-hand sides, ``[m]``; None for ones.
-        cut: singular values up to this share of the first may be errors of the solver; infinite if the solver cannot bound them.
+        cut: singular values up to this share of the first are not counted: they may be errors of the solver. For entrywise norms a
+            bound on them, which may exceed one; for Frobenius 1e-10, a convention; infinite if the solver cannot bound them.
     """
 
     W: Float[Tensor, "d_x d_z"]
@@ -62,8 +68,9 @@ class MaxMargin:
     def rank(self) -> int:
         """Rank of W: by complementarity where that is known, otherwise the singular values above :attr:`cut` of the first.
 
-        Frobenius: the cut is 1e-10, far above the rounding of its solver. Entrywise norms: the cut is a bound on the solver's error, so the
-        solution has at least this rank, and more only by smaller singular values.
+        Frobenius: the cut of 1e-10 is far above rounding where multipliers are not much larger than W, and no proof elsewhere. Entrywise
+        norms: the cut is a bound on the solver's error, so the solution has at least this rank (at least one, if W is not zero), and more
+        only by smaller singular values.
 
         Raises:
             ValueError: the norm (p = 1 or infinity, spectral) is not strictly convex, so that the error of W has no bound.
@@ -73,7 +80,7 @@ class MaxMargin:
         if self.cut == math.inf:
             raise ValueError("rank must be that of a unique solution, got a norm that is not strictly convex; count singular values of W")
         sigma = torch.linalg.svdvals(self.W)
-        return int((sigma > self.cut * sigma.amax()).sum()) if sigma.numel() else 0
+        return int((sigma > min(self.cut, BELOW) * sigma.amax()).sum()) if sigma.numel() else 0
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
         """The constraints met with equality: their tokens are the neighbours of the selected ones.
@@ -152,7 +159,8 @@ class Farkas:
         weights: :math:`u` with :math:`b^\top u = 1`, ``[m]``; :math:`u_c \ge 0` for inequalities, of either sign for equations. (With
             all right-hand sides one, they sum to one.)
         residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c |u_c| \|d_c z_c^\top\|_F`; zero up to rounding.
-        norm_at_least: what the weights prove in any case: a W that meets the constraints has at least this Frobenius norm.
+        norm_at_least: what the weights prove in any case: a W that meets the constraints has at least this Frobenius norm; infinite if
+            they combine the numbers given to exactly zero.
         constraints: (input, token) of the constraints with a weight other than zero.
     """
 

@@ -16,13 +16,15 @@ from functools import cached_property
 import numpy as np
 
 from ....errors import NotConverged
+from .exact_margins import EPSILON, beyond
 
 FEW = 64  # constraints for which least squares cost next to nothing
 MANY = 16  # constraints from which the exchanges of block pivoting are cheaper than least squares
+SEEN = 1e-14  # of a margin: the size of rounding from which it is formed in more digits
+ENTRIES = 10**7  # of the active constraints as matrices: more are not formed
+REFINED = 12  # steps towards margins as asked where the constraints nearly depend on one another; each adds some digits
 EXCHANGES = 200  # active-set corrections of the polish; 0 or 1 in practice
 
-
-EPSILON = float(np.finfo(float).eps)
 NEARLY = 1e-12  # of a combination, relative to its terms: then a W that meets the constraints has margins of no digits
 
 
@@ -63,6 +65,16 @@ class Pairs:
 
     def margins(self, W: np.ndarray) -> np.ndarray:
         return np.einsum("cd,cd->c", self.difference @ W, self.query)
+
+    def rounding(self, W: np.ndarray) -> float:
+        """Size of the error of :meth:`margins`."""
+        return EPSILON * float(np.linalg.norm(W)) * float(self.length.max(initial=0))
+
+    def beyond(self, W: np.ndarray) -> np.ndarray:
+        """How far the margins are above their right-hand sides; formed in more digits where rounding would be seen."""
+        if self.rounding(W) <= SEEN:
+            return self.margins(W) - self.rhs
+        return beyond(self.difference, W, self.query, self.rhs)[0]
 
     def combine(self, weights: np.ndarray) -> np.ndarray:
         return (self.difference * weights[:, None]).T @ self.query
@@ -255,24 +267,10 @@ def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np
     Refinement adds to W itself: its rounding error is then that of W, not that of the multipliers, which are much larger when margins
     are small.
     """
-    from scipy.linalg import lstsq
-
     for _ in range(EXCHANGES):
-        where = active.nonzero()[0]
-        block = pairs.gram[np.ix_(where, where)]
-        inverse = cholesky_solver(block)
-        multipliers, W = np.zeros(len(active)), np.zeros((pairs.difference.shape[1], pairs.query.shape[1]))
-        margins, short = np.zeros(len(active)), pairs.rhs[where]
-        for _ in range(4):
-            if np.abs(short).max(initial=0) < 1e-3 * tol:
-                break
-            part = np.zeros(len(active))
-            part[where] = inverse(short) if inverse else lstsq(block, short)[0]  # pyright: ignore[reportOptionalSubscript]
-            multipliers, W = multipliers + part, W + pairs.combine(part)
-            margins = pairs.margins(W)
-            short = (pairs.rhs - margins)[where]
+        W, multipliers, above = _met_with_equality(pairs, active, tol)
         signed = np.where(pairs.free, 0.0, multipliers)
-        outside = np.where(active, np.inf, margins - pairs.rhs)
+        outside = np.where(active, np.inf, above)
         if signed.min() < 0:
             active = active & (np.arange(len(active)) != signed.argmin())
         elif outside.min() < -tol / 2:
@@ -280,6 +278,59 @@ def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np
         else:
             break
     return W, multipliers
+
+
+def _met_with_equality(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The shortest W with margins as asked on the set, its multipliers, and how far all its margins are above what is asked."""
+    from scipy.linalg import lstsq
+
+    where = active.nonzero()[0]
+    block = pairs.gram[np.ix_(where, where)]
+    inverse = cholesky_solver(block)
+    multipliers, W = np.zeros(len(active)), np.zeros((pairs.difference.shape[1], pairs.query.shape[1]))
+    above = -pairs.rhs
+    for _ in range(4):
+        if np.abs(above[where]).max(initial=0) < 1e-3 * tol:
+            break
+        part = np.zeros(len(active))
+        short = -above[where]
+        part[where] = inverse(short) if inverse else lstsq(block, short)[0]  # pyright: ignore[reportOptionalSubscript]
+        multipliers, W = multipliers + part, W + pairs.combine(part)
+        above = pairs.beyond(W)
+    error = np.abs(above[where]).max(initial=0)
+    if error > tol / 2 and len(where) * W.size <= ENTRIES:
+        other = _met_by_rows(pairs, where)
+        if np.abs(other[2][where]).max() < error:
+            return other
+    return W, multipliers, above
+
+
+def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """:func:`_met_with_equality` from the constraints themselves, scaled to length one: a Gram matrix has lost half the digits of their
+    angles. Steps are solved to few digits, but their margins are formed in many, so that they end at the rounding of each entry of W.
+    """
+    from scipy.linalg import qr, solve_triangular
+
+    held = pairs.take(where)
+    shape, length = (pairs.difference.shape[1], pairs.query.shape[1]), held.length
+    rows = (held.difference[:, :, None] * held.query[:, None, :]).reshape(len(held), -1) / length[:, None]
+    basis, triangle, order = qr(rows.T, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
+    rank = int((np.abs(triangle.diagonal()) > EPSILON * abs(triangle[0, 0])).sum())
+    basis, triangle, order = np.asarray(basis)[:, :rank], triangle[:rank, :rank], order[:rank]
+    W, weights, above = np.zeros(shape), np.zeros(len(held)), -held.rhs
+    best = np.inf
+    for _ in range(REFINED):
+        step = basis @ solve_triangular(triangle, -(above / length)[order], trans=1)
+        after = W + step.reshape(shape)
+        margins = held.beyond(after)
+        size = float(np.abs(margins).max())
+        if not size < best:
+            break
+        W, above, best = after, margins, size
+    for _ in range(2):
+        apart = W - held.combine(weights / length)
+        weights[order] += solve_triangular(triangle, basis.T @ apart.ravel())
+    return W, _spread(weights / length, np.isin(np.arange(len(pairs)), where)), pairs.beyond(W)
 
 
 def cholesky_solver(matrix: np.ndarray, smallest: float = 0.0) -> Callable[[np.ndarray], np.ndarray] | None:

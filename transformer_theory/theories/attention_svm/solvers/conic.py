@@ -37,16 +37,22 @@ def conic(
     margins: Any = cp.sum(cp.multiply(difference @ W, query), axis=1)
     held: list[Any] = [margins[~free] >= rhs[~free]] if not free.all() else []
     held += [margins[free] == rhs[free]] if free.any() else []
-    problem = cp.Problem(cp.Minimize(norm(W)), held)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it may be inaccurate is for the caller to find
-        try:
-            problem.solve(solver=solver, **options)
-        except cp.SolverError:
-            return None
-    if W.value is None:
+    if not solved(cp.Problem(cp.Minimize(norm(W)), held), solver=solver, options=options) or W.value is None:
         return None
     multipliers = np.zeros(len(rhs))
     for constraint, where, sign in zip(held, [~free] * (not free.all()) + [free], (1, -1) if not free.all() else (-1,)):
         multipliers[where] = sign * constraint.dual_value  # an equation's multiplier counts against the objective in cvxpy
     return np.asarray(W.value), multipliers
+
+
+def solved(problem: Any, *, solver: str = "CLARABEL", options: Mapping[str, Any] = TIGHT) -> bool:
+    """Whether the solver came to an end with a cvxpy ``problem``; that its point may be inaccurate is for the caller to find."""
+    import cvxpy as cp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            problem.solve(solver=solver, **options)
+        except cp.SolverError:
+            return False
+    return True

@@ -42,7 +42,7 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
         except Contradiction as proof:
             multipliers[where] = proof.weights
             raise Contradiction(multipliers) from None
-        short = np.where(working, 0.0, pairs.rhs - pairs.margins(W))
+        short = np.where(working, 0.0, -pairs.beyond(W))
         if short.max() <= tol / 2:
             return W, multipliers
         active = (multipliers > 0) | pairs.free

@@ -17,9 +17,12 @@ from ..constraint_set import Constraints
 from ..solution import NOT_CONVERGED, OPTIMAL, Farkas, MaxMargin
 from .active_set import FEW, Contradiction, Pairs, cholesky_solver, contradictory, nearest, refined, root, solve
 from .arguments import check_single
+from .certainty import combination
+from .exact_margins import beyond
 from .first_order import solve_large
 
 SHORTEST, LONGEST = 1e-140, 1e140  # of constraints: beyond, the squares of their lengths are no numbers
+WRONG = 1e-3  # residual from which a point is no approximate solution
 LARGE = 300  # constraints from which working sets are faster; the Gram matrix of all of them is not formed then
 
 __all__ = ["FEW", "LARGE", "frobenius_max_margin", "multipliers_of"]
@@ -38,7 +41,8 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
         The unique solution with its multipliers and residual; W = 0 if there is no constraint. Equations only: the smallest solution of
         the linear system.
     Raises:
-        Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
+        Infeasible: no W meets the constraints, or none shorter than the message says, where constraints cancel to rounding
+            only; ``certificate`` is a :class:`Farkas`.
         NotConverged: the residual stayed above ``tol``, as when the constraints are feasible by a margin below rounding; or the length
             of a constraint is out of range.
         TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
@@ -47,7 +51,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = 1e-12) -> Max
     Source: (Att-SVM) of :cite:t:`tarzanagh2023transformers`; :cite:t:`lawson1974solving`.
     """
     check_single(constraints, tol, instead="use frobenius_max_margins")
-    given = Pairs(*(v.detach().numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
+    given = Pairs(*(v.numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
     kept = given.length > 0
     if given.length.min(initial=1) < SHORTEST or not given.length.max(initial=1) < LONGEST:
         kept = given.difference.any(1) & given.query.any(1)
@@ -87,44 +91,56 @@ def _verified(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray, tol: float) 
     Raises:
         NotConverged: they are larger than ``tol``.
     """
-    margins, square = pairs.margins(W), float((W * W).sum())
-    beyond, one = margins - pairs.rhs, square or 1.0
+    above, lost = beyond(pairs.difference, W, pairs.query, pairs.rhs)
+    margins, square = above + pairs.rhs, float((W * W).sum())
+    one = square or 1.0
     gap = abs(square - float(pairs.rhs @ multipliers)) / one
     kkt = max(
         gap,
-        float(np.where(pairs.free, np.abs(beyond), -beyond).max(initial=0)),
+        float((np.where(pairs.free, np.abs(above), -above) + lost).max(initial=0)),
         float(np.where(pairs.free, 0, -multipliers).max(initial=0)) / one,
-        float(np.abs(multipliers * beyond).max(initial=0)) / one,
+        float(np.abs(multipliers * above).max(initial=0)) / one,
         float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300),
     )
     found, dual, met, rhs = (torch.from_numpy(v) for v in (W, multipliers, margins, pairs.rhs))
     status = OPTIMAL if kkt <= tol else NOT_CONVERGED
     solution = MaxMargin(found, dual, met, square**0.5, kkt, gap, status=status, rhs=rhs)
     if not kkt <= tol:
-        margin = f": the largest margin is about {1 / square**0.5:.1e} of the weights' norm" if kkt < 1e-3 and square else ""
         raise NotConverged(
-            f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}{margin}; pass a larger tol, or fewer constraints",
+            f"KKT residual must be at most {tol:.0e}, got {kkt:.1e}: {_why(pairs, W, kkt)}",
             state=solution,
             residuals=kkt,
         )
     return solution
 
 
+def _why(pairs: Pairs, W: np.ndarray, kkt: float) -> str:
+    """What keeps a residual large, and what helps."""
+    rounding = pairs.rounding(W)
+    if kkt > WRONG:
+        return "constraints nearly contradict one another, or their lengths differ too much for float64; choose other tokens or scale them"
+    if kkt <= 100 * rounding:
+        return f"float64 rounds the margins of a W of norm {np.linalg.norm(W):.1e} by up to {rounding:.0e}; pass a larger tol"
+    return "the constraints nearly depend on one another; pass a larger tol, or fewer constraints"
+
+
 def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Infeasible | NotConverged:
     """What the weights prove: that there is no W (with the certificate, scaled to say 0 >= 1), or only that W is long."""
     weights = weights / float(weights @ pairs.rhs)
-    combined = float(np.linalg.norm(pairs.combine(weights)))
+    combined, certain = combination(pairs, weights)
+    shortest = 0.999 / combined if combined else math.inf  # to be printed: never rounded up
     left = combined / max(float(np.abs(weights) @ pairs.length), 1e-300)
     named = tuple(constraints.names(int(c)) for c in weights.nonzero()[0])
     if not contradictory(pairs, weights):
         return NotConverged(
-            f"a W that selects these tokens has a norm of at least {1 / combined if combined else math.inf:.1e}, by the constraints of "
+            f"a W that selects these tokens has a norm of at least {shortest:.3e}, by the constraints of "
             f"{_words(named)}: too long for margins in float64; choose other tokens or fewer inputs",
             residuals=math.inf,
         )
     proof = Farkas(torch.from_numpy(weights), left, 1 / combined if combined else math.inf, named)
+    which, how = ("", "") if certain else (f" of norm below {shortest:.3e}", " up to rounding")
     return Infeasible(
-        f"no W selects these tokens: the constraints of {_words(named)} combine to 0 >= 1; "
+        f"no W{which} selects these tokens: the constraints of {_words(named)} combine to 0 >= 1{how}; "
         "choose other tokens or fewer inputs, or drop tokens that are equal (distinct_constraints)",
         certificate=proof,
     )

@@ -17,6 +17,7 @@ from ....errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
 from ..solution import INFEASIBLE, NOT_CONVERGED, OPTIMAL, MaxMargins
 from .arguments import check_batch
+from .exact_margins import surely_beyond
 from .frobenius import frobenius_max_margin
 
 PATIENCE = 3  # rounds without fewer members of the wrong sign
@@ -42,7 +43,7 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = 1e-12) -> Ma
     """
     check_batch(constraints, tol, single="frobenius_max_margin")
     B, m = constraints.rhs.shape
-    problem = _Batch(constraints.difference.detach(), constraints.query.detach(), constraints.rhs.detach(), constraints.equality)
+    problem = _Batch(constraints.difference, constraints.query, constraints.rhs, constraints.equality)
     W, multipliers = problem.difference.new_zeros(B, problem.difference.shape[-1], problem.query.shape[-1]), torch.zeros_like(problem.rhs)
     if 0 < m <= min(MANY, W[:1].numel()):  # more constraints than entries of W are dependent: seldom settled by exchanges
         size = max(1, CACHE // m**2)
@@ -100,22 +101,22 @@ class _Batch:
 
     def residuals(self, W: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Margins [B, m], KKT residual and duality gap [B], as :func:`frobenius_max_margin` counts them."""
-        margins = self.margins(W)
         if not multipliers.shape[-1]:
-            return margins, margins.sum(-1), margins.sum(-1)
-        dual, beyond = multipliers / self.scale, margins / self.scale - self.rhs
+            return multipliers, multipliers.sum(-1), multipliers.sum(-1)
+        above, lost = surely_beyond(self.difference, W / self.scale[..., None], self.query, self.rhs)
+        dual = multipliers / self.scale
         square = (W / self.scale[..., None]).square().sum((-2, -1))
         norm, one = square.sqrt(), torch.where(square > 0, square, 1.0)
         gap = (square - (self.rhs * dual).sum(-1)).abs() / one
         apart = (W - self.combine(multipliers)).norm(dim=(-2, -1)) / self.scale.squeeze(-1)
         parts = (
             gap,
-            torch.where(self.free, beyond.abs(), -beyond).amax(-1),
+            (torch.where(self.free, above.abs(), -above) + lost).amax(-1),
             torch.where(self.free, 0.0, -dual).amax(-1) / one,
-            (dual * beyond).abs().amax(-1) / one,
+            (dual * above).abs().amax(-1) / one,
             apart / torch.maximum((dual.abs() * self.length).sum(-1), norm).clamp(min=1e-300),
         )
-        return margins, torch.stack(parts).amax(0), gap
+        return (above + self.rhs) * self.scale, torch.stack(parts).amax(0), gap
 
 
 def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,15 +13,75 @@ all entries of the constraints are formed.
 Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
 """
 
+from typing import Any
+
 import numpy as np
+
+from .conic import solved
 
 DEPENDENT = 1e-15  # of the largest singular value: below, a combination of the constraints is none
 EXCHANGES, STEPS = 20, 12
+GAPS, TINY = 3, 1e-15  # sets cut off at falls; of the largest multiplier and right-hand side: rounding
+SMALL = 10**5  # entries of constraints for which a general solver takes a second or so
 LARGEST = 600  # unknowns of the Newton system
 
 
+def approach(constraints: np.ndarray, rhs: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    r"""W and multipliers of a general solver in these coordinates; None if it stops without a point, or the problem is too large for it.
+
+    With the singular value decomposition :math:`F = U \Sigma V` of the rows scaled to length one, the constraints say that
+    :math:`V \operatorname{vec} W = \Sigma^{-1} U^\top (b + s)` for slacks s that are not negative, and that :math:`b + s` lies in the range
+    of U.
+
+    Args:
+        constraints, rhs, free: as for :func:`settle`.
+    """
+    import cvxpy as cp
+
+    m, p, q = constraints.shape
+    if constraints.size > SMALL or free.all():
+        return None
+    rows = constraints.reshape(m, -1)
+    length = np.linalg.norm(rows, axis=1)
+    left, sigma, right = np.linalg.svd(rows / length[:, None])
+    rank = int((sigma > DEPENDENT * sigma[0]).sum())
+    back, null = left[:, :rank].T / sigma[:rank, None] / length, left[:, rank:].T / length
+    size = np.linalg.norm(back[:, ~free], axis=0)  # slacks are measured by what they move
+    W, slack = cp.Variable((p, q)), cp.Variable(int((~free).sum()), nonneg=True)
+    spread: Any = cp.multiply(slack, 1 / size)
+    met: list[Any] = [right[:rank] @ cp.vec(W, order="C") - back[:, ~free] @ spread == back @ rhs]
+    met += [-null[:, ~free] @ spread == null @ rhs] if rank < m else []
+    if not solved(cp.Problem(cp.Minimize(cp.normNuc(W)), met)) or W.value is None:
+        return None
+    multipliers = -back.T @ met[0].dual_value - (null.T @ met[1].dual_value if rank < m else 0.0)
+    return np.asarray(W.value), multipliers
+
+
+def likely(constraints: np.ndarray, rhs: np.ndarray, free: np.ndarray, W: np.ndarray, multipliers: np.ndarray) -> list[np.ndarray]:
+    """Active sets to try, ``[m]`` each: constraints whose multipliers are large against their slacks.
+
+    Multipliers of constraints that nearly cancel are larger by orders than others that count just as much, so that no one scale compares
+    them with slacks: after the usual one, sets are cut off where the ratio of the two falls most.
+    """
+    rows = constraints.reshape(len(constraints), -1)
+    signed, slack = np.where(free, 0.0, multipliers), np.maximum(rows @ W.ravel() - rhs, 0)
+    sets = [free | (signed * np.abs(rhs).max() > slack * signed.max(initial=0))]
+    ratio = np.log(np.maximum(signed, TINY * signed.max(initial=0)) + 1e-300) - np.log(slack + TINY * np.abs(rhs).max())
+    order = np.flatnonzero(~free)[np.argsort(-ratio[~free])]
+    falls = ratio[order[:-1]] - ratio[order[1:]]
+    for count in 1 + np.argsort(-falls)[:GAPS]:
+        sets.append(free | np.isin(np.arange(len(rhs)), order[:count]))
+    return list({one.tobytes(): one for one in sets}.values())
+
+
 def settle(
-    constraints: np.ndarray, rhs: np.ndarray, free: np.ndarray, W: np.ndarray, multipliers: np.ndarray, rank: int
+    constraints: np.ndarray,
+    rhs: np.ndarray,
+    free: np.ndarray,
+    W: np.ndarray,
+    multipliers: np.ndarray,
+    rank: int,
+    active: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """W and multipliers near those given; None if the system is too large or breaks down.
 
@@ -31,12 +91,11 @@ def settle(
         free: the equations, ``[m]``.
         W, multipliers: an approximate solution, ``[p, q]`` and ``[m]``.
         rank: of W.
+        active: the constraints to start with, see :func:`likely`.
     """
     m, p, q = constraints.shape
     rows = constraints.reshape(m, -1)
     length = np.linalg.norm(rows, axis=1)
-    signed, slack = np.where(free, 0.0, multipliers), np.maximum(rows @ W.ravel() - rhs, 0)
-    active = free | (signed * np.abs(rhs).max() > slack * signed.max(initial=0))
     for _ in range(EXCHANGES):
         if int(active.sum()) + (p + q) * rank > LARGEST or not active.any():
             return None

@@ -28,6 +28,7 @@ from .polish import polish, square_root
 from .reduced import Answer, Reduced
 
 STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish starts, the next if it fails
+NEAR = 1e-3  # residual of a Frobenius solution from which the others can start
 LARGE = 300  # constraints from which working sets are faster
 ADDED = 1e-3  # of the tolerance: constraints violated by more join the working set
 CACHE = 2**18  # entries of the Gram matrices worked on at a time
@@ -53,6 +54,9 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-9) -> MaxMar
         TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
         ValueError: a batch of problems, which is for :func:`nuclear_max_margins`, or a tolerance that is not positive.
 
+    Beyond 300 constraints, working sets are solved; where most of the time goes is their interior point, cubic in the constraints that
+    bind: 2,900 constraints in 30 dimensions take about half a minute.
+
     Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
     """
     check_single(constraints, tol, instead="use nuclear_max_margins")
@@ -64,7 +68,8 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-9) -> MaxMar
     solution = MaxMargin(*found, norm, kkt, gap, int(rank), status=OPTIMAL if kkt <= tol else NOT_CONVERGED, rhs=constraints.rhs)
     if not solution.kkt <= tol:
         raise NotConverged(
-            f"KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e}: the problem is nearly degenerate; pass a larger tol",
+            f"KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e} by every route: constraints nearly cancel one another, or the "
+            f"solution is nearly not unique; {'pass a larger tol' if kkt < NEAR else 'choose other tokens or fewer inputs'}",
             state=solution,
             residuals=solution.kkt,
         )
@@ -108,11 +113,13 @@ def nuclear_max_margins(constraints: Constraints, *, tol: float = 1e-9) -> MaxMa
 
 
 def _near(constraints: Constraints, tol: float) -> MaxMargin:
-    """The Frobenius solution, to the tolerance asked here where W is too long for a smaller one."""
+    """The Frobenius solution, or, where W is too long to be verified, what comes near: it is a start, and decides nothing else."""
     try:
         return frobenius_max_margin(constraints)
-    except NotConverged:
-        return frobenius_max_margin(constraints, tol=tol)
+    except NotConverged as refusal:
+        if isinstance(refusal.state, MaxMargin) and refusal.state.kkt <= max(tol, NEAR):
+            return refusal.state
+        raise
 
 
 def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:
@@ -145,10 +152,11 @@ def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:
 def _alone(one: Reduced, answer: Answer, here: Tensor, tol: float) -> None:
     """Improves the answer to a single problem by what takes longer, as far as it is needed."""
     answer.improve(here, one.settled(answer[here], tol))
-    found = None if bool(answer.kkt[here] <= tol) else one.general()
-    if found is not None:
-        for better in (found, one.factored(*polish(one.cone, one.point(found))), one.settled(found, tol)):
-            answer.improve(here, better)
+    for start in (one.approached, one.general):
+        found = None if bool(answer.kkt[here] <= tol) else start()
+        if found is not None:
+            for better in (found, one.factored(*polish(one.cone, one.point(found))), one.settled(found, tol)):
+                answer.improve(here, better)
 
 
 def _solve_large(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:

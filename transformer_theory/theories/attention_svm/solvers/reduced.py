@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..constraint_set import Constraints
 from .conic import conic
+from .exact_margins import surely_beyond
 from .interior_point import Cone, Point
-from .nearly_dependent import settle
+from .nearly_dependent import approach, likely, settle
 
 ENTRIES = 10**7  # of all constraints as matrices: more are not formed
 DEPENDENT = 1e-14  # of the largest eigenvalue of the second moments: directions below it are none
@@ -116,14 +117,14 @@ class Reduced:
         bound = torch.linalg.eigvalsh(M.mT @ M).flip(-1).clamp(min=0).sqrt()
         dual = multipliers / bound[:, :1].clamp(min=1)
         W = (W.mT if self.swapped else W) * self.size[:, None, None]
-        margins = c.margins(W)
-        scale = cone.rhs.abs().amax(-1)
-        beyond = margins / self.size[:, None] - cone.rhs
+        above, lost = surely_beyond(c.difference, W, c.query, c.rhs)
+        margins, scale = above + c.rhs, cone.rhs.abs().amax(-1)
+        beyond = above / self.size[:, None]
         one = norm.clamp(min=1e-300)
         gap = (norm - (cone.rhs * dual).sum(-1)).abs() / one
         parts = (
             gap,
-            torch.where(cone.free, beyond.abs(), -beyond).amax(-1) / scale,
+            (torch.where(cone.free, beyond.abs(), -beyond) + lost / self.size[:, None]).amax(-1) / scale,
             torch.where(cone.free, 0.0, -dual).amax(-1) * scale / one,
             (dual * beyond).abs().amax(-1) / one,
         )
@@ -148,17 +149,25 @@ class Reduced:
         parts = tuple(v.numpy() for v in (rows, self.cone.rhs[0], self.cone.free[0], near, answer.dual[0]))
         rank, best = max(1, int(answer.rank[0])), answer
         for r in dict.fromkeys(min(max(1, rank + more), *near.shape) for more in (0, -1, 1)):  # the answer may be too rough to tell
-            found = settle(*parts, rank=r)
-            if found is not None and float((moved := self._returned(basis, *found)).kkt) < float(best.kkt):
-                best = moved
-            if float(best.kkt) <= tol:
-                break
+            for active in likely(*parts):
+                found = settle(*parts, rank=r, active=active)
+                if found is not None and float((moved := self._returned(basis, *found)).kkt) < float(best.kkt):
+                    best = moved
+                if float(best.kkt) <= tol:
+                    return best
         return best
 
     def _returned(self, basis: Tensor, small: np.ndarray, multipliers: np.ndarray) -> Answer:
         """The answer to a single problem, given W as an array in the coordinates of both spans."""
         W = self.size[:, None, None] * (basis @ torch.from_numpy(small)[None] @ self.basis.mT)
         return self.whole(W.mT if self.swapped else W, torch.from_numpy(multipliers)[None])
+
+    def approached(self) -> Answer | None:
+        """The answer of a general solver to a single problem in which constraints nearly cancel; None if it has none."""
+        coordinates, basis = _span(self.difference)
+        rows = coordinates[0][:, :, None] * self.cone.query[0][:, None, :]
+        found = approach(*(v.numpy() for v in (rows, self.cone.rhs[0], self.cone.free[0])))
+        return None if found is None else self._returned(basis, *found)
 
     def general(self) -> Answer | None:
         """The answer of a general solver to a single problem; None if it has none."""

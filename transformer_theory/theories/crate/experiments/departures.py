@@ -21,13 +21,14 @@ from ..block.compression import Batch, Subspaces
 from ..figures.departures import draw
 from ..layerwise import AFTER, BEFORE, INPUT, NONZEROS, curves
 from ..unrolled import PAPER, SIGN
-from .reading import direction, longest_step, output_alignment, radius, trained_incoherence
+from .reading import direction, growth, longest_step, output_alignment, radius, trained_incoherence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATE = 3e-3
 ACCURACY, CHANGE = "accuracy on the test part", "R^c after attention over before"
+GROWTH = "R^c after attention over before, lengths kept"
 
 
 class TiedAttention(Subspaces):
@@ -101,6 +102,7 @@ def learn(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str
     found = {
         ACCURACY: trained.accuracy(model, data.test),
         CHANGE: float((curve[AFTER] / curve[BEFORE]).mean()),
+        GROWTH: growth(model, data.test.tokens[:64]),
         "share of non-zeros, last layer": float(curve[NONZEROS][-1]),
         "R^c last over first layer, input side": float(curve[INPUT][-1] / curve[INPUT][0]),
         "R^c last over first layer, output side": float(curve[AFTER][-1] / curve[AFTER][0]),
@@ -142,7 +144,7 @@ class Departures(RandomExperiment):
         released = by_network["released"]
         for departure, undone in DEPARTURES.items():
             for network in ("released", *undone):
-                for quantity in (ACCURACY, CHANGE, "share of non-zeros, last layer"):
+                for quantity in (ACCURACY, CHANGE, GROWTH, "share of non-zeros, last layer"):
                     yield self._row(departure, quantity, network, by_network[network])
         only = {
             "1 output matrix free, with bias": ("cosine of V_k with U_k^T",),

@@ -32,6 +32,13 @@ RATES = (1e-3, 2e-3, 4e-3)  # of which the validation part chooses one for each 
 ACCURACY = "accuracy on the test part"
 
 
+def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> float:
+    """Trains one network: its accuracy on the validation part, by which the learning rate is chosen. Source: :cite:t:`yu2023white`."""
+    data = trained.digit_split(seed=seed)
+    model = NETWORKS[name](data.train, seed=seed, dim=dim, depth=depth)
+    return trained.fit(model, data, steps=steps, learning_rate=rate, seed=seed).accuracy[-1]
+
+
 def learn(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Trains one network: its accuracies and, layer by layer, its curves with the null of an untrained one, [2, layers] each.
 
@@ -71,7 +78,7 @@ class Layers(RandomExperiment):
         sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
         first = 1000 * self.seed
         tried = [{"name": name, "seed": first, "rate": rate, **sizes} for name in NETWORKS for rate in RATES]
-        found = [numbers["accuracy on the validation part"] for numbers, _ in sweep(learn, tried)]
+        found = sweep(validate, tried)
         rates = {}
         for position, name in enumerate(NETWORKS):
             of_rates = found[position * len(RATES) : (position + 1) * len(RATES)]

@@ -145,6 +145,13 @@ def test_links_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_no_line_of_a_page_is_taken_for_a_comment():
+    """In MyST a line that begins with a per cent sign does not appear."""
+    for page in PAGES:
+        if "_build" not in page.parts and "auto_examples" not in page.parts:
+            assert not re.findall(r"^[ ]*%.*", page.read_text(encoding="utf-8"), re.MULTILINE), page.name
+
+
 def test_versions_agree():
     def found(pattern: str, file: str) -> str:
         match = re.search(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)

@@ -5,7 +5,6 @@ import torch
 
 from transformer_theory.theories import crate
 
-
 # what training makes of a network is an observation: single networks differ, and twenty trainings take long; the contract has five
 DERIVED = [claim for claim in crate.THEORY.claims if claim.id != "crate/compression-is-learned"]
 

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from transformer_theory.experiment import Experiment, Result
+from transformer_theory.files import replacing
 from transformer_theory.rows import BASIS_WORDS, Basis, Row
 from transformer_theory.theories import theory
 
@@ -122,7 +123,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     out = options.out or ROOT / "docs" / "theories" / f"{options.room}_figures.md"
     try:
-        out.write_text(page(options.room, options.results), encoding="utf-8")
+        text = page(options.room, options.results)
+        with replacing(out) as draft:
+            draft.write_text(text, encoding="utf-8")
     except (ValueError, OSError) as error:
         print(f"figure_table: {error}", file=sys.stderr)
         return 2

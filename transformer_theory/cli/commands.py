@@ -1,12 +1,12 @@
 """What each command does: options in, exit code out."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import nearest
+from ..files import replacing
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
@@ -200,12 +200,10 @@ def write_report(options: argparse.Namespace) -> int:
 
 def _write(path: Path, text: str) -> Path:
     """The whole file or none of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        with replacing(path) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
-        draft.unlink(missing_ok=True) if draft.parent.is_dir() else None
         raise PermissionError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
     return path
 

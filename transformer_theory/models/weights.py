@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import nearest
+from ..files import replacing
 
 WRAPPERS = ("state_dict", "model")  # under which training code keeps the weights, beside the optimiser's state
 PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules
@@ -56,15 +57,11 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
     found = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
     # copies, for tensors that share memory (a tied head) or are views of a larger one would be refused or be written whole
     own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in found.items()}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as draft:
         if path.suffix == ".safetensors":
             _safetensors().save_file(own, draft)
         else:
             torch.save(own, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:

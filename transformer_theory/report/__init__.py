@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..experiment import Result
+from ..files import replacing
 from ..theory import Theory
 from .bibtex import bibtex
 from .formulas import mathml
@@ -40,5 +41,6 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
         "references.bib": bibtex(result, theories=known),
     }
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        with replacing(folder / name) as draft:
+            draft.write_text(text, encoding="utf-8")
     return folder / "report.html"

@@ -6,7 +6,6 @@ Source: random starts are those of the runs of :cite:t:`tarzanagh2023transformer
 """
 
 import os
-import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from zipfile import BadZipFile
@@ -16,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....files import replacing
 from ..constraint_set import came
 from ..problem import Instance
 from .heads import HeadInstance
@@ -137,14 +137,8 @@ def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
     if isinstance(state, State) and state.carried is not None:
         arrays |= {f"carried_{name}": getattr(state.carried, name).numpy() for name in CARRIED}
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with replacing(path) as draft, draft.open("xb") as file:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def load(path: str | os.PathLike[str]) -> State | Factors:

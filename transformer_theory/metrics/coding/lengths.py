@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import check_features
+from .checks import check_features, check_finite
 from .memberships import Memberships, class_sizes
 from .rates import class_coding_rates, coding_rate
 
@@ -52,8 +52,7 @@ def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
     Source: :cite:t:`ma2007segmentation`.
     """
     check_features(features, eps)
-    if not bool(torch.isfinite(features).all()):
-        raise ValueError(f"features must be finite, got {int((~torch.isfinite(features)).sum())} NaN or infinite values; drop them")
+    check_finite(features)
     return features.shape[1] / (2 * math.log(2)) * torch.log1p((features.mean(0) / eps).square().sum())
 
 

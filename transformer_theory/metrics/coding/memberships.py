@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .checks import check_integers
+
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
 """Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to one."""
 
@@ -44,8 +46,7 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
         raise ValueError("features must hold at least one sample, got none")
     if labels.ndim == 2:
         return _weights(labels)
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integers, got {labels.dtype}; convert with .long()")
+    check_integers(labels)
     if int(labels.min()) < 0:
         raise ValueError(f"labels must be 0, 1, ..., got {int(labels.min())}; relabel from zero")
     return torch.bincount(labels)

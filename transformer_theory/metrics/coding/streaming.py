@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...linalg import logdet
-from .checks import check_eps
+from .checks import check_eps, check_finite
 from .memberships import Memberships, class_sizes, is_soft
 
 
@@ -44,8 +44,7 @@ class SecondMoments:
         Raises:
             ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from before.
         """
-        if not bool(torch.isfinite(features).all()):
-            raise ValueError(f"features must be finite, got {int((~torch.isfinite(features)).sum())} NaN or infinite values; drop them")
+        check_finite(features)
         counts = class_sizes(features, labels).detach().to(features.device, torch.float64)
         rows = features.detach().double()
         moments = rows.new_zeros(len(counts), rows.shape[1], rows.shape[1])

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
+from ....metrics.coding.checks import check_finite, check_integers
+
 
 def operators(
     moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
@@ -43,8 +45,7 @@ def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
     """
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(f"labels must be one a sample, [{count}], got {list(labels.shape)}")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integers, got {labels.dtype}; convert with .long()")
+    check_integers(labels)
     sizes = torch.bincount(labels) if count and int(labels.min()) >= 0 else torch.zeros(1, dtype=torch.int64)
     if not bool(sizes.all()):
         missing = "a negative label" if count and int(labels.min()) < 0 else f"no sample of class {int((sizes == 0).nonzero()[0, 0])}"
@@ -63,8 +64,7 @@ def check_samples(samples: Float[Tensor, "n *rest"]) -> None:
     """
     if samples.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"features must be float32 or float64, got {samples.dtype}; convert with .double()")
-    if not bool(torch.isfinite(samples).all()):
-        raise ValueError(f"features must be finite, got {int((~torch.isfinite(samples)).sum())} NaN or infinite values; drop them")
+    check_finite(samples)
     zero = (samples == 0).flatten(1).all(1)
     if bool(zero.any()):
         raise ValueError(

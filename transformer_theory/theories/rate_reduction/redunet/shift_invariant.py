@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
+from .constructed import Constructed
 from .operators import check_samples, check_settings, class_sizes, operators
 
 
@@ -108,7 +109,7 @@ def _layer(rows: Tensor, spectrum: Spectrum, sizes: Tensor, lengths: list[int], 
 
 
 @dataclass(frozen=True)
-class ShiftInvariantReduNet:
+class ShiftInvariantReduNet(Constructed):
     """A constructed network.
 
     Attributes:
@@ -126,11 +127,6 @@ class ShiftInvariantReduNet:
     sharpness: float
     features: Float[Tensor, "n c *grid"]
     rates: Float[Tensor, "depth 2"]
-
-    @property
-    def reductions(self) -> Float[Tensor, " depth"]:
-        """ΔR before each layer and at the end, nats per shifted sample."""
-        return self.rates[:, 0] - self.rates[:, 1]
 
     def transform(self, samples: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n c *grid"]:
         """New samples through all layers, with estimated memberships; commutes with cyclic shifts.
@@ -151,20 +147,8 @@ class ShiftInvariantReduNet:
             rows = each.advance(rows, self.spectrum, step=self.step, sharpness=self.sharpness)
         return self.spectrum.backward(rows)
 
-    def predict(self, transformed: Float[Tensor, "n c *grid"]) -> Int[Tensor, " n"]:
-        """Class of samples that went through :meth:`transform`: the smallest ``||x C_j||`` of the last layer."""
-        return self._distances(transformed).argmin(-1)
-
-    def predict_balanced(self, transformed: Float[Tensor, "n c *grid"]) -> Int[Tensor, " n"]:
-        """Class by the smallest ``γ_j ||x C_j||``, the same scale α for each class. The published rule of :meth:`predict` has the scale
-        α / γ_j, which favours large classes where samples lie in no class's span: on few samples that can decide everything."""
-        return (self.layers[-1].shares * self._distances(transformed)).argmin(-1)
-
-    def probabilities(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
-        """The soft form of :meth:`predict`: ``softmax_j(-λ ||x C_j||)`` of the last layer."""
-        return torch.softmax(-self.sharpness * self._distances(transformed), dim=-1)
-
-    def _distances(self, transformed: Tensor) -> Tensor:
+    def distances(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
+        """``||x C_j||`` of samples that went through :meth:`transform`, by the last layer."""
         return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum)
 
 

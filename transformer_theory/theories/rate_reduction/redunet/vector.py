@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ....metrics.coding import unit_norm
+from .constructed import Constructed
 from .operators import check_samples, check_settings, class_sizes, operators
 
 
@@ -82,7 +83,7 @@ def _layer(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple
 
 
 @dataclass(frozen=True)
-class ReduNet:
+class ReduNet(Constructed):
     """A constructed network.
 
     Attributes:
@@ -98,11 +99,6 @@ class ReduNet:
     sharpness: float
     features: Float[Tensor, "n d"]
     rates: Float[Tensor, "depth 2"]
-
-    @property
-    def reductions(self) -> Float[Tensor, " depth"]:
-        """ΔR before each layer and at the end, nats per sample."""
-        return self.rates[:, 0] - self.rates[:, 1]
 
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """New samples through all layers, with estimated memberships.
@@ -122,18 +118,9 @@ class ReduNet:
             rows = each.advance(rows, step=self.step, sharpness=self.sharpness)
         return rows
 
-    def predict(self, transformed: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
-        """Class of samples that went through :meth:`transform`: the smallest ``||x C_j||`` of the last layer."""
-        return self.layers[-1].distances(transformed).argmin(-1)
-
-    def predict_balanced(self, transformed: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
-        """Class by the smallest ``γ_j ||x C_j||``, the same scale α for each class. The published rule of :meth:`predict` has the scale
-        α / γ_j, which favours large classes where samples lie in no class's span: on few samples that can decide everything."""
-        return (self.layers[-1].shares * self.layers[-1].distances(transformed)).argmin(-1)
-
-    def probabilities(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        """The soft form of :meth:`predict`: ``softmax_j(-λ ||x C_j||)`` of the last layer."""
-        return self.layers[-1].memberships(transformed, sharpness=self.sharpness)
+    def distances(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """``||x C_j||`` of samples that went through :meth:`transform`, by the last layer."""
+        return self.layers[-1].distances(transformed)
 
 
 def construct(

@@ -7,7 +7,6 @@ processor times and ratios medians over the rounds. Memory is what autograd keep
 ``python -m benchmarks.crate_step FIGURE.svg`` also draws what a compression costs against the number of tokens.
 """
 
-import argparse
 import copy
 import statistics
 import time
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.__main__ import header
+from benchmarks._figure import command_line, write
 from benchmarks.baselines.crate import FusedAttention, SoftmaxAttention, ThreeProductIsta
 from transformer_theory.models import CRATE
 from transformer_theory.theories.crate import ExactAttention, ReleasedAttention, TokenStatisticsAttention
@@ -185,15 +184,9 @@ def main(path: Path | None = None) -> None:
     for name, times in found.items():
         print(f"    {name:17}" + " ".join(f"{1e6 * s:7.1f}" for s in times))
     if path is not None:
-        from transformer_theory.plotting import svg
-
-        caption = f"d = {DIM}, {HEADS} heads, float32 · processor time of one thread, medians\n{header().replace(chr(10), ' · ')}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(svg(draw(found, caption)), encoding="utf-8")
+        setting = f"d = {DIM}, {HEADS} heads, float32 · processor time of one thread, medians"
+        write(path, lambda caption: draw(found, caption), setting)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figure", type=Path, nargs="?", help="where to draw it")
-    torch.set_num_threads(1)
-    main(parser.parse_args().figure)
+    command_line(main, __doc__)

@@ -3,7 +3,6 @@
 ``python -m benchmarks.scaling FIGURE.svg`` draws it too.
 """
 
-import argparse
 import math
 import statistics
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.__main__ import header
+from benchmarks._figure import command_line, write
 from transformer_theory.theories import attention_svm as svm
 
 BASE = {"n": 8, "T": 8, "d": 64, "batch": 16}
@@ -112,16 +111,10 @@ def main(path: Path | None = None) -> None:
         growth = "  ".join(f"{axis} {exponent(sizes, found[axis][label]):+.1f}" for axis, sizes in VARIED.items())
         print(f"  {label:<22} {here:8.4f} ms a {'problem' if at < SOLVERS else 'step   '}   {growth}")
     if path is not None:
-        from transformer_theory.plotting import svg
-
-        caption = f"{base} where not varied · CPU time on one thread, medians of {ROUNDS} rounds\n{header().replace(chr(10), ' · ')}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(svg(draw(found, caption)), encoding="utf-8")
+        setting = f"{base} where not varied · CPU time on one thread, medians of {ROUNDS} rounds"
+        write(path, lambda caption: draw(found, caption), setting)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figure", type=Path, nargs="?", help="where to draw it")
-    torch.set_num_threads(1)
-    main(parser.parse_args().figure)
+    command_line(main, __doc__)
     sys.exit()

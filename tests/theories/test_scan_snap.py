@@ -25,7 +25,8 @@ from transformer_theory.theories.scan_snap import (
     single_common,
     synthetic,
 )
-from transformer_theory.theories.scan_snap.claims import CLAIMS, several_common, weakly_overlapping
+from transformer_theory.theories.scan_snap.claims import CLAIMS
+from transformer_theory.theories.scan_snap.claims.instances import several_common, weakly_overlapping
 
 ONE_QUERY = torch.zeros(2, dtype=torch.long)
 

@@ -11,7 +11,7 @@ from . import closed_form
 from .analysis import ANSWER, predict_and_measure
 from .claims import CLAIMS
 from .dynamics import Batch, Trajectory, Weights, attend, forward, gradient_descent, minibatches, population, sampled
-from .experiments import Fates, SynSmall
+from .experiments import EXPERIMENTS, Fates, SynSmall
 from .figures import draw
 from .flow import Flow, RelativeGains, exact_flow, lemma4_flow, lemma4_velocity, relative_gains
 from .problem import CountedSequences, SequenceClasses, WeakOverlap, count_sequences, single_common, synthetic
@@ -34,7 +34,7 @@ THEORY = Theory(
         "the decoder follows the modified dynamics of Lemma 3 (closed forms)",
     ),
     claims=CLAIMS,
-    experiments=(Fates, SynSmall),
+    experiments=EXPERIMENTS,
     needs=("ids", "next_id"),
     predict_and_measure=predict_and_measure,
     reducers=reducers,

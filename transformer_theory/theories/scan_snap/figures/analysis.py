@@ -1,11 +1,11 @@
-"""Pictures of scan-and-snap, drawn from the stored arrays alone."""
+"""What the theory says of given sequences, beside what its model does on them."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...experiment import Result
-from ...plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+from ....experiment import Result
+from ....plotting import COLOURS, axes, heatmap, line, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,49 +97,3 @@ def attention(ax: "Axes", result: Result) -> None:
     ax.set_xticks([])
     ids = result.arrays[f"{NAME}/next_ids"][:20]
     ax.set_yticks(range(len(ids)), [str(i) for i in ids], fontsize=6)
-
-
-def draw_fates(result: Result) -> "Figure":
-    """The three dynamics of one instance: the common token, all tokens in the exact flow, and the relative gain."""
-    t = result.arrays[f"{NAME}/times"]
-    figure, (left, middle, right) = axes(1, 3, height=2.6)
-    for key, name, label in (("exact", NAME, "exact"), ("lemma4", "attention_svm", "Lemma 4"), ("closed", "raw", "closed form")):
-        values = result.arrays[f"{NAME}/common_{key}"]
-        line(left, t, values, name=name, label=label, linestyle="--" if key == "closed" else "-")
-    left.set_title("Logit of the common token")
-    left.legend(loc="lower left", fontsize=7, frameon=False)
-    for token, values in enumerate(result.arrays[f"{NAME}/logits_lemma4"].T):
-        line(middle, t, values, name="crate" if token == 0 else NAME, linewidth=0.9)
-    middle.set_title("All tokens, Lemma 4")
-    for key, name, label in (("exact", NAME, "exact"), ("lemma4", "attention_svm", "Lemma 4")):
-        line(right, t, result.arrays[f"{NAME}/gain_error_{key}"], name=name, label=label)
-    right.set_title("Relative error of r(0) χ(t)")
-    right.set_yscale("log")
-    right.legend(loc="center left", fontsize=7, frameon=False)
-    for ax in (left, middle, right):
-        ax.set_xscale("log")
-        ax.set_xlabel("step")
-        ax.axvline(float(result.arrays[f"{NAME}/scanning_time"]), color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-    return figure
-
-
-def draw_syn_small(result: Result) -> "Figure":
-    """Attention of both classes over training as pictures, and the loss."""
-    figure, (loss, first, second) = axes(1, 3, height=2.6)
-    losses = result.arrays[f"{NAME}/loss"]
-    line(loss, range(len(losses)), losses.mean(1), name=NAME, label="loss")
-    loss.fill_between(range(len(losses)), losses.min(1), losses.max(1), color=COLOURS[NAME], alpha=0.2, linewidth=0)
-    loss.set_yscale("log")
-    loss.set_title("Loss, nats")
-    loss.set_xlabel("step")
-    label_ends(loss)
-    steps = result.arrays[f"{NAME}/steps"]
-    for n, ax in enumerate((first, second)):
-        c = result.arrays[f"{NAME}/attended"][:, n]
-        image = heatmap(ax, c.T, "attention", vmin=0)
-        image.axes.set_aspect("auto")
-        ax.set_xticks(range(len(steps)), [str(step) for step in steps], fontsize=6)
-        ax.set_title(f"Attention, class {n}")
-        ax.set_xlabel("step")
-        ax.set_ylabel("token: common, then distinct")
-    return figure

@@ -1,0 +1,10 @@
+"""Checkable statements of scan-and-snap, each with a control that must fail, and each about one named dynamics; one file a subject.
+
+Source: :cite:t:`tian2023scan`.
+"""
+
+from . import decoder, fates, gradient, relative_gain
+
+CLAIMS = (*relative_gain.CLAIMS, *fates.CLAIMS, *decoder.CLAIMS, *gradient.CLAIMS)
+
+__all__ = ["CLAIMS"]

@@ -1,0 +1,50 @@
+"""Which tokens gain attention, and which lose it."""
+
+import torch
+from torch import Generator, Tensor
+
+from ....citations import Source
+from ....claims import Claim, Evidence
+from ..closed_form import scanning_time
+from ..flow import exact_flow, lemma4_flow
+from ..problem import SequenceClasses
+from .instances import several_common, weakly_overlapping
+
+PAPER = "tian2023scan"
+
+
+def _smallest_move(logits: Tensor, classes: SequenceClasses) -> Evidence:
+    """Worst case of "distinct tokens rise, common tokens fall", as a share of the largest move: positive if all obey."""
+    move = logits[-1, 0]
+    signed = torch.where(classes.common(), -move, move) / move.abs().max()
+    return Evidence(float(signed.min()), 0.0, ">=", in_assumptions=classes.weak_overlap().holds and int(classes.common().sum()) == 1)
+
+
+def _fates(generator: Generator) -> Evidence:
+    classes = weakly_overlapping(generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([0.5, 2.0, 50.0], dtype=torch.float64)
+    found = _smallest_move(lemma4_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
+    exact = _smallest_move(exact_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
+    return Evidence(found.value, found.bound, found.op, in_assumptions=found.in_assumptions, detail={"exact flow": exact.value})
+
+
+def _fates_control(generator: Generator) -> Evidence:
+    classes = several_common(generator)
+    t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([0.5, 2.0, 50.0], dtype=torch.float64)
+    return _smallest_move(lemma4_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
+
+
+CLAIMS = (
+    Claim(
+        id="scan_snap/single-common-token",
+        statement=r"In Lemma 4's flow distinct tokens gain attention, $\dot z_l > 0$, and a single common token loses it, $\dot z_l < 0$. "
+        r"Here: the smallest move in the predicted direction, as a share of the largest move, after $50\, t_0'$.",
+        source=Source(PAPER, "Thm. 2"),
+        assumptions=("infinitely many, infinitely long sequences", "one common token", "weak overlap (Assumption 2)"),
+        check=_fates,
+        control=_fates_control,
+        control_says="has two common tokens, one of them rare in one of the classes: its logit grows",
+    ),
+)

@@ -45,8 +45,7 @@ def inside(names: Iterator[str], *parts: str) -> list[str]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_import_only_the_ground(room: str):
     for path in sorted((PACKAGE / "theories" / room).rglob("*.py")):
-        upstairs = ("compare", "cli", "report") if path.name == "trained.py" else ("models", "training", "compare", "cli", "report")
-        for part in upstairs:  # trained.py, if a room has one, is its door to networks that experiments train
+        for part in ("models", "training", "compare", "cli", "report"):
             assert not inside(imports(path), part), path
         elsewhere = [name for name in inside(imports(path), "theories") if not name.startswith(f"transformer_theory.theories.{room}")]
         assert not elsewhere, path

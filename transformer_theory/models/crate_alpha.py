@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..networks.embedding import Patches
 from ..theories.crate.block import OvercompleteIsta, ReleasedAttention
 from .crate import CRATE
-from .embedding import Patches
 from .weights import fill, listed, unwrap
 
 HEAD_DIM = 64  # of all published networks

@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..theories.crate.block import CausalReleasedAttention, Ista, Layer
-from .stack import Stack
+from ..theories.crate.block import CausalReleasedAttention, Ista, Layer, Stack
 
 SPREAD = 0.02  # standard deviation of the initial embedding: logits of a tied head start near zero
 

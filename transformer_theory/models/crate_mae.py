@@ -19,9 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..theories.crate.block import Ista, PreNorm, ReleasedAttention
-from .embedding import Patches, check_inputs, divide
-from .stack import Stack
+from ..networks.embedding import Patches, check_inputs, divide
+from ..theories.crate.block import Ista, PreNorm, ReleasedAttention, Stack
 
 ENCODER_ISTA = partial(Ista, lam=0.5)  # five times the classifier's weight of the l1 norm
 

@@ -16,7 +16,7 @@ from ..data.tokens import TokenData
 from ..models import build
 from ..probes import AttentionMaps, AttentionStatistics, Geometry, Reducer, probe
 from ..rows import Arrays, Row
-from .loop import train
+from ..supervised import train
 from .recipes import Recipe
 
 PROBED = 256  # held-out sequences on which the order parameters are read

@@ -5,6 +5,7 @@ from .compression import ExactAttention, PaperAttention, ReleasedAttention, Subs
 from .layer import Layer, PreNorm
 from .orthogonal import orthogonal
 from .sparsification import Fista, Ista, OvercompleteIsta
+from .stack import Stack
 
 __all__ = [
     "CausalExactAttention",
@@ -19,6 +20,7 @@ __all__ = [
     "PaperAttention",
     "PreNorm",
     "ReleasedAttention",
+    "Stack",
     "Subspaces",
     "TokenStatisticsAttention",
     "orthogonal",

@@ -5,8 +5,9 @@ from torch import nn
 
 from ....citations import Source
 from ....claims import Claim, Evidence
+from ....supervised import accuracy
 from ..layerwise import AFTER, curves
-from ..trained import Split, accuracy, crate, digit_split, fit
+from ..trained import Split, crate, digit_split, fit
 
 DEPTH, STEPS, RATE = 3, 100, 7e-3
 READ = 64  # sequences on which rates are read

@@ -15,6 +15,7 @@ from torch import nn
 from ....citations import Source
 from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....rows import Arrays, Row
+from ....supervised import accuracy
 from .. import trained
 from ..block import CausalReleasedAttention, ExactAttention, Ista, PaperAttention, PreNorm, ReleasedAttention, orthogonal
 from ..block.compression import Batch, Subspaces
@@ -100,7 +101,7 @@ def learn(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str
     rows = curves(model, data.test.tokens)
     curve = {q: np.array([row["value"] for row in rows if row["quantity"] == q]) for q in (INPUT, BEFORE, AFTER, NONZEROS)}
     found = {
-        ACCURACY: trained.accuracy(model, data.test),
+        ACCURACY: accuracy(model, data.test),
         CHANGE: float((curve[AFTER] / curve[BEFORE]).mean()),
         GROWTH: growth(model, data.test.tokens[:64]),
         "share of non-zeros, last layer": float(curve[NONZEROS][-1]),

@@ -15,6 +15,7 @@ from ....citations import Source
 from ....data.two_objects import TwoObjects, two_objects
 from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....rows import Arrays, Row
+from ....supervised import accuracy
 from .. import trained
 from ..figures.emergence import draw
 from ..segmentation import class_attention, components, exceeding, overlap, random_patches, top_mass
@@ -37,7 +38,7 @@ def learn(name: str, seed: int, images: int, steps: int, dim: int, depth: int) -
     held_out = two_objects(min(300, images), generator=generator)
     model, untrained = (make(data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     trained.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
-    numbers = {ACCURACY: trained.accuracy(model, data.test), "trainable parameters": float(trained.parameters(model))}
+    numbers = {ACCURACY: accuracy(model, data.test), "trainable parameters": float(trained.parameters(model))}
     overlaps = {}
     for network, whose in ((model, "trained"), (untrained, "untrained")):
         for way, maps in zip(WAYS, _maps(network, held_out)):

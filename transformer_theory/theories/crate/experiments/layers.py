@@ -14,6 +14,7 @@ from ....citations import Source
 from ....claims import Evidence
 from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....rows import Arrays, Row, finding
+from ....supervised import accuracy
 from .. import trained
 from ..block import PaperAttention
 from ..figures.layers import draw
@@ -53,7 +54,7 @@ def learn(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -
         curves.setdefault(row["quantity"], []).append((row["value"], row.get("null")))
     numbers = {
         "accuracy on the validation part": run.accuracy[-1],
-        ACCURACY: trained.accuracy(model, data.test),
+        ACCURACY: accuracy(model, data.test),
         "trainable parameters": float(trained.parameters(model)),
     }
     return numbers, {quantity: np.array(pairs).T for quantity, pairs in curves.items()}

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from ....citations import Source
 from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....rows import Arrays, Row
+from ....supervised import accuracy
 from .. import trained
 from ..block import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
 from ..figures.variants import draw
@@ -50,7 +51,7 @@ def learn(attention: str, sparsify: str, seed: int, steps: int, dim: int, depth:
     rows = curves(model, data.test.tokens)
     curve = {quantity: [row["value"] or 0.0 for row in rows if row["quantity"] == quantity] for quantity in (AFTER, NONZEROS)}
     rates = curve[AFTER]
-    return [trained.accuracy(model, data.test), rates[-1] / rates[0], rates[-1], curve[NONZEROS][-1], float(trained.parameters(model))]
+    return [accuracy(model, data.test), rates[-1] / rates[0], rates[-1], curve[NONZEROS][-1], float(trained.parameters(model))]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data.tokens import TokenData
-from ..descent import descend, permuted
+from .data.tokens import TokenData
+from .descent import descend, permuted
 
 Watch = Callable[[int, nn.Module], None]
 

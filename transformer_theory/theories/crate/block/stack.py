@@ -10,8 +10,8 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..theories.crate.block import Layer
-from .embedding import divide
+from ....networks.embedding import divide
+from .layer import Layer
 
 
 class Stack(nn.Module):

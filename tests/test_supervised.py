@@ -9,8 +9,7 @@ from torch import nn
 from transformer_theory import models
 from transformer_theory.data.tokens import TokenData
 from transformer_theory.errors import NotConverged
-from transformer_theory.training import accuracy, train
-from transformer_theory.training.loop import _rate
+from transformer_theory.supervised import _rate, accuracy, train
 
 CLASSES = 3
 

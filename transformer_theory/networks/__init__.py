@@ -1,0 +1,1 @@
+"""Networks in which no theory has a part, and how all networks read their input: :mod:`.vit` and :mod:`.embedding`."""

@@ -10,7 +10,7 @@ from tests.problems.rate_reduction import textbook_class_rate
 from transformer_theory.metrics import coding
 
 EPS = 0.5
-SHAPES = [(40, 6, 3), (10, 20, 3), (30, 8, 12)]  # all classes larger than d, fewer samples than d, classes smaller than d
+SHAPES = [(40, 6, 3), (10, 20, 3), (30, 8, 12), (18, 6, 3)]  # classes larger than d, all samples fewer, classes smaller, classes of d
 
 
 def sample(n, d, classes):

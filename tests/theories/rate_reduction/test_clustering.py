@@ -111,7 +111,7 @@ def test_groups_around_means_are_found_once_a_constant_is_appended():
 
 @pytest.mark.parametrize("eps", [0.0, -1.0, float("nan"), float("inf")])
 def test_the_distortion_must_be_positive(eps):
-    with pytest.raises(ValueError, match="eps must be a positive distortion"):
+    with pytest.raises(ValueError, match="eps must be positive and finite"):
         CodingLengthClustering(eps).fit(np.eye(3))
 
 

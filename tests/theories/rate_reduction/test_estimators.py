@@ -111,10 +111,10 @@ def test_what_is_no_direction_or_no_class_is_refused(kind):
     ("model", "says"),
     [
         (NearestSubspaceClassifier(rank=0), "rank must be at least 1, got 0"),
-        (RateReductionClassifier(eps=0.0), "eps must be a positive finite distortion"),
-        (RateReductionClassifier(sharpness=-1.0), "sharpness must be a positive finite number"),
+        (RateReductionClassifier(eps=0.0), "eps must be positive and finite"),
+        (RateReductionClassifier(sharpness=-1.0), "sharpness must be positive and finite"),
         (ReduNetClassifier(layers=0), "layers must be at least 1, got 0"),
-        (ReduNetClassifier(step=float("nan")), "step must be a positive finite step size"),
+        (ReduNetClassifier(step=float("nan")), "step must be positive and finite"),
     ],
 )
 def test_settings_out_of_range_are_refused(model, says):

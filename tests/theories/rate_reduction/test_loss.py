@@ -185,10 +185,10 @@ LOSS = MaximalCodingRateReduction()
         (lambda: LOSS(ROWS, torch.full((3, 2), math.nan)), ">= 0, got a negative or NaN"),
         (lambda: LOSS(ROWS, torch.full((3, 2), 0.5).half()), r"memberships \[n, k\] must be float32 or float64, got torch.float16"),
         (lambda: LOSS(torch.zeros(0, 3), LABELS[:0]), "n, d >= 1"),
-        (lambda: MaximalCodingRateReduction(eps=0.0), "eps must be a positive distortion"),
+        (lambda: MaximalCodingRateReduction(eps=0.0), "eps must be positive and finite, got 0.0; it is the distortion"),
         (lambda: MaximalCodingRateReduction(eps=-1.0), "got -1"),
-        (lambda: MaximalCodingRateReduction(gamma1=0.0), "gamma1 must be a positive number, got 0"),
-        (lambda: MaximalCodingRateReduction(gamma2=math.inf), "gamma2 must be a positive number, got inf"),
+        (lambda: MaximalCodingRateReduction(gamma1=0.0), "gamma1 must be positive and finite, got 0"),
+        (lambda: MaximalCodingRateReduction(gamma2=math.inf), "gamma2 must be positive and finite, got inf"),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):

@@ -82,11 +82,12 @@ def test_a_small_distortion_does_not_make_every_dimension_pay(generator):
     [
         (lambda: room.optimum([3, 3], 4, eps=1.0, budget=[1]), "one rank >= 1 for each of 2 classes"),
         (lambda: room.optimum([3, 3], 4, eps=1.0, budget=[1, 0]), "one rank >= 1"),
-        (lambda: room.optimum([3, 3], 4, eps=float("nan")), "positive distortion"),
+        (lambda: room.optimum([3, 3], 4, eps=float("nan")), "eps must be positive and finite, got nan"),
         (lambda: room.optimum([3, -3], 4, eps=1.0), "class sizes >= 0"),
         (lambda: room.maximise([3, 3], [1], 4, eps=1.0, generator=torch.Generator()), "ranks must be one a class"),
         (lambda: room.maximise([3, 3], [1, 4], 4, eps=1.0, generator=torch.Generator()), "between 1 and its samples"),
-        (lambda: room.maximise([3, 3], [1, 1], 4, eps=-1.0, generator=torch.Generator()), "positive distortion"),
+        (lambda: room.maximise([3, 3], [1, 1], 4, eps=-1.0, generator=torch.Generator()), "eps must be positive and finite"),
+        (lambda: room.maximise([3, 3], [1, 1], 4, eps=1.0, steps=0, generator=torch.Generator()), "steps must be at least 1, got 0"),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):

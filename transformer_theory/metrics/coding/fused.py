@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .checks import check_features
 from .memberships import blocks, class_sizes
-from .resolvents import widened
+from .resolvents import rate_and_inverse, smaller_gram, widened
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ def rates_and_gradient(
         X = widened(features, scale * energies.amax())
         padded = torch.cat([X, X.new_zeros(1, d)])  # row n is the padding
         groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
-        grams = [_smaller_gram(own) for _, _, own in groups]
+        grams = [smaller_gram(own) for _, _, own in groups]
         large = [rows.shape[1] > d for _, rows, _ in groups]  # these have their Gram matrix on the side of the dimensions
-        whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else _smaller_gram(X)
+        whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
         alpha = d / (n * eps**2)
-        expansion, inverse = _rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
-        rate = expansion if gamma1 == 1 else _rate_and_inverse(whole, X.new_tensor(alpha))[0]
+        expansion, inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
+        rate = expansion if gamma1 == 1 else rate_and_inverse(whole, X.new_tensor(alpha))[0]
         outer = gamma1 * gamma2 * alpha * inverse
         spread = outer @ padded[:-1] if n <= d else None
         class_rate = X.new_zeros(())
         gradient = torch.empty_like(padded)
         for (sizes, rows, own), gram, of_dimensions in zip(groups, grams, large):
-            rates, inverses = _rate_and_inverse(gram, d / (sizes * eps**2))
+            rates, inverses = rate_and_inverse(gram, d / (sizes * eps**2))
             class_rate = class_rate + (sizes / n) @ rates
             inner = alpha * inverses  # (n_j / n) alpha_j = alpha
             if of_dimensions:
@@ -87,17 +87,3 @@ def rates_and_gradient(
             else:
                 gradient[rows] = (own @ outer if spread is None else spread[rows.clamp(max=n - 1)]) - inner @ own
         return RatesAndGradient(*(each.to(features.dtype) for each in (expansion, rate, class_rate, gradient[:-1])))
-
-
-def _smaller_gram(X: Tensor) -> Tensor:
-    return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
-
-
-def _rate_and_inverse(gram: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Half the log-determinant of I + scale gram, and the inverse; the gram's batch is the scale's."""
-    inside = scale[..., None, None] * gram
-    inside.diagonal(dim1=-2, dim2=-1).add_(1)
-    factor, failed = torch.linalg.cholesky_ex(inside)
-    if bool(failed.any()):
-        raise ValueError("d ||X||^2 / (n eps^2) must stay below about 1e15, where adding the identity is lost; normalise the features")
-    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1), torch.cholesky_inverse(factor)

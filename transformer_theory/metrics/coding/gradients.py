@@ -16,7 +16,7 @@ from torch import Tensor
 from .checks import check_features
 from .fused import rates_and_gradient
 from .memberships import Memberships, class_sizes, is_soft
-from .resolvents import resolvent, widened
+from .resolvents import rate_and_inverse, resolvent, smaller_gram, widened
 
 
 def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "d d"]:
@@ -63,11 +63,8 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT):
         inside = w > 0
         rows = X[inside] * w[inside].sqrt()[:, None]
-        if len(rows) < X.shape[1]:
-            inverse = identity - rows.mT @ torch.linalg.solve(torch.eye(len(rows), dtype=X.dtype, device=X.device) + rows @ rows.mT, rows)
-        else:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(identity + rows.mT @ rows))
-        operators.append(scale * inverse)
+        inverse = rate_and_inverse(smaller_gram(rows), torch.ones_like(scale))[1]
+        operators.append(scale * (inverse if len(rows) > len(identity) else identity - rows.mT @ inverse @ rows))
     return torch.stack(operators).to(features.dtype)
 
 

@@ -1,12 +1,13 @@
-r"""Weighted resolvents and log-determinants, :math:`X(I + X^\top W X)^{-1}` and :math:`\log\det(I + X^\top W X)` with diagonal W >= 0.
+r"""Resolvents and log-determinants: :math:`(I + sG)^{-1}` and :math:`\log\det(I + sG)` of a Gram matrix G from one factor, and
+:math:`X(I + X^\top W X)^{-1}` and :math:`\log\det(I + X^\top W X)` with diagonal W >= 0.
 
-Each goes through the smaller of two matrices, by Sylvester's identity and its sibling
+The weighted ones go through the smaller of two matrices, by Sylvester's identity and its sibling
 :math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. Gradients: :math:`2WX(I + X^\top WX)^{-1}` with respect to X and
 :math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`. Source: textbook.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from ...linalg import LARGEST_FLOAT32_CONDITION, logdet_identity_plus
@@ -27,6 +28,33 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
             raise ValueError(f"the vectors must be finite, got {wrong} NaN or infinite values of {X.numel()}; drop them")
         raise ValueError("d ||X||^2 / (n eps^2) overflows; normalise the vectors first")
     return X.double() if bool(largest > LARGEST_FLOAT32_CONDITION) else X
+
+
+def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
+    """``X X^T`` if the vectors are no more than their dimensions, otherwise ``X^T X``, ``m = min(n, d)``. The other has the same
+    eigenvalues and zeros besides."""
+    return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
+
+
+def rate_and_inverse(
+    gram: Inexact[Tensor, "*batch m m"], scale: Float[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "*batch"], Inexact[Tensor, "*batch m m"]]:
+    r""":math:`\tfrac12\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor.
+
+    Args:
+        gram: G, real symmetric or Hermitian, positive semidefinite, ``[*batch, m, m]``.
+        scale: s > 0, ``[*batch]``.
+    Returns:
+        ``[*batch]`` nats, ``[*batch, m, m]``.
+    Raises:
+        ValueError: sG is so large that adding the identity is lost to rounding.
+    """
+    inside = scale[..., None, None] * gram
+    inside.diagonal(dim1=-2, dim2=-1).add_(1)
+    factor, failed = torch.linalg.cholesky_ex(inside)
+    if bool(failed.any()):
+        raise ValueError("d ||X||^2 / (n eps^2) must stay below about 1e15, where adding the identity is lost; normalise the features")
+    return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), torch.cholesky_inverse(factor)
 
 
 def resolvent(X: Float[Tensor, "*batch n d"], weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d"]:

@@ -1,21 +1,11 @@
 """What the steps of :cite:t:`yu2023white` ask of their numbers and tensors, each said in one line."""
 
-import math
-
 import torch
 from torch import Tensor
 
+from ...checks import positive
 
-def positive(**values: float) -> None:
-    """Step sizes and the distortion: numbers above zero, no unit.
-
-    Raises:
-        ValueError: one is zero, negative, infinite or NaN; the message names it.
-    """
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            hint = "; it is the distortion, squared inside" if name == "eps" else ""
-            raise ValueError(f"{name} must be positive and finite, got {value}{hint}")
+__all__ = ["positive", "same_kind"]
 
 
 def same_kind(**tensors: Tensor) -> None:

@@ -31,6 +31,8 @@ from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import validate_data
 
+from ...checks import positive
+
 EXPECTED_FAILED_CHECKS = {"check_clustering": "its groups lie around means, not around subspaces through the origin"}
 
 LARGEST = 1e15  # distortions in a sample: beyond, its rounding errors are larger than the distortion
@@ -62,8 +64,7 @@ class CodingLengthClustering(ClusterMixin, BaseEstimator):
             ValueError: eps is no positive number, samples are not finite, or they are too large for eps.
         """
         X = np.asarray(validate_data(self, X, dtype=np.float64))
-        if not 0 < self.eps < math.inf:
-            raise ValueError(f"eps must be a positive distortion (it is squared inside), got {self.eps}")
+        positive(eps=self.eps)
         largest = float(np.abs(X).max())
         if largest > LARGEST * self.eps:
             raise ValueError(

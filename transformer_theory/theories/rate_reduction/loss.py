@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ...checks import positive
 from ...metrics.coding import class_coding_rate, coding_rate
-from ...metrics.coding.checks import check_eps, check_features
+from ...metrics.coding.checks import check_features
 from ...metrics.coding.fused import rates_and_gradient
 from ...metrics.coding.memberships import Memberships, class_sizes, is_soft
 
@@ -60,10 +61,7 @@ class MaximalCodingRateReduction(nn.Module):
 
     def __init__(self, *, eps: float = 0.5**0.5, gamma1: float = 1.0, gamma2: float = 1.0):
         super().__init__()
-        check_eps(eps)
-        for name, value in (("gamma1", gamma1), ("gamma2", gamma2)):
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        positive(eps=eps, gamma1=gamma1, gamma2=gamma2)
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:

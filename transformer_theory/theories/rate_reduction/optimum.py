@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...checks import positive
 from ...linalg import orthonormalise
 from ...metrics.coding import rate_reduction
 
@@ -85,8 +86,7 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
             not one rank >= 1 a class.
     Source: :cite:t:`yu2020learning`.
     """
-    if not 0 < eps < float("inf"):
-        raise ValueError(f"eps must be a positive distortion (it is squared inside), got {eps}")
+    positive(eps=eps)
     if dim < 1 or not sizes or min(sizes) < 0 or sum(sizes) < 1:
         raise ValueError(f"optimum needs dim >= 1 and class sizes >= 0 with at least one sample, got dim {dim} and sizes {list(sizes)}")
     if (classes := sum(size > 0 for size in sizes)) > dim:
@@ -160,8 +160,9 @@ def maximise(
         raise ValueError(
             f"ranks must be one a class, between 1 and its samples and dimension {dim}; got {list(ranks)} for classes of {list(sizes)}"
         )
-    if not 0 < eps < float("inf") or steps < 1:
-        raise ValueError(f"an ascent needs a positive distortion eps and at least one step, got eps {eps} and {steps} steps")
+    positive(eps=eps)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
     shapes = [shape for n, r in zip(sizes, ranks) for shape in ((n, r), (dim, r))]
     factors = [orthonormalise(torch.randn(shape, dtype=torch.float64, generator=generator)) for shape in shapes]

@@ -4,7 +4,9 @@ Source: the settings are those of the runs of :cite:t:`tarzanagh2023transformers
 """
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
+
+from ....checks import number, positive
 
 
 def check_steps(steps: object, name: str = "steps", *, least: int = 0) -> None:
@@ -14,7 +16,7 @@ def check_steps(steps: object, name: str = "steps", *, least: int = 0) -> None:
         ValueError: it is too small, or not a whole number.
         TypeError: it is no number.
     """
-    if not _number(name, steps) >= least or not isinstance(steps, Integral):
+    if not number(name, steps) >= least or not isinstance(steps, Integral):
         raise ValueError(f"{name} must be at least {least} and whole, got {steps}")
 
 
@@ -25,8 +27,7 @@ def check_rate(rate: object, name: str = "rate") -> None:
         ValueError: says what came.
         TypeError: it is no number.
     """
-    if not 0 < _number(name, rate) < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {rate}")
+    positive(**{name: rate})
 
 
 def check_amount(**amounts: object) -> None:
@@ -37,11 +38,5 @@ def check_amount(**amounts: object) -> None:
         TypeError: it is no number.
     """
     for name, value in amounts.items():
-        if not 0 <= _number(name, value) < math.inf:
+        if not 0 <= number(name, value) < math.inf:
             raise ValueError(f"{name} must be at least 0 and finite, got {value}")
-
-
-def _number(name: str, value: object) -> float:
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    return float(value)

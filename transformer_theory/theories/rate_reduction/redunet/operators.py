@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
+from ....checks import positive
 from ....metrics.coding.checks import check_finite, check_integers
+from ....metrics.coding.resolvents import rate_and_inverse
 
 
 def operators(
@@ -27,14 +29,14 @@ def operators(
         eps: distortion; squared inside.
     Returns:
         E in front of the C_j ``[k + 1, *frequencies, d, d]``; R in front of the R_j, nats ``[k + 1, *frequencies]``.
+    Raises:
+        ValueError: the features are so large for eps that adding the identity is lost to rounding.
     """
-    d = moments.shape[-1]
     counts = torch.cat([sizes.sum()[None], sizes]).to(moments.real.dtype)
-    scales = (d / (counts * eps**2)).view(-1, *[1] * (moments.ndim - 1))
+    scales = (moments.shape[-1] / (counts * eps**2)).view(-1, *[1] * (moments.ndim - 3))
     together = torch.cat([moments.sum(0, keepdim=True), moments])
-    factors = torch.linalg.cholesky(torch.eye(d, dtype=moments.dtype, device=moments.device) + scales * together)
-    rates = factors.diagonal(dim1=-2, dim2=-1).real.log().sum(-1)
-    return scales * torch.cholesky_inverse(factors), rates
+    rates, inverses = rate_and_inverse(together, scales.expand(together.shape[:-2]))
+    return scales[..., None, None] * inverses, rates
 
 
 def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
@@ -81,10 +83,4 @@ def check_settings(*, layers: int, eps: float, step: float, sharpness: float) ->
     """
     if layers < 1:
         raise ValueError(f"layers must be at least 1, got {layers}")
-    for name, value, says in (
-        ("eps", eps, "distortion (it is squared inside)"),
-        ("step", step, "step size"),
-        ("sharpness", sharpness, "number"),
-    ):
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be a positive finite {says}, got {value}")
+    positive(eps=eps, step=step, sharpness=sharpness)

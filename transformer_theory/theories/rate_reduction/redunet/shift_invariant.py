@@ -29,8 +29,8 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from .constructed import Constructed
-from .operators import check_samples, check_settings, class_sizes, operators
+from .constructed import Constructed, grow
+from .operators import check_samples, check_settings, class_sizes
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,10 @@ class Spectrum:
         squares = torch.view_as_real(rows).square().sum((-2, -1))
         return torch.einsum("...fn,f->...n", squares, self.weights / prod(self.grid)).sqrt()
 
+    def total(self, rates: Float[Tensor, "*many f"]) -> Float[Tensor, "*many"]:
+        """Sum over all T frequencies."""
+        return rates @ self.weights
+
     def unit_norm(self, rows: Complex[Tensor, "f n c"]) -> Complex[Tensor, "f n c"]:
         """Each whole sample divided by its norm."""
         return rows / self.norms(rows)[:, None]
@@ -101,32 +105,15 @@ class SpectralLayer:
         return spectrum.unit_norm(rows + step * (rows @ self.expansion - together))
 
 
-def _layer(rows: Tensor, spectrum: Spectrum, sizes: Tensor, lengths: list[int], eps: float) -> tuple[SpectralLayer, Tensor]:
-    """Layer, and (R, R^c) of all shifts of the samples it was built from; rows are sorted by class."""
-    made, rates = operators(torch.stack([own.mH @ own for own in rows.split(lengths, dim=1)]), sizes, eps=eps)
-    shares, rates = sizes.to(rates.dtype) / rows.shape[1], rates @ spectrum.weights
-    return SpectralLayer(made[0], made[1:], shares), torch.stack([rates[0], shares @ rates[1:]])
-
-
 @dataclass(frozen=True)
 class ShiftInvariantReduNet(Constructed):
-    """A constructed network.
+    """A constructed network of :class:`SpectralLayer`; ``features`` are ``[n, c, *grid]``, rates those of all their shifts.
 
     Attributes:
-        layers: L + 1 of them; the last one belongs to the final features and serves :meth:`predict` only.
         spectrum: frequencies of the grid.
-        eps, step, sharpness: ε, η, λ.
-        features: the training features after the last step, in the order they came, ``[n, c, *grid]`` of norm 1.
-        rates: R and R^c of all shifts of the training features before each layer and at the end, ``[L + 1, 2]`` nats.
     """
 
-    layers: tuple[SpectralLayer, ...]
     spectrum: Spectrum
-    eps: float
-    step: float
-    sharpness: float
-    features: Float[Tensor, "n c *grid"]
-    rates: Float[Tensor, "depth 2"]
 
     def transform(self, samples: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n c *grid"]:
         """New samples through all layers, with estimated memberships; commutes with cyclic shifts.
@@ -176,18 +163,11 @@ def construct_shift_invariant(
     check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)
     sizes = class_sizes(labels, len(samples))
     check_samples(samples)
-    lengths = sizes.tolist()
     order = torch.argsort(labels, stable=True)
     spectrum = Spectrum.of(samples)
     rows = spectrum.unit_norm(spectrum.forward(samples[order]))
-    built, rates = [], []
-    for _ in range(layers):
-        now, rate = _layer(rows, spectrum, sizes, lengths, eps)
-        built.append(now)
-        rates.append(rate)
-        moves = now.expansion - now.shares[:, None, None, None] * now.compressions
-        rows = spectrum.unit_norm(rows + step * torch.cat([own @ move for own, move in zip(rows.split(lengths, 1), moves)], 1))
-    last, rate = _layer(rows, spectrum, sizes, lengths, eps)
+    growth = grow(rows, sizes, steps=layers, eps=eps, step=step, unit_norm=spectrum.unit_norm, total=spectrum.total)
+    built = tuple(SpectralLayer(made[0], made[1:], growth.shares) for made in growth.operators)
     result = torch.empty_like(samples)
-    result[order] = spectrum.backward(rows)
-    return ShiftInvariantReduNet((*built, last), spectrum, eps, step, sharpness, result, torch.stack([*rates, rate]))
+    result[order] = spectrum.backward(growth.rows)
+    return ShiftInvariantReduNet(built, eps, step, sharpness, result, growth.rates, spectrum)

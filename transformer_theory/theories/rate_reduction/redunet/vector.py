@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ....checks import positive
 from ....metrics.coding import unit_norm
-from .constructed import Constructed
-from .operators import check_samples, check_settings, class_sizes, operators
+from .constructed import Constructed, Growth, grow
+from .operators import check_samples, check_settings, class_sizes
 
 
 @dataclass(frozen=True)
@@ -70,35 +71,23 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
         ValueError: labels are no integers or leave out a class, or eps is not positive.
     Source: :cite:t:`chan2022redunet`.
     """
-    check_settings(layers=1, eps=eps, step=1.0, sharpness=1.0)
+    positive(eps=eps)
     sizes = class_sizes(labels, len(features))
-    return _layer(features[torch.argsort(labels, stable=True)], sizes, sizes.tolist(), eps)[0]
+    rows = features[torch.argsort(labels, stable=True)]
+    return _layers(_grow(rows, sizes, steps=0, eps=eps, step=0.0))[0]
 
 
-def _layer(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple[Layer, Tensor]:
-    """Layer, and (R, R^c) of the features it was built from; rows are sorted by class."""
-    made, rates = operators(torch.stack([own.mT @ own for own in rows.split(lengths)]), sizes, eps=eps)
-    shares = sizes.to(rows.dtype) / len(rows)
-    return Layer(made[0], made[1:], shares), torch.stack([rates[0], shares @ rates[1:]])
+def _grow(rows: Tensor, sizes: Tensor, *, steps: int, eps: float, step: float) -> Growth:
+    return grow(rows, sizes, steps=steps, eps=eps, step=step, unit_norm=unit_norm, total=lambda rates: rates)
+
+
+def _layers(growth: Growth) -> tuple[Layer, ...]:
+    return tuple(Layer(made[0], made[1:], growth.shares) for made in growth.operators)
 
 
 @dataclass(frozen=True)
 class ReduNet(Constructed):
-    """A constructed network.
-
-    Attributes:
-        layers: L + 1 of them; the last one belongs to the final features and serves :meth:`predict` only.
-        eps, step, sharpness: ε, η, λ.
-        features: the training features after the last step, in the order they came, ``[n, d]`` of norm 1.
-        rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is their difference.
-    """
-
-    layers: tuple[Layer, ...]
-    eps: float
-    step: float
-    sharpness: float
-    features: Float[Tensor, "n d"]
-    rates: Float[Tensor, "depth 2"]
+    """A constructed network of :class:`Layer`; ``features`` are ``[n, d]``."""
 
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """New samples through all layers, with estimated memberships.
@@ -147,17 +136,8 @@ def construct(
     check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)
     sizes = class_sizes(labels, len(features))
     check_samples(features)
-    lengths = sizes.tolist()
     order = torch.argsort(labels, stable=True)
-    rows = unit_norm(features[order])
-    built, rates = [], []
-    for _ in range(layers):
-        now, rate = _layer(rows, sizes, lengths, eps)
-        built.append(now)
-        rates.append(rate)
-        moves = now.expansion - now.shares[:, None, None] * now.compressions  # x E - γ_j x C_j is one product
-        rows = unit_norm(rows + step * torch.cat([own @ move for own, move in zip(rows.split(lengths), moves)]))
-    last, rate = _layer(rows, sizes, lengths, eps)
-    result = torch.empty_like(rows)
-    result[order] = rows
-    return ReduNet((*built, last), eps, step, sharpness, result, torch.stack([*rates, rate]))
+    growth = _grow(unit_norm(features[order]), sizes, steps=layers, eps=eps, step=step)
+    result = torch.empty_like(growth.rows)
+    result[order] = growth.rows
+    return ReduNet(_layers(growth), eps, step, sharpness, result, growth.rates)

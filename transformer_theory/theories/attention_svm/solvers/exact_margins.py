@@ -5,7 +5,7 @@ rounded sum, not the margin, equal to one. Here numbers are cut into slices of s
 :math:`x = x_1 + x_2 + x_3`, and only products that are :math:`2^{-2\beta}` of the largest, with :math:`\beta` bits a slice, are
 rounded.
 
-Source: the error-free transformation of matrix products of Ozaki, Ogita, Oishi and Rump (2012), for the margins of (Att-SVM) of
+Source: the error-free transformation of matrix products of :cite:t:`ozaki2012errorfree`, for the margins of (Att-SVM) of
 :cite:t:`tarzanagh2023transformers`.
 """
 

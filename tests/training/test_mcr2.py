@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from transformer_theory.data.corruption import relabel_uniformly
-from transformer_theory.models import build
-from transformer_theory.models.resnet import ResNet18
+from transformer_theory.models import ResNet18, build
 from transformer_theory.training import augment
 from transformer_theory.training.evaluation import agreement, judge, k_means_agreement
 from transformer_theory.training.mcr2 import RATE_REDUCTION_RECIPES, features, train_self_supervised, train_supervised

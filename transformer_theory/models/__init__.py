@@ -1,4 +1,5 @@
-"""Whole networks, each readable in one sitting: ViT, and CRATE with the names and sizes of the released networks; and their weights."""
+"""Whole networks, each readable in one sitting: ViT, CRATE with the names and sizes of the released networks, the residual network that
+rate reduction is trained with; and their weights."""
 
 from ..networks.embedding import build
 from ..networks.vit import ViT
@@ -6,12 +7,14 @@ from .crate import CRATE, crate_base, crate_large, crate_small, crate_tiny
 from .crate_alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large
 from .crate_lm import CRATELanguageModel, tie_head
 from .crate_mae import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
+from .resnet import ResNet18
 from .weights import load_weights, save_weights, unwrap
 
 __all__ = [
     "CRATE",
     "CRATEMAE",
     "CRATELanguageModel",
+    "ResNet18",
     "ViT",
     "build",
     "crate_alpha",

@@ -1,4 +1,4 @@
-"""The causal CRATE: it sees no future, learns sources whose entropy is known, and continues sequences."""
+"""The causal CRATE: it sees no future, is the released network, learns sources whose entropy is known, and continues sequences."""
 
 import math
 from functools import partial
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.problems.crate import next_token_logits
 from transformer_theory import models
 from transformer_theory.theories.crate import block
 
@@ -51,6 +52,62 @@ def test_a_logit_does_not_depend_on_later_tokens(attention, sparsify):
             assert moved[:i].max() < 1e-12
             assert moved[i:].min() > 1e-9  # the present and all that follows do depend on it
             assert_close(model(ids[:, :i]), logits[:, :i])  # nor does the length of the sequence matter
+
+
+@pytest.fixture
+def released():
+    """Random weights with the names and shapes of a released language model: width 128, two heads, two layers, 11 tokens, 7 in a row."""
+    shapes = {"transformer.wte.weight": (11, 128), "transformer.wpe.weight": (7, 128)}
+    for i in range(2):
+        names = {"prenorm_1.weight": (128,), "prenorm_1.bias": (128,), "attn.c_attn.weight": (128, 128), "ista.weight": (128, 128)}
+        names |= {"attn.c_proj.weight": (128, 128), "attn.c_proj.bias": (128,), "prenorm_2.weight": (128,), "prenorm_2.bias": (128,)}
+        shapes |= {f"transformer.h.{i}.{name}": shape for name, shape in names.items()}
+    generator = torch.Generator().manual_seed(0)
+    found = {name: 0.1 * torch.randn(shape, generator=generator) + ("norm_" in name) for name, shape in shapes.items()}
+    found |= {f"transformer.h.{i}.attn.bias": torch.ones(7, 7).tril()[None, None] for i in range(2)}
+    return found | {"lm_head.weight": found["transformer.wte.weight"]}
+
+
+@pytest.mark.parametrize("absent", ["none", "lm_head.weight", "transformer.wte.weight", "transformer.h.0.attn.bias"])
+def test_released_weights_give_the_released_logits(released, absent):
+    ids = torch.randint(11, (5, 6), generator=torch.Generator().manual_seed(1))
+    expected = next_token_logits(released, ids, heads=2, depth=2)
+    released.pop(absent, None)
+    model = models.CRATELanguageModel.from_released({"model": {f"_orig_mod.{name}": value for name, value in released.items()}})
+    assert not model.training
+    assert model.head.weight is model.embedding.weight
+    with torch.no_grad():
+        logits = model(ids)
+    assert logits.shape == (5, 6, 11)
+    assert expected.std() > 0.1
+    assert_close(logits.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_the_smallest_released_network_has_half_the_weights_of_gpt_2():
+    with torch.device("meta"):
+        sizes = {"vocabulary": 50304, "context": 1024, "dim": 768, "depth": 12, "heads": 12}
+        model = models.tie_head(models.CRATELanguageModel(**sizes, norm=torch.nn.Identity))
+    layers = 12 * (3 * 768**2 + 5 * 768)
+    assert sum(p.numel() for p in model.parameters()) == (50304 + 1024) * 768 + layers == 60_699_648
+
+
+def test_weights_that_are_not_those_of_a_released_language_model_are_named(released):
+    read = models.CRATELanguageModel.from_released
+    with pytest.raises(
+        ValueError, match=r"a causal CRATE as released, with transformer\.wte\.weight, transformer\.wpe\.weight, .*, got none"
+    ):
+        read({})
+    with pytest.raises(ValueError, match=r"lm_head\.weight must be transformer\.wte\.weight, as in the released network"):
+        read(released | {"lm_head.weight": torch.zeros(11, 128)})
+    with pytest.raises(ValueError, match="heads must divide the 128 rows of c_attn, got 3; pass heads="):
+        read(released, heads=3)
+    last = released.pop("transformer.h.1.ista.weight")
+    with pytest.raises(
+        ValueError, match=r"must hold the 19 weights of .*, got 1 missing: transformer\.layers\.1\.1\.fn\.weight; 1 unknown: more$"
+    ):
+        read(released | {"more": last})
+    with pytest.raises(ValueError, match=r"1 of another shape: pos_embedding \[7, 64\] for \[7, 128\]$"):
+        read(released | {"transformer.h.1.ista.weight": last, "transformer.wpe.weight": torch.zeros(7, 64)})
 
 
 def test_attention_that_sees_the_future_is_refused():

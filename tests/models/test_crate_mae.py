@@ -1,4 +1,6 @@
-"""CRATE-MAE: sizes, the forward pass in plain operations, what masks hide, and images that can be completed exactly."""
+"""CRATE-MAE: sizes, the released forward pass in plain operations, what masks hide, and images that can be completed exactly."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch.testing import assert_close
 from tests.problems.crate import completed_patches
 from transformer_theory import models
 from transformer_theory.models.crate_mae import sines_and_cosines
+from transformer_theory.theories.crate.block import Ista
 
 SIZES = {"image_size": 8, "patch_size": 2, "channels": 2, "dim": 12, "depth": 2, "heads": 3}
 # dim, parameters, those of them that are trained
@@ -43,8 +46,85 @@ def test_sizes_are_those_of_the_released_networks(name):
     assert sum(p.numel() for p in model.parameters()) == layers + outside + tables == parameters
 
 
+@pytest.fixture
+def released():
+    """Random weights with the names and shapes of a released autoencoder: width 128, two heads, two layers a half, 12 px, patches of 4."""
+    generator = torch.Generator().manual_seed(0)
+
+    def norm(name):
+        return {f"{name}.weight": (128,), f"{name}.bias": (128,)}
+
+    def attention(name):
+        return {f"{name}.qkv.weight": (128, 128), f"{name}.to_out.0.weight": (128, 128), f"{name}.to_out.0.bias": (128,)}
+
+    shapes = {"cls_token": (1, 1, 128), "mask_token": (1, 1, 128), "pos_embed": (1, 10, 128), "decoder_pos_embed": (1, 10, 128)}
+    shapes |= {"patch_embed.proj.weight": (128, 3, 4, 4), "patch_embed.proj.bias": (128,)}
+    for i in range(2):
+        layer = f"blocks.{i}.layers.0"
+        shapes |= norm(f"{layer}.0.norm") | attention(f"{layer}.0.fn") | norm(f"{layer}.1.norm") | {f"{layer}.1.fn.weight": (128, 128)}
+    shapes |= norm("norm") | {"decoder_embed.weight": (128, 128), "decoder_embed.bias": (128,)}
+    for i in range(2):
+        layer = f"decoder_blocks.{i}.layers.0"
+        shapes |= norm(f"{layer}.0.norm") | {f"{layer}.0.fn.weight": (128, 128)} | norm(f"{layer}.1.norm") | attention(f"{layer}.1.fn")
+    shapes |= norm("decoder_norm") | {"decoder_pred.weight": (48, 128), "decoder_pred.bias": (48,)}
+    found = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {name: value + (1 if "norm.weight" in name else 0) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("lam", [0.5, 5.0])
+def test_released_weights_give_the_released_patches(released, lam):
+    generator = torch.Generator().manual_seed(1)
+    images, masked = torch.randn(4, 3, 12, 12, generator=generator), models.random_mask(4, 9, generator=generator)
+    model = models.CRATEMAE.from_released({"epoch": 3, "model": released}, sparsify=partial(Ista, lam=lam))
+    assert not model.training
+    assert set(model.state_dict()) == set(released)
+    with torch.no_grad():
+        found = model(images, masked)
+    expected = completed_patches(released, images, masked, heads=2, depth=2, lam=lam)
+    assert found.shape == (4, 9, 48)
+    assert expected.std() > 0.1
+    assert_close(found.double(), expected, atol=1e-5, rtol=0)
+    other = completed_patches(released, images, masked, heads=2, depth=2, lam=lam + 1)
+    assert (other - expected).abs().max() > 0.01  # lambda is felt
+
+
+def test_released_weights_lose_nothing_and_stay_their_owner_s(released):
+    exact = {name: value.double() + 1e-12 for name, value in released.items()}
+    state = torch.get_rng_state()
+    model = models.CRATEMAE.from_released({f"module.{name}": value for name, value in exact.items()})
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, exact[name]) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        model.mask_token.zero_()
+    assert exact["mask_token"].abs().max() > 0
+    assert models.CRATEMAE.from_released(released, heads=4).blocks[0].layers[0][0].fn.subspaces().shape == (4, 128, 32)
+
+
+def test_weights_that_are_not_those_of_a_released_autoencoder_are_named(released):
+    read = models.CRATEMAE.from_released
+
+    def without(name):
+        return {other: value for other, value in released.items() if other != name}
+
+    with pytest.raises(ValueError, match=r"CRATE-MAE as released, with patch_embed\.proj\.weight, pos_embed, .*, got none"):
+        read({})
+    with pytest.raises(ValueError, match=r"must hold the 46 weights of CRATEMAE, got 1 missing: decoder_embed\.bias; 1 unknown: extra$"):
+        read(without("decoder_embed.bias") | {"extra": torch.zeros(1)})
+    gap = {name.replace("decoder_blocks.1.", "decoder_blocks.2."): value for name, value in released.items()}
+    with pytest.raises(ValueError, match=r"8 missing: decoder_blocks\.1\.layers\.0\.0\.norm\.weight, .*; 8 unknown: decoder_blocks\.2\."):
+        read(gap)
+    with pytest.raises(ValueError, match=r"1 of another shape: decoder_pos_embed \[1, 9, 128\] for \[1, 10, 128\]$"):
+        read(released | {"decoder_pos_embed": torch.zeros(1, 9, 128)})
+    with pytest.raises(ValueError, match=r"square images in square patches, got 10 patches of 4 x 4 pixels"):
+        read(released | {"pos_embed": torch.zeros(1, 11, 128)})
+    with pytest.raises(ValueError, match="heads must divide the 128 rows of qkv, got 3; pass heads="):
+        read(released, heads=3)
+    with pytest.raises(ValueError, match=r"floating-point weights, got torch\.int64 in pos_embed"):
+        read(released | {"pos_embed": torch.zeros(1, 10, 128, dtype=torch.long)})
+
+
 def test_forward_is_the_formula(model, images, masked):
-    expected = completed_patches(model.state_dict(), model.patches(images), masked, heads=3, depth=2)
+    expected = completed_patches(model.state_dict(), images, masked, heads=3, depth=2)
     assert_close(model(images, masked), expected)
     errors = [(expected[i, j] - model.patches(images)[i, j]).square().mean() for i in range(5) for j in range(16) if masked[i, j]]
     assert_close(model.loss(images, masked), torch.stack(errors).mean())
@@ -65,10 +145,10 @@ def test_masked_pixels_are_not_seen_and_the_others_are_not_scored(model, images,
     assert_close(far, model.loss(images, masked))
 
 
-def test_every_trained_weight_gets_a_gradient_and_positions_stay(model, images, masked):
+def test_every_weight_gets_a_gradient_but_fixed_positions_and_the_unused_map(model, images, masked):
     model.loss(images, masked).backward()
-    without = [name for name, weight in model.named_parameters() if weight.grad is None]
-    assert without == ["encoder_positions", "decoder_positions"]
+    without = {name for name, weight in model.named_parameters() if weight.grad is None}
+    assert without == {"pos_embed", "decoder_pos_embed", "decoder_embed.weight", "decoder_embed.bias"}
 
 
 def test_as_many_patches_are_masked_in_each_image_and_all_alike():
@@ -89,6 +169,9 @@ def test_products_of_positions_depend_on_how_far_apart_they_are():
     assert_close(products[0, 0], products[0, 0].T, atol=1e-6, rtol=0)  # rows and columns alike
     assert products[0, 0, 0, 0] == pytest.approx(12)
     assert products[0, 0].flatten()[1:].max() < 11.99
+    # the released table: the column in the first half, slower waves later
+    assert_close(grid[2, 3, :6], torch.tensor([3 * 10_000.0 ** (-k / 6) for k in range(6)], dtype=torch.float64).sin(), atol=1e-6, rtol=0)
+    assert_close(grid[2, 3, 18:], torch.tensor([2 * 10_000.0 ** (-k / 6) for k in range(6)], dtype=torch.float64).cos(), atol=1e-6, rtol=0)
 
 
 def test_it_learns_to_complete_images_of_one_colour():
@@ -126,5 +209,9 @@ def test_inputs_that_do_not_fit_are_named(model, images, masked, unchecked):
         models.random_mask(1, 16, generator=torch.Generator(), share=1.0)
     with pytest.raises(ValueError, match="dim must be a multiple of 4, for sines and cosines of rows and columns, got 18"):
         models.CRATEMAE(**{**SIZES, "dim": 18})
+    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
+        models.CRATEMAE(**{**SIZES, "depth": 0})
+    with pytest.raises(ValueError, match=r"images must have shape \[batch, 2, 8, 8\], got \[5, 2, 8, 6\]"):
+        model(images[..., :6], masked)
     with pytest.raises(ValueError, match="patch_size must divide image_size, got 3 and 8"):
         models.CRATEMAE(**{**SIZES, "patch_size": 3})

@@ -80,6 +80,27 @@ def tssa_gradient_by_loops(tokens: Tensor, bases: Tensor, pi: Tensor, *, eps: fl
     return p / (n * eps**2) * out
 
 
+def released_statistics_by_loops(w: dict[str, Tensor], tokens: Tensor, *, heads: int) -> Tensor:
+    """Attention of the released token statistics, head by head and token by token; tokens [n, d]. With ``denom_bias`` [K, N, 1] it is the
+    causal one, in which token i knows the sums over tokens 1 ... i alone."""
+    causal, n = "denom_bias" in w, len(tokens)
+    coords = (tokens @ w["qkv.weight"].T + w["qkv.bias"]).chunk(heads, dim=-1)
+    seen = [range(i + 1) if causal else range(n) for i in range(n)]
+    scores = torch.zeros(heads, n, dtype=tokens.dtype)
+    for k, W in enumerate(coords):
+        for i in range(n):
+            for c in range(W.shape[1]):
+                share = W[i, c] ** 2 / sum(W[j, c] ** 2 for j in seen[i])
+                scores[k, i] += w["temp"][k, 0] * (share + (w["denom_bias"][k, i, 0] if causal else 0.0))
+    pi = scores.exp() / scores.exp().sum(0)
+    heads_out = [torch.zeros_like(W) for W in coords]
+    for k, W in enumerate(coords):
+        for i in range(n):
+            moment = sum(pi[k, j] * W[j] ** 2 for j in seen[i]) / sum(pi[k, j] for j in seen[i])
+            heads_out[k][i] = -pi[k, i] * W[i] / (1 + moment)
+    return torch.cat(heads_out, 1) @ w["to_out.0.weight"].T + w["to_out.0.bias"]
+
+
 def _layer_norm(x: Tensor, weights: dict[str, Tensor], name: str, eps: float = 1e-5) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
@@ -126,19 +147,39 @@ def alpha_logits(w: dict[str, Tensor], images: Tensor, *, heads: int, depth: int
     return _layer_norm(x[:, 0], w, "mlp_head.0", 1e-6) @ w["mlp_head.1.weight"].T + w["mlp_head.1.bias"]
 
 
-def completed_patches(w: dict[str, Tensor], patches: Tensor, masked: Tensor, *, heads: int, depth: int) -> Tensor:
-    """The masked autoencoder from patches [batch, seq, patch_dim] to patches: encoder with lambda .5, then the layers turned around."""
+def completed_patches(w: dict[str, Tensor], images: Tensor, masked: Tensor, *, heads: int, depth: int, lam: float = 0.5) -> Tensor:
+    """The released masked autoencoder in float64, from images [batch, c, h, w] to patches: a convolution, masks, positions, the encoder
+    with lambda .5, then the layers turned around. Neither ``pos_embed`` nor ``decoder_embed`` has a part in it."""
     w = {name: value.double() for name, value in w.items()}
-    x = patches @ w["embed.weight"].T + w["embed.bias"]
+    kernel = w["patch_embed.proj.weight"]
+    x = functional.conv2d(images.double(), kernel, w["patch_embed.proj.bias"], stride=kernel.shape[-1]).flatten(2).mT
     x = x * ~masked[..., None] + w["mask_token"] * masked[..., None]
-    x = torch.cat([w["cls_token"].expand(len(x), -1, -1), x], 1) + w["encoder_positions"]
+    x = torch.cat([w["cls_token"].expand(len(x), -1, -1), x], 1) + w["decoder_pos_embed"]
     for i in range(depth):
-        name = f"encoder.layers.{i}"
+        name = f"blocks.{i}.layers.0"
         x = x + released_attention(x, w, f"{name}.0", heads=heads)
         y, D = _layer_norm(x, w, f"{name}.1.norm"), w[f"{name}.1.fn.weight"]
-        x = (y + 0.1 * (y - y @ D.T) @ D - 0.1 * 0.5).clamp(min=0)
-    x = _layer_norm(x, w, "encoder_norm", 1e-6) @ w["decoder_embed.weight"].T + w["decoder_embed.bias"] + w["decoder_positions"]
+        x = (y + 0.1 * (y - y @ D.T) @ D - 0.1 * lam).clamp(min=0)
+    x = _layer_norm(x, w, "norm", 1e-6)
     for i in range(depth):
-        x = _layer_norm(x, w, f"decoder.{i}.0.norm") @ w[f"decoder.{i}.0.fn.weight"].T
-        x = x - released_attention(x, w, f"decoder.{i}.1", heads=heads)
-    return (_layer_norm(x, w, "decoder_norm", 1e-6) @ w["to_pixels.weight"].T + w["to_pixels.bias"])[:, 1:]
+        name = f"decoder_blocks.{i}.layers.0"
+        x = _layer_norm(x, w, f"{name}.0.norm") @ w[f"{name}.0.fn.weight"].T
+        x = x - released_attention(x, w, f"{name}.1", heads=heads)
+    return (_layer_norm(x, w, "decoder_norm", 1e-6) @ w["decoder_pred.weight"].T + w["decoder_pred.bias"])[:, 1:]
+
+
+def next_token_logits(w: dict[str, Tensor], ids: Tensor, *, heads: int, depth: int) -> Tensor:
+    """The released causal CRATE in float64, ids [batch, n]: a mask in every softmax, no norm before the head, which is the embedding."""
+    w = {name: value.double() for name, value in w.items()}
+    n = ids.shape[1]
+    x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][:n]
+    future = torch.ones(n, n, dtype=torch.bool).triu(1)
+    for i in range(depth):
+        name = f"transformer.h.{i}"
+        z = _layer_norm(x, w, f"{name}.prenorm_1") @ w[f"{name}.attn.c_attn.weight"].T
+        scores = [(u @ u.mT / math.sqrt(u.shape[-1])).masked_fill(future, -math.inf) for u in z.chunk(heads, dim=-1)]
+        mixed = torch.cat([s.softmax(-1) @ u for s, u in zip(scores, z.chunk(heads, dim=-1))], -1)
+        x = x + mixed @ w[f"{name}.attn.c_proj.weight"].T + w[f"{name}.attn.c_proj.bias"]
+        y, D = _layer_norm(x, w, f"{name}.prenorm_2"), w[f"{name}.ista.weight"]
+        x = (y + 0.1 * (y - y @ D.T) @ D - 0.1 * 0.1).clamp(min=0)
+    return x @ w["lm_head.weight"].T

@@ -2,12 +2,15 @@ r"""Causal CRATE: a language model whose layers compress every token given those
 
     Z^0 = embedding[ids] + positions,      layers with causal attention,      logits = head(LN(Z^L))
 
-Position i predicts token i + 1 from tokens 1 ... i: attention sees no further, and sparsification is token by token.
+Position i predicts token i + 1 from tokens 1 ... i: attention sees no further, and sparsification is token by token. The released language
+model, which :meth:`CRATELanguageModel.from_released` reads, has no norm before its head, and the head is the embedding.
 Shapes: ids [batch, n] with n <= context, logits [batch, n, vocabulary].
-Source: :cite:t:`yu2023white` (the layers); the causal rate is derived in :mod:`transformer_theory.theories.crate.causal`.
+Source: :cite:t:`yu2023white` (the layers), released code; the causal rate is derived in :mod:`transformer_theory.theories.crate.causal`.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,8 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..theories.crate.block import CausalReleasedAttention, Ista, Layer, Stack
+from .released import language_sizes
+from .weights import fill, unwrap
 
 SPREAD = 0.02  # standard deviation of the initial embedding: logits of a tied head start near zero
+OURS = (
+    (r"^transformer\.wte\.weight$", "embedding.weight"),
+    (r"^transformer\.wpe\.weight$", "pos_embedding"),
+    (r"^lm_head\.", "head."),
+    (r"^transformer\.h\.(\d+)\.prenorm_1\.", r"transformer.layers.\1.0.norm."),
+    (r"^transformer\.h\.(\d+)\.attn\.c_attn\.", r"transformer.layers.\1.0.fn.qkv."),
+    (r"^transformer\.h\.(\d+)\.attn\.c_proj\.", r"transformer.layers.\1.0.fn.to_out.0."),
+    (r"^transformer\.h\.(\d+)\.prenorm_2\.", r"transformer.layers.\1.1.norm."),
+    (r"^transformer\.h\.(\d+)\.ista\.", r"transformer.layers.\1.1.fn."),
+)
+MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")  # ones on and below the diagonal, no weight
+EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 
 
 class CRATELanguageModel(nn.Module):
@@ -29,6 +46,7 @@ class CRATELanguageModel(nn.Module):
         attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer, a causal block such as
             ``partial(CausalExactAttention, context=64)``.
         sparsify: called as ``sparsify(dim)`` for each layer.
+        norm: called as ``norm(dim)``: what stands before the head, ``nn.Identity`` in the released network.
     Raises:
         ValueError: sizes do not fit, or the attention is not causal. Source: :cite:t:`yu2023white`.
     """
@@ -44,6 +62,7 @@ class CRATELanguageModel(nn.Module):
         head_dim: int | None = None,
         attention: Callable[..., nn.Module] = CausalReleasedAttention,
         sparsify: Callable[[int], nn.Module] = Ista,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
     ):
         super().__init__()
         if min(vocabulary, context) < 1:
@@ -52,7 +71,7 @@ class CRATELanguageModel(nn.Module):
         self.embedding = nn.Embedding(vocabulary, dim)
         self.pos_embedding = nn.Parameter(SPREAD * torch.randn(context, dim))
         self.transformer = Stack(dim, depth=depth, heads=heads, head_dim=head_dim, attention=attention, sparsify=sparsify)
-        self.norm = nn.LayerNorm(dim)
+        self.norm = norm(dim)
         self.head = nn.Linear(dim, vocabulary, bias=False)
         for matrix in (self.embedding.weight, self.head.weight):
             nn.init.normal_(matrix, std=SPREAD)
@@ -61,6 +80,33 @@ class CRATELanguageModel(nn.Module):
             block = getattr(layer[0], "fn", None)
             if not getattr(block, "is_causal", False):
                 raise ValueError(f"attention must be causal, got {type(block).__name__}, which sees the tokens it has to predict")
+
+    @classmethod
+    def from_released(cls, state_dict: Mapping[str, Any], *, heads: int | None = None) -> "CRATELanguageModel":
+        """A network with the weights of a released causal CRATE; sizes are read off the weights. In evaluation mode, its head tied.
+
+        Args:
+            state_dict: names and shapes of the released language model, or a checkpoint that :func:`.unwrap` takes; of a file, what
+                :func:`.load_weights` gives. Its masks of attention are left out, and of the embedding and its other name,
+                ``lm_head.weight``, one is enough.
+            heads: number of heads, which no weight shows: if not given, heads of width 64 as in all released sizes.
+        Returns:
+            in the dtype of the embedding, on the CPU; ``model(ids [batch, n])`` gives logits. The weights are copied.
+        Raises:
+            ValueError: weights are missing, unknown or of another shape, all of which are listed (by the names they have here), the head
+                is not the embedding, or heads cannot be told. Source: :cite:t:`yu2023white`, released code.
+        """
+        weights = {name: value for name, value in unwrap(state_dict).items() if not MASK.fullmatch(name)}
+        for name, other in ((EMBEDDING, HEAD), (HEAD, EMBEDDING)):
+            if other in weights:
+                weights.setdefault(name, weights[other])
+        if EMBEDDING in weights and not torch.equal(weights[EMBEDDING], weights[HEAD]):
+            raise ValueError(f"{HEAD} must be {EMBEDDING}, as in the released network, got two different matrices; leave one out")
+        with torch.device("meta"):  # no random numbers for weights that are about to be replaced
+            model = cls(**language_sizes(weights, heads=heads), norm=nn.Identity)
+        model = tie_head(model.to(weights[EMBEDDING].dtype).to_empty(device="cpu"))
+        fill(model, {_ours(name): value for name, value in weights.items()})
+        return model.eval()
 
     def forward(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
         self._check(ids)
@@ -118,3 +164,9 @@ def tie_head(model: CRATELanguageModel) -> CRATELanguageModel:
     """
     model.head.weight = model.embedding.weight
     return model
+
+
+def _ours(name: str) -> str:
+    for pattern, replacement in OURS:
+        name = re.sub(pattern, replacement, name)
+    return name

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from tests.problems.crate import gaussian
+from tests.problems.crate import gaussian, released_statistics_by_loops
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate.attention import expansion
 from transformer_theory.theories.crate.sparse_coding import curvature
@@ -16,10 +16,12 @@ COMPRESSIONS = {
     "paper": lambda dim, **sizes: crate.PaperAttention(dim, **sizes),
     "released": lambda dim, **sizes: crate.ReleasedAttention(dim, **sizes),
     "token statistics": lambda dim, **sizes: crate.TokenStatisticsAttention(dim, **sizes),
+    "released token statistics": lambda dim, **sizes: crate.ReleasedTokenStatisticsAttention(dim, **sizes),
     "causal exact": lambda dim, **sizes: crate.CausalExactAttention(dim, context=9, **sizes),
     "causal paper": lambda dim, **sizes: crate.CausalPaperAttention(dim, context=9, **sizes),
     "causal released": lambda dim, **sizes: crate.CausalReleasedAttention(dim, **sizes),
     "causal token statistics": lambda dim, **sizes: crate.CausalTokenStatisticsAttention(dim, **sizes),
+    "causal released token statistics": lambda dim, **sizes: crate.CausalReleasedTokenStatisticsAttention(dim, context=9, **sizes),
     "orthogonal paper": lambda dim, **sizes: crate.orthogonal(crate.PaperAttention(dim, **sizes)),
 }
 SPARSIFICATIONS = {
@@ -50,6 +52,9 @@ def after(module, tokens):
             coords = tokens.unsqueeze(1) @ U
             pi = crate.causal_memberships(coords, temperature=module.temperature)
             return tokens - module.step * (crate.causal_shrinkage(coords, pi, eps=module.eps) @ U.mT).sum(1)
+        case crate.ReleasedTokenStatisticsAttention():  # the causal one too
+            weights = dict(module.named_parameters())
+            return tokens + torch.stack([released_statistics_by_loops(weights, each, heads=3) for each in tokens])
         case crate.ExactAttention():
             return crate.exact_step(tokens, U, kappa=module.kappa, eps=module.eps)
         case crate.PaperAttention():
@@ -65,8 +70,9 @@ def after(module, tokens):
 @pytest.mark.parametrize("name", COMPRESSIONS)
 def test_a_compression_block_returns_the_change_of_its_step(name):
     module, tokens = block(name), gaussian(2, 5, 12)
-    if name.endswith("statistics"):
-        nn.init.normal_(module.temperature, generator=torch.Generator().manual_seed(1))
+    for weight in ("temperature", "temp", "denom_bias"):  # constant at first
+        if hasattr(module, weight):
+            nn.init.normal_(getattr(module, weight), generator=torch.Generator().manual_seed(1))
     assert_close(tokens + module(tokens), after(module, tokens))
     assert module.is_causal == name.startswith("causal")
 
@@ -79,7 +85,7 @@ def test_a_causal_block_does_not_see_the_future(name):
     assert_close(module(other)[:, :4], past, atol=1e-14, rtol=0)
     assert_close(module(tokens[:, :4]), past, atol=1e-14, rtol=0)
     plain = block(name.removeprefix("causal "))
-    plain.load_state_dict(module.state_dict())
+    plain.load_state_dict({weight: value for weight, value in module.state_dict().items() if weight != "denom_bias"})
     assert (plain(other)[:, :4] - plain(tokens)[:, :4]).norm() > 1e-3 * past.norm()
 
 

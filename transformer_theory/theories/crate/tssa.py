@@ -17,7 +17,10 @@ so a step Z - kappa grad B with kappa < 2/L, L of :func:`~.attention.lipschitz`,
 
 Causal form: every sum over tokens becomes a sum over those up to i.
 
-Source: :cite:t:`wu2024token`. Notation: docs/notation.md.
+The released networks depart from this step: the change is -[... diag(pi_k) W_k diag(1 / (1 + m_k)) ...] V + b, with W_k = Z U_k + c_k, a
+free V and no kappa; so eps^2 = p, and nothing makes the change go down B. See :class:`~.block.ReleasedTokenStatisticsAttention`.
+
+Source: :cite:t:`wu2024token`, released code. Notation: docs/notation.md.
 """
 
 import torch
@@ -44,9 +47,18 @@ def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float
     return _softmax(coords, coords.square().sum(-2, keepdim=True), temperature)
 
 
-def causal_memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float[Tensor, "*batch K n"]:
-    r"""As :func:`memberships`, a token's share being that of the tokens up to itself, [*batch, K, n]. Source: :cite:t:`wu2024token`."""
-    return _softmax(coords, coords.square().cumsum(-2), temperature)
+def causal_memberships(
+    coords: Coordinates, *, temperature: Temperature = 1.0, offset: Float[Tensor, "K n"] | float = 0.0
+) -> Float[Tensor, "*batch K n"]:
+    r"""As :func:`memberships`, a token's share being that of the tokens up to itself, [*batch, K, n].
+
+    Args:
+        coords: W_k, [*batch, K, n, p].
+        temperature: tau, a number or one a head.
+        offset: added to the shares, which are larger the fewer tokens there are so far; learned in the released language model.
+    Source: :cite:t:`wu2024token`, released code (the offset).
+    """
+    return _softmax(coords, coords.square().cumsum(-2), temperature, offset)
 
 
 def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
@@ -130,8 +142,8 @@ def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float
     return 0.5 * (size / tokens.shape[-2] * logs).sum(-1)
 
 
-def _softmax(coords: Tensor, energy: Tensor, temperature: Temperature) -> Tensor:
+def _softmax(coords: Tensor, energy: Tensor, temperature: Temperature, offset: Tensor | float = 0.0) -> Tensor:
     """Memberships from each token's share of the energies; a channel without any has no share to give."""
-    shares = (coords.square() / energy.clamp(min=torch.finfo(coords.dtype).tiny)).sum(-1)
+    shares = (coords.square() / energy.clamp(min=torch.finfo(coords.dtype).tiny)).sum(-1) + offset
     tau = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
     return (tau * shares).softmax(-2)

@@ -1,7 +1,20 @@
 """The blocks of a CRATE layer as modules; a variant is a block one passes. Source: :cite:t:`yu2023white`."""
 
-from .causal import CausalExactAttention, CausalPaperAttention, CausalReleasedAttention, CausalTokenStatisticsAttention
-from .compression import ExactAttention, PaperAttention, ReleasedAttention, Subspaces, TokenStatisticsAttention
+from .causal import (
+    CausalExactAttention,
+    CausalPaperAttention,
+    CausalReleasedAttention,
+    CausalReleasedTokenStatisticsAttention,
+    CausalTokenStatisticsAttention,
+)
+from .compression import (
+    ExactAttention,
+    PaperAttention,
+    ReleasedAttention,
+    ReleasedTokenStatisticsAttention,
+    Subspaces,
+    TokenStatisticsAttention,
+)
 from .layer import Layer, PreNorm
 from .orthogonal import orthogonal
 from .sparsification import Fista, Ista, OvercompleteIsta
@@ -11,6 +24,7 @@ __all__ = [
     "CausalExactAttention",
     "CausalPaperAttention",
     "CausalReleasedAttention",
+    "CausalReleasedTokenStatisticsAttention",
     "CausalTokenStatisticsAttention",
     "ExactAttention",
     "Fista",
@@ -20,6 +34,7 @@ __all__ = [
     "PaperAttention",
     "PreNorm",
     "ReleasedAttention",
+    "ReleasedTokenStatisticsAttention",
     "Stack",
     "Subspaces",
     "TokenStatisticsAttention",

@@ -4,16 +4,27 @@ Where beta counts tokens it counts ``context`` of them, the longest sequence the
 Source: :cite:t:`yu2023white`, :cite:t:`wu2024token`.
 """
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..causal import causal_rate_gradient, check_length
 from ..tssa import causal_memberships, causal_shrinkage
-from .compression import Batch, ExactAttention, PaperAttention, ReleasedAttention, TokenStatisticsAttention
+from .compression import (
+    Batch,
+    ExactAttention,
+    PaperAttention,
+    ReleasedAttention,
+    ReleasedTokenStatisticsAttention,
+    TokenStatisticsAttention,
+)
 
 
 class CausalReleasedAttention(ReleasedAttention):
-    r"""The released form with a causal mask, :math:`\sum_{j \le i}` in every softmax. Source: :cite:t:`yu2023white`."""
+    r"""The released form with a causal mask, :math:`\sum_{j \le i}` in every softmax, as in the released language model.
+
+    Source: :cite:t:`yu2023white`, released code.
+    """
 
     is_causal = True
 
@@ -68,3 +79,33 @@ class CausalTokenStatisticsAttention(TokenStatisticsAttention):
     def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
         """What is taken away in each channel."""
         return causal_shrinkage(coords, causal_memberships(coords, temperature=self.temperature), eps=self.eps)
+
+
+class CausalReleasedTokenStatisticsAttention(ReleasedTokenStatisticsAttention):
+    r"""Released token statistics of the tokens up to each, by cumulative sums; a learned number a head and position is added to every
+    channel's share (``denom_bias``, [K, N, 1], zero at first).
+
+    Args:
+        dim, heads, head_dim, dropout: as :class:`.ReleasedTokenStatisticsAttention`.
+        context: N.
+    Raises:
+        ValueError: a size is below 1; on use, a sequence longer than the context. Source: :cite:t:`wu2024token`, released code, where
+            ``qkv`` and ``to_out.0`` are called ``c_attn`` and ``c_proj``.
+    """
+
+    is_causal = True
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, dropout: float = 0.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim, dropout=dropout)
+        self.context = context
+        self.denom_bias = nn.Parameter(torch.zeros(heads, context, 1))
+
+    def forward(self, tokens: Batch) -> Batch:
+        check_length(tokens, self.context)
+        return super().forward(tokens)
+
+    def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
+        """What the output matrix reads, with the opposite sign."""
+        offset = self.head_dim * self.denom_bias[:, : coords.shape[-2], 0]
+        pi = causal_memberships(coords, temperature=self.temp.squeeze(-1), offset=offset)
+        return causal_shrinkage(coords, pi, eps=self.head_dim**0.5)

@@ -1,4 +1,4 @@
-r"""Compression blocks: exact, paper, released, and token statistics.
+r"""Compression blocks: exact, paper, released, and token statistics, derived and released.
 
 A compression block reads tokens [batch, n, d] and returns their *change*, so that every variant stands in the same place of a layer,
 ``Z + block(norm(Z))``; a variant is a block one passes, never a flag. With ``norm`` the identity these are the steps of
@@ -154,3 +154,32 @@ class TokenStatisticsAttention(Subspaces):
     def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
         """What is taken away in each channel."""
         return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)
+
+
+class ReleasedTokenStatisticsAttention(Subspaces):
+    r"""The change of the released code of token statistics, :math:`-[S_1 \ldots S_K] V + b` with
+    :math:`S_k = \mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + m_k)^{-1}`.
+
+    Against :class:`TokenStatisticsAttention`: the output matrix V is free (``to_out``), so the change need not go down the bound; the
+    coordinates have a bias, :math:`W_k = Z U_k + c_k`; V takes the place of the step; and :math:`1 + m_k` means that
+    :math:`\varepsilon^2 = p`. Parameter names and shapes are those of the released attention: ``qkv``, ``temp`` [K, 1], ``to_out``.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+        dropout: of the output.
+    Raises:
+        ValueError: a size is below 1. Source: :cite:t:`wu2024token`, released code.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, dropout: float = 0.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.qkv = nn.Linear(dim, heads * head_dim)
+        self.temp = nn.Parameter(torch.ones(heads, 1))
+        self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(dropout))
+
+    def forward(self, tokens: Batch) -> Batch:
+        return self.to_out(-self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2))
+
+    def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
+        """What the output matrix reads, with the opposite sign."""
+        return shrinkage(coords, memberships(coords, temperature=self.temp.squeeze(-1)), eps=self.head_dim**0.5)

@@ -305,7 +305,7 @@ def test_experiments(experiment):
     [
         (lambda: room.optimum([3, 3, 3], 2, eps=1.0), "3 classes in 2 dimensions"),
         (lambda: room.optimum([], 2, eps=1.0), "class sizes"),
-        (lambda: room.optimum([3], 2, eps=0.0), "positive distortion"),
+        (lambda: room.optimum([3], 2, eps=0.0), "eps must be positive and finite"),
         (lambda: room.flat_reduction([3, 3], [2, 2], 3, eps=1.0), "sum <= 3"),
         (lambda: room.equal_moments((3,), 4, generator=torch.Generator()), "at least 4 samples"),
         (lambda: room.construct(normal(4, 2), torch.tensor([0, 0, 2, 2]), layers=1, eps=1.0, step=0.5), "each class 0..2"),

@@ -7,7 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.metrics.coding import rate_reduction
-from transformer_theory.theories.rate_reduction import landscape
+from transformer_theory.theories.rate_reduction.ascent import ascend, polish
+from transformer_theory.theories.rate_reduction.derivatives import scales, sorted_labels
 from transformer_theory.theories.rate_reduction.landscape import Regularised, largest_penalty, orthogonal_critical_point
 
 SIZES, DIM, EPS = (3, 4, 5), 4, 0.7
@@ -22,7 +23,7 @@ def test_derivatives_are_those_of_autograd(problem, generator):
     X = torch.randn(12, DIM, dtype=torch.float64, generator=generator)
 
     def value(x):
-        return rate_reduction(x, problem.labels, eps=EPS) - problem.penalty / 2 * x.square().sum()
+        return rate_reduction(x, sorted_labels(SIZES), eps=EPS) - problem.penalty / 2 * x.square().sum()
 
     assert_close(problem.value(X), float(value(X)), rtol=1e-12, atol=0)
     assert_close(problem.gradient(X), torch.autograd.functional.jacobian(value, X), rtol=0, atol=1e-13)
@@ -30,7 +31,7 @@ def test_derivatives_are_those_of_autograd(problem, generator):
 
 
 def test_roots_are_where_the_derivative_along_a_singular_value_vanishes(problem):
-    alpha, *alphas = problem.alphas
+    alpha, *alphas = scales(SIZES, DIM, eps=EPS)
     for (low, high), a in zip(problem.squares(), alphas):
         assert 0 < low < high
         for s in (low, high):
@@ -67,7 +68,7 @@ def test_disorder_sees_overlap_and_uneven_spectra(problem, generator):
 @pytest.mark.parametrize("scale", [0.2, 1.0, 3.0])
 def test_ascents_end_at_maximisers(problem, generator, scale):
     start = scale * torch.randn(12, DIM, dtype=torch.float64, generator=generator)
-    X = landscape.ascend(problem, start)
+    X = ascend(problem, start)
     assert problem.value(X) >= problem.value(start)
     assert float(problem.gradient(X).norm()) < 1e-9 * problem.penalty
     assert problem.disorder(X) < 1e-9
@@ -77,9 +78,9 @@ def test_ascents_end_at_maximisers(problem, generator, scale):
 def test_a_step_down_from_a_saddle_ends_higher(problem, generator):
     """From beside a saddle the way up leads away from it, to a maximiser of larger value."""
     saddle = orthogonal_critical_point(problem, (1, 0, 0), (0, 1, 0), generator=generator)
-    assert_close(landscape.polish(problem, saddle), saddle, rtol=0, atol=1e-9)
+    assert_close(polish(problem, saddle), saddle, rtol=0, atol=1e-9)
     beside = saddle + 1e-3 * torch.randn(saddle.shape, dtype=saddle.dtype, generator=generator)
-    end = landscape.ascend(problem, beside)
+    end = ascend(problem, beside)
     assert problem.disorder(end) < 1e-9
     assert problem.value(end) > problem.value(saddle) + 1e-3
 

@@ -16,9 +16,6 @@ at the smaller one a minimum along s, at the larger one, :math:`\bar s_j`, a max
 are orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: a class that has lost a dimension stays
 without. All other critical points have a direction of ascent.
 
-The Hessian has a closed form: with :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`, :math:`K = (I + \alpha XX^\top)^{-1}` the one of R is
-:math:`\alpha K_{ij} M_{pq} - \alpha^2 P_{iq} P_{jp}` (rows i, j; columns p, q), and each class's share of :math:`R^c` has the same form.
-
 Source: :cite:t:`wang2024global`.
 """
 
@@ -26,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from ...linalg import orthonormalise
-from ...metrics.coding import rate_reduction
+from ...metrics.coding import rate_reduction, rate_reduction_gradient
+from .derivatives import reduction_hessian, scales, sorted_labels
+from .problem import with_spectra
 
 
 @dataclass(frozen=True)
@@ -58,40 +56,29 @@ class Regularised:
             raise ValueError(f"penalty must lie between 0 and {limit:.3g}, where maximisers other than zero end, got {self.penalty}")
 
     @property
-    def alphas(self) -> tuple[float, ...]:
-        """α, then the α_j."""
-        return tuple(self.dim / (count * self.eps**2) for count in (sum(self.sizes), *self.sizes))
-
-    @property
-    def labels(self) -> Int[Tensor, " n"]:
-        return torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
+    def unit(self) -> float:
+        """λ: what gradients and eigenvalues are measured by."""
+        return self.penalty
 
     def value(self, X: Float[Tensor, "n d"]) -> float:
         """F(X), nats."""
-        return float(rate_reduction(X, self.labels, eps=self.eps)) - self.penalty / 2 * float(X.square().sum())
+        return float(rate_reduction(X, sorted_labels(self.sizes), eps=self.eps)) - self.penalty / 2 * float(X.square().sum())
 
     def gradient(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """∇F(X)."""
-        alpha, *alphas = self.alphas
-        classes = [x @ _inverse(x, a) for x, a in zip(X.split(self.sizes), alphas)]
-        return alpha * (X @ _inverse(X, alpha) - torch.cat(classes)) - self.penalty * X
+        return rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps) - self.penalty * X
 
     def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]:
         """∇²F(X), entries of X in the order of ``X.flatten()``."""
-        alpha, *alphas = self.alphas
-        n, d = X.shape
-        H = _rate_hessian(X, alpha)
-        first = 0
-        for x, a in zip(X.split(self.sizes), alphas):
-            last = first + len(x)
-            H[first:last, :, first:last] -= alpha / a * _rate_hessian(x, a)
-            first = last
-        H = H.reshape(n * d, n * d)
-        return H - self.penalty * torch.eye(n * d, dtype=X.dtype)
+        return reduction_hessian(X, self.sizes, eps=self.eps) - self.penalty * torch.eye(X.numel(), dtype=X.dtype)
+
+    def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """X plus the direction."""
+        return X + direction
 
     def squares(self) -> tuple[tuple[float, float], ...]:
         r"""The two roots :math:`s < \bar s_j` of the module's head for each class: squared singular values of its critical points."""
-        alpha, *alphas = self.alphas
+        alpha, *alphas = scales(self.sizes, self.dim, eps=self.eps)
         found = []
         for a in alphas:
             top, middle = self.penalty * alpha * a, alpha * (a - alpha) - self.penalty * (alpha + a)
@@ -140,82 +127,5 @@ def orthogonal_critical_point(
         ValueError: they do not fit into the classes or, together, into the dimension.
     Source: :cite:t:`wang2024global`.
     """
-    ranks = [a + b for a, b in zip(smaller, larger, strict=True)]
-    if len(ranks) != len(problem.sizes) or sum(ranks) > problem.dim or any(r > n for r, n in zip(ranks, problem.sizes)):
-        raise ValueError(f"{ranks} singular values do not fit into classes of {list(problem.sizes)} in {problem.dim} dimensions")
-    frame = orthonormalise(torch.randn(problem.dim, problem.dim, dtype=torch.float64, generator=generator))
-    parts = []
-    for n, low, rank, roots, basis in zip(problem.sizes, smaller, ranks, problem.squares(), frame[:, : sum(ranks)].split(ranks, 1)):
-        left = orthonormalise(torch.randn(n, n, dtype=torch.float64, generator=generator))[:, :rank]
-        values = torch.tensor([roots[0]] * low + [roots[1]] * (rank - low), dtype=torch.float64)
-        parts.append(left * values.sqrt() @ basis.mT)
-    return torch.cat(parts)
-
-
-def _inverse(x: Tensor, a: float) -> Tensor:
-    return torch.linalg.inv(torch.eye(x.shape[1], dtype=x.dtype) + a * x.mT @ x)
-
-
-def _rate_hessian(x: Tensor, a: float) -> Tensor:
-    """Of half of log det(I + a x^T x), ``[n, d, n, d]``."""
-    M = _inverse(x, a)
-    P = x @ M
-    K = torch.eye(len(x), dtype=x.dtype) - a * P @ x.mT
-    return a * torch.einsum("ij,pq->ipjq", K, M) - a**2 * torch.einsum("iq,jp->ipjq", P, P)
-
-
-def ascend(problem: Regularised, start: Float[Tensor, "n d"], *, steps: int = 200, tolerance: float = 1e-12) -> Float[Tensor, "n d"]:
-    """Follows F upwards from ``start`` to where its gradient vanishes, which may be a saddle that it was started on.
-
-    Newton steps along the eigenvectors of the Hessian, upwards along all (saddle-free), halved until F rises.
-
-    Args:
-        steps: most of them.
-        tolerance: of the gradient's norm, in units of the penalty.
-    Source: textbook (:mod:`.landscape` for the Hessian).
-    """
-    X, value = start, problem.value(start)
-    for _ in range(steps):
-        g = problem.gradient(X)
-        if float(g.norm()) <= tolerance * problem.penalty:
-            break
-        values, vectors = torch.linalg.eigh(problem.hessian(X))
-        along = vectors.mT @ g.flatten()
-        move = (vectors @ (along / (values.abs() + 1e-3 * problem.penalty * float(g.norm()) ** 0.5))).view_as(X)
-        for _ in range(40):
-            if (now := problem.value(X + move)) > value:
-                break
-            move = move / 2
-        else:
-            break  # F cannot tell the points apart any more
-        X, value = X + move, now
-    return polish(problem, X)
-
-
-def polish(problem: Regularised, start: Float[Tensor, "n d"], *, steps: int = 100, tolerance: float = 1e-12) -> Float[Tensor, "n d"]:
-    r"""Goes from ``start`` to a critical point near by, of whichever kind, by damped Gauss-Newton steps on :math:`\tfrac12\|\nabla F\|^2`.
-
-    Args:
-        steps: most of them.
-        tolerance: of the gradient's norm, in units of the penalty.
-    Returns:
-        ``[n, d]`` where the gradient has not vanished if there is none: look at :meth:`Regularised.gradient`.
-    Source: textbook (Levenberg-Marquardt).
-    """
-    X, g = start, problem.gradient(start)
-    for _ in range(steps):
-        size = float(g.norm())
-        if size <= tolerance * problem.penalty:
-            break
-        values, vectors = torch.linalg.eigh(problem.hessian(X))
-        damping = problem.penalty * size
-        while damping < 1e12 * problem.penalty:
-            move = -(vectors @ (values / (values.square() + damping) * (vectors.mT @ g.flatten()))).view_as(X)
-            now = problem.gradient(X + move)
-            if float(now.norm()) < size:
-                break
-            damping *= 4
-        else:
-            break
-        X, g = X + move, now
-    return X
+    spectra = [[low] * few + [high] * many for few, many, (low, high) in zip(smaller, larger, problem.squares(), strict=True)]
+    return with_spectra(problem.sizes, spectra, problem.dim, generator=generator)

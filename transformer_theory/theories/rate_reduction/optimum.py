@@ -34,6 +34,7 @@ from torch import Tensor
 from ...checks import positive
 from ...linalg import orthonormalise
 from ...metrics.coding import rate_reduction
+from .derivatives import sorted_labels
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,29 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
     return (size / n) ** 0.5 * dim / eps**2
 
 
+def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
+    """How far classes are from orthogonal with flat spectra: the larger of the largest overlap of two classes' directions (largest
+    cosine of a principal angle) and the largest relative spread of a class's singular values, of which those below a thousandth of the
+    largest count as zero.
+
+    Args:
+        features: ``[n, d]``.
+        labels: ``[n]``, no class zero.
+    Returns:
+        Between 0, which is reached at the optimum, and 1.
+    Source: :cite:t:`yu2020learning` (the shape of the optimum).
+    """
+    worst, bases = 0.0, []
+    for j in labels.unique():
+        _, s, right = torch.linalg.svd(features[labels == j], full_matrices=False)
+        rank = int((s > 1e-3 * s[0]).sum())
+        worst = max(worst, float(1 - s[rank - 1] / s[0]))
+        for other in bases:
+            worst = max(worst, float(torch.linalg.matrix_norm(other @ right[:rank].mT, ord=2)))
+        bases.append(right[:rank])
+    return worst
+
+
 def maximise(
     sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps: float, generator: torch.Generator, steps: int = 200
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], float]:
@@ -163,7 +187,7 @@ def maximise(
     positive(eps=eps)
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
+    labels = sorted_labels(sizes)
     shapes = [shape for n, r in zip(sizes, ranks) for shape in ((n, r), (dim, r))]
     factors = [orthonormalise(torch.randn(shape, dtype=torch.float64, generator=generator)) for shape in shapes]
     factors = [each.contiguous().requires_grad_() for each in factors]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...linalg import orthonormalise
 from ...metrics.coding import unit_norm
+from .derivatives import sorted_labels
 from .optimum import flat_reduction
 
 
@@ -26,12 +27,29 @@ def orthogonal_classes(
     Source: :cite:t:`yu2020learning`.
     """
     flat_reduction(sizes, ranks, dim, eps=1.0)  # validates
+    spectra = [[size / rank] * rank for size, rank in zip(sizes, ranks)]
+    return with_spectra(sizes, spectra, dim, generator=generator), sorted_labels(sizes)
+
+
+def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
+    """Classes in random orthogonal subspaces, sorted, with given squared singular values (others are 0), ``[n, d]`` float64.
+
+    Args:
+        sizes: samples of each class.
+        spectra: squared singular values of each class, none or more.
+        dim: d.
+    Raises:
+        ValueError: they do not fit into the classes or, together, into the dimension.
+    """
+    ranks = [len(values) for values in spectra]
+    if len(ranks) != len(sizes) or sum(ranks) > dim or any(r > n for r, n in zip(ranks, sizes)):
+        raise ValueError(f"{ranks} singular values do not fit into classes of {list(sizes)} in {dim} dimensions")
     frame = orthonormalise(torch.randn(dim, dim, dtype=torch.float64, generator=generator))
     parts = []
-    for size, rank, basis in zip(sizes, ranks, frame[:, : sum(ranks)].split(list(ranks), dim=1)):
-        columns = orthonormalise(torch.randn(size, rank, dtype=torch.float64, generator=generator))
-        parts.append((size / rank) ** 0.5 * columns @ basis.mT)
-    return torch.cat(parts), torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
+    for size, values, basis in zip(sizes, spectra, frame[:, : sum(ranks)].split(ranks, dim=1)):
+        columns = orthonormalise(torch.randn(size, len(values), dtype=torch.float64, generator=generator))
+        parts.append(columns * torch.tensor(values, dtype=torch.float64).sqrt() @ basis.mT)
+    return torch.cat(parts)
 
 
 def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
@@ -48,7 +66,7 @@ def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator)
         raise ValueError(f"classes need at least {dim} samples to share a second moment of full rank, got {min(sizes)}")
     root = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
     parts = [n**0.5 * orthonormalise(torch.randn(n, dim, dtype=torch.float64, generator=generator)) @ root for n in sizes]
-    return torch.cat(parts), torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
+    return torch.cat(parts), sorted_labels(sizes)
 
 
 def gaussian_toy(

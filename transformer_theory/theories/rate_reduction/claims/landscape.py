@@ -7,7 +7,8 @@ from torch import Generator, Tensor
 
 from ....citations import Source
 from ....claims import Claim, Evidence
-from ..landscape import Regularised, ascend, largest_penalty, orthogonal_critical_point, polish
+from ..ascent import ascend, polish
+from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 
 LANDSCAPE = Source("wang2024global")
 SIZES, DIM, EPS = (3, 3, 4), 3, 0.5**0.5

@@ -1,12 +1,11 @@
 """The optimum of MCR²: its value in closed form, and orthogonal classes with flat spectra."""
 
-import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ....metrics.coding import rate_reduction
-from ..optimum import flat_reduction, maximise, optimum
+from ..optimum import disorder, flat_reduction, maximise, optimum
 from .instance import DIM, EPS, RANKS, SIZES
 
 MCR2, LANDSCAPE = Source("yu2020learning"), Source("wang2024global")
@@ -33,28 +32,14 @@ def _optimum_control(generator: Generator) -> Evidence:
     return Evidence(_best_of_ascents(generator, collapsed, least=1) - collapsed, 1e-9, "<=")
 
 
-def _disorder(features: Tensor, labels: Tensor) -> float:
-    """How far classes are from orthogonal with flat spectra: the larger of the largest overlap of two classes' directions
-    (largest cosine of a principal angle) and the largest relative spread of a class's non-zero singular values."""
-    worst, bases = 0.0, []
-    for j in labels.unique():
-        _, s, right = torch.linalg.svd(features[labels == j], full_matrices=False)
-        rank = int((s > 1e-3 * s[0]).sum())
-        worst = max(worst, float(1 - s[rank - 1] / s[0]))
-        for other in bases:
-            worst = max(worst, float(torch.linalg.matrix_norm(other @ right[:rank].mT, ord=2)))
-        bases.append(right[:rank])
-    return worst
-
-
 def _geometry(generator: Generator) -> Evidence:
     features, labels, gradient = maximise(SIZES, RANKS, DIM, eps=EPS, generator=generator)
-    return Evidence(_disorder(features, labels), 1e-5, "<=", converged=gradient < 1e-6, detail={"gradient": gradient})
+    return Evidence(disorder(features, labels), 1e-5, "<=", converged=gradient < 1e-6, detail={"gradient": gradient})
 
 
 def _geometry_control(generator: Generator) -> Evidence:
     features, labels, gradient = maximise((10,) * 5, (2,) * 5, 3, eps=EPS, generator=generator, steps=30)
-    return Evidence(_disorder(features, labels), 1e-5, "<=", detail={"gradient": gradient})
+    return Evidence(disorder(features, labels), 1e-5, "<=", detail={"gradient": gradient})
 
 
 CLAIMS = (

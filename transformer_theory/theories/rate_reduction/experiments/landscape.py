@@ -15,10 +15,12 @@ from ....experiment import RandomExperiment, Result, parameter
 from ....metrics.coding import rate_reduction
 from ....rows import Arrays, Row, finding
 from ..analysis import MCR2, NAME
+from ..ascent import ascend, polish
 from ..claims.instance import DIM, RANKS, SIZES
 from ..figures import landscape
-from ..landscape import Regularised, ascend, largest_penalty, orthogonal_critical_point, polish
+from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 from ..optimum import maximise, optimum
+from ..spheres import OnSpheres, on_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +37,8 @@ class Landscape(RandomExperiment):
 
     First under the constraint on the scale, three classes of 20 samples with rank at most 4 in 12 dimensions. Then with a penalty in its
     place, 11 samples in 4 dimensions, where every critical point can be judged by all eigenvalues of its Hessian: ends of ascents,
-    zeros of the gradient found by a search that does not care which way is up, and saddles constructed by hand.
+    zeros of the gradient found by a search that does not care which way is up, and saddles constructed by hand. Last the same under the
+    constraint, with the Hessian along the spheres.
     """
 
     starts: int = parameter(100, at_least=1, says="ascents of the constrained problem, and as many ascents and searches of the other")
@@ -54,6 +57,7 @@ class Landscape(RandomExperiment):
         generator = self.generator()
         yield from self._constrained(generator)
         yield from self._regularised(generator)
+        yield from self._on_spheres(generator)
 
     def _constrained(self, generator: torch.Generator) -> Iterator[Row | Arrays]:
         best = optimum(SIZES, DIM, eps=self.eps, budget=RANKS).value
@@ -110,6 +114,28 @@ class Landscape(RandomExperiment):
             share = float((ends[:, 1] > ends[:, 1].max() - 1e-9).double().mean())
             note = f"{len(ends)} ascents, values {float(ends[:, 1].min()):.4f} to {float(ends[:, 1].max()):.4f} nats"
             yield Row(theory=NAME, quantity="share of ascents that end at the best value", value=share, source=str(GLOBAL), note=note)
+
+    def _on_spheres(self, generator: torch.Generator) -> Iterator[Row]:
+        """All eigenvalues again, under the constraint on the scale. No source says what they should be, so these rows name none."""
+        problem = OnSpheres(SMALL, NARROW, self.eps)
+        starts = [problem.project(torch.randn(sum(SMALL), NARROW, dtype=torch.float64, generator=generator)) for _ in range(self.starts)]
+        points = [way(problem, start) for way in (ascend, polish) for start in starts]
+        points += [on_lines(problem, lines, generator=generator) for lines in ((0, 1, 2), (0, 0, 1), (0, 0, 0))]
+        critical = [X for X in points if float(problem.gradient(X).norm()) <= CRITICAL * problem.unit]
+        judged = torch.tensor([(problem.disorder(X), problem.steepest(X)) for X in critical], dtype=torch.float64)
+        level = judged[:, 1] <= LEVEL
+        yield Row(
+            theory=NAME,
+            quantity="on the spheres: largest disorder of a critical point without direction of ascent",
+            value=float(judged[level, 0].max()),
+            note=f"{int(level.sum())} points, with constraint in the place of the penalty; observed, no source states it",
+        )
+        yield Row(
+            theory=NAME,
+            quantity="on the spheres: smallest of the largest Hessian eigenvalues at all other critical points",
+            value=float(judged[~level, 1].min()),
+            note=f"In units of α, {int((~level).sum())} points; observed, no source states it",
+        )
 
     def draw(self, result: Result) -> "Figure":
         """Values reached under the constraint, and every critical point of the regularised problem by value and steepest direction."""

@@ -1,0 +1,165 @@
+r"""The landscape under the constraint itself: ΔR where each class has its scale, on a product of spheres.
+
+.. math::
+    \max_X \Delta R(X|y) \quad \text{subject to} \quad \|X_j\|_F^2 = n_j .
+
+With :math:`G = \nabla \Delta R`, of classes :math:`G_j`, and multipliers :math:`\lambda_j = \langle G_j, X_j\rangle / n_j` the Riemannian
+gradient is :math:`(G_j - \lambda_j X_j)_j`, and the Riemannian Hessian
+
+.. math::
+    P\,(\nabla^2 \Delta R - \oplus_j \lambda_j I)\,P, \qquad P = \oplus_j (I - x_j x_j^\top / n_j), \quad x_j = \mathrm{vec}\, X_j,
+
+where :math:`\lambda_j I` is the curvature of the spheres. A geodesic turns each class in the plane of :math:`X_j` and its direction.
+
+So a critical point is one of the problem with a penalty (:mod:`.landscape`), of its own for each class. Orthogonal classes with flat
+spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions each, are critical. Along a sphere, with :math:`f_j` of :mod:`.optimum`,
+
+* one of these singular values growing at the cost of another has the second derivative :math:`4 s f_j''(s)`, which is negative iff
+  :math:`r_j < \sqrt{n_j/n}\, d/\epsilon^2` (:func:`.optimum.largest_rank`),
+* a zero singular value growing in a new dimension has :math:`-\lambda_j < 0`.
+
+Below the bound such X are local maximisers, whatever their ranks (observed: the other eigenvalues are negative too, but for those
+of rotations). Critical, and saddles, are flat spectra beyond the bound; spectra :math:`(a, b, \dots, b)` with
+:math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one of which two share a line
+(:func:`on_lines`), with all on one line the minimum ΔR = 0.
+
+:cite:t:`wang2024global` treat the problem with a penalty. For this one nothing is claimed: what is not derived above is observed.
+
+Source: the problem of :cite:t:`yu2020learning`; derivatives textbook.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...checks import positive
+from ...linalg import orthonormalise
+from ...metrics.coding import rate_reduction, rate_reduction_gradient
+from .derivatives import reduction_hessian, scales, sorted_labels
+from .optimum import disorder
+from .problem import with_spectra
+
+
+@dataclass(frozen=True)
+class OnSpheres:
+    """The problem: maximise :meth:`value` over X of shape ``[n, dim]`` with squared norm n_j in each class.
+
+    Attributes:
+        sizes: n_j, samples of each class; rows of X are sorted by class.
+        dim: d.
+        eps: distortion; squared inside.
+
+    Raises:
+        ValueError: fewer than two classes, an empty one, dim below 1, or eps not positive.
+    """
+
+    sizes: tuple[int, ...]
+    dim: int
+    eps: float
+
+    def __post_init__(self):
+        positive(eps=self.eps)
+        if len(self.sizes) < 2 or min(self.sizes) < 1 or self.dim < 1:
+            raise ValueError(f"the problem needs two classes, samples in each and dim >= 1, got {list(self.sizes)} and dim {self.dim}")
+
+    @property
+    def unit(self) -> float:
+        """α: no eigenvalue of a rate's Hessian is larger."""
+        return scales(self.sizes, self.dim, eps=self.eps)[0]
+
+    def value(self, X: Float[Tensor, "n d"]) -> float:
+        """ΔR(X), nats."""
+        return float(rate_reduction(X, sorted_labels(self.sizes), eps=self.eps))
+
+    def gradient(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Of ΔR along the spheres."""
+        G = rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps)
+        return G - self._by_class(self._multipliers(X, G)) * X
+
+    def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]:
+        """Of ΔR along the spheres, as a matrix on all of R^{nd} whose kernel holds the radii of the classes."""
+        G = rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps)
+        curvature = self._by_class(self._multipliers(X, G)).expand(X.shape).flatten()
+        radii = self._radii(X)
+        P = torch.eye(X.numel(), dtype=X.dtype) - radii @ radii.mT
+        return P @ (reduction_hessian(X, self.sizes, eps=self.eps) - torch.diag(curvature)) @ P
+
+    def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """The end of the geodesic that starts at X in a direction along the spheres and is as long as this."""
+        parts = []
+        for x, v in zip(X.split(self.sizes), direction.split(self.sizes)):
+            radius = len(x) ** 0.5
+            angle = torch.linalg.matrix_norm(v) / radius
+            parts.append(torch.cos(angle) * x + torch.sinc(angle / torch.pi) * v)  # sin(angle) / angle, 1 at 0
+        return self.project(torch.cat(parts))
+
+    def project(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Each class rescaled to its squared norm n_j."""
+        return torch.cat([len(x) ** 0.5 * x / torch.linalg.matrix_norm(x) for x in X.split(self.sizes)])
+
+    def eigenvalues(self, X: Float[Tensor, "n d"]) -> Float[Tensor, " directions"]:
+        """Of the Hessian on the n d - k directions along the spheres, rising, in units of α."""
+        along = torch.linalg.qr(self._radii(X), mode="complete").Q[:, len(self.sizes) :]
+        return torch.linalg.eigvalsh(along.mT @ self.hessian(X) @ along) / self.unit
+
+    def steepest(self, X: Float[Tensor, "n d"]) -> float:
+        """Largest of the :meth:`eigenvalues`: positive at a strict saddle, 0 at a maximiser, whose rotations are maximisers too."""
+        return float(self.eigenvalues(X)[-1])
+
+    def disorder(self, X: Float[Tensor, "n d"]) -> float:
+        """How far classes are from orthogonal with flat spectra, see :func:`.optimum.disorder`; 0 at a maximiser."""
+        return disorder(X, sorted_labels(self.sizes))
+
+    def _multipliers(self, X: Tensor, G: Tensor) -> Tensor:
+        return torch.stack([(g * x).sum() / len(x) for g, x in zip(G.split(self.sizes), X.split(self.sizes))])
+
+    def _by_class(self, values: Tensor) -> Tensor:
+        return values[sorted_labels(self.sizes), None]
+
+    def _radii(self, X: Tensor) -> Tensor:
+        """Unit vectors from the middles of the spheres to X, ``[nd, k]``."""
+        own = torch.nn.functional.one_hot(sorted_labels(self.sizes)).to(X.dtype)
+        return torch.einsum("np,nj->npj", X, own / own.sum(0).sqrt()).flatten(0, 1)
+
+
+def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:
+    r"""A saddle with orthogonal classes: in each of rank two or more one squared singular value a is smaller than the others, b.
+
+    Args:
+        ranks: of the classes, >= 1, their sum at most d.
+    Raises:
+        ValueError: they do not fit, or a class is too small for the distortion: :math:`n_j^2 \ge 4 (r_j - 1) (n_j/n)/\alpha^2` fails, or
+            the values are not a < b.
+    Source: the module's head.
+    """
+    spectra = []
+    for size, rank in zip(problem.sizes, ranks, strict=True):
+        product = size / sum(problem.sizes) / problem.unit**2
+        square = size**2 - 4 * (rank - 1) * product
+        b = (size + max(square, 0.0) ** 0.5) / (2 * (rank - 1)) if rank > 1 else float(size)
+        a = product / b
+        if square < 0 or (rank > 1 and not a < b):
+            raise ValueError(
+                f"a class of {size} samples has no uneven critical spectrum of rank {rank} at eps {problem.eps:g}; lower either"
+            )
+        spectra.append([a] * (rank > 1) + [b] * max(rank - 1, 1))
+    return with_spectra(problem.sizes, spectra, problem.dim, generator=generator)
+
+
+def on_lines(problem: OnSpheres, lines: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:
+    """A critical point with classes of rank one, each on one of several orthogonal lines: a saddle as soon as two share a line.
+
+    Args:
+        lines: of each class, numbers from 0 to d - 1.
+    Raises:
+        ValueError: they are not one a class, or do not fit into the dimension.
+    Source: the module's head.
+    """
+    if len(lines) != len(problem.sizes) or min(lines) < 0 or max(lines) >= problem.dim:
+        raise ValueError(f"lines must be one of 0..{problem.dim - 1} for each of {len(problem.sizes)} classes, got {list(lines)}")
+    frame = orthonormalise(torch.randn(problem.dim, problem.dim, dtype=torch.float64, generator=generator))
+    columns = [torch.randn(size, 1, dtype=torch.float64, generator=generator) for size in problem.sizes]
+    return problem.project(torch.cat([column * frame[line] for column, line in zip(columns, lines)]))

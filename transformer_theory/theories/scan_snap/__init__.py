@@ -10,7 +10,20 @@ from ...theory import Theory
 from . import closed_form
 from .analysis import ANSWER, predict_and_measure
 from .claims import CLAIMS
-from .dynamics import Batch, Trajectory, Weights, attend, forward, gradient_descent, minibatches, population, sampled
+from .dynamics import (
+    Adam,
+    Batch,
+    HeavyBall,
+    State,
+    Trajectory,
+    Weights,
+    attend,
+    forward,
+    gradient_descent,
+    minibatches,
+    population,
+    sampled,
+)
 from .experiments import EXPERIMENTS, Fates, SynSmall
 from .figures import draw
 from .flow import Flow, RelativeGains, exact_flow, lemma4_flow, lemma4_velocity, relative_gains
@@ -45,13 +58,16 @@ THEORY = Theory(
 
 __all__ = [
     "THEORY",
+    "Adam",
     "Batch",
     "CountedSequences",
     "Fates",
     "Flow",
+    "HeavyBall",
     "RelativeGains",
     "ScanAndSnap",
     "SequenceClasses",
+    "State",
     "SynSmall",
     "Trajectory",
     "WeakOverlap",

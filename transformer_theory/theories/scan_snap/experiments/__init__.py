@@ -1,8 +1,11 @@
 """Runs that repeat what the paper shows, and some that look further; one file a run."""
 
 from .fates import Fates
-from .syn_small import SynSmall
+from .long_sequences import LongSequences
+from .recall import Recall
+from .syn_medium import SynMedium
+from .syn_small import SynSmall, SynSmallAdam
 
-EXPERIMENTS = (Fates, SynSmall)
+EXPERIMENTS = (Fates, SynSmall, SynSmallAdam, SynMedium, Recall, LongSequences)
 
-__all__ = ["EXPERIMENTS", "Fates", "SynSmall"]
+__all__ = ["EXPERIMENTS", "Fates", "LongSequences", "Recall", "SynMedium", "SynSmall", "SynSmallAdam"]

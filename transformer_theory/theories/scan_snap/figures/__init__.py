@@ -2,6 +2,8 @@
 
 from .analysis import draw
 from .fates import fates
-from .syn_small import syn_small
+from .long_sequences import long_sequences
+from .syn_medium import recall, syn_medium
+from .syn_small import adam, syn_small
 
-__all__ = ["draw", "fates", "syn_small"]
+__all__ = ["adam", "draw", "fates", "long_sequences", "recall", "syn_medium", "syn_small"]

@@ -1,33 +1,56 @@
-"""The small synthetic training."""
+"""The small synthetic trainings: the loss, and attention over the steps."""
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ....experiment import Result
-from ....plotting import COLOURS, axes, heatmap, label_ends, line
+from ....plotting import COLOURS, axes, caption, colour, heatmap
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
+TINTS = ("scan_snap", "attention_svm", "crate", "rate_reduction")
 
 
 def syn_small(result: Result) -> "Figure":
-    """Attention of both classes over training as pictures, and the loss."""
-    figure, (loss, first, second) = axes(1, 3, height=2.6)
-    losses = result.arrays[f"{NAME}/loss"]
-    line(loss, range(len(losses)), losses.mean(1), name=NAME, label="loss")
-    loss.fill_between(range(len(losses)), losses.min(1), losses.max(1), color=COLOURS[NAME], alpha=0.2, linewidth=0)
-    loss.set_yscale("log")
-    loss.set_title("Loss, nats")
-    loss.set_xlabel("step")
-    label_ends(loss)
-    steps = result.arrays[f"{NAME}/steps"]
-    for n, ax in enumerate((first, second)):
-        c = result.arrays[f"{NAME}/attended"][:, n]
-        image = heatmap(ax, c.T, "attention", vmin=0)
-        image.axes.set_aspect("auto")
-        ax.set_xticks(range(len(steps)), [str(step) for step in steps], fontsize=6)
-        ax.set_title(f"Attention, class {n}")
-        ax.set_xlabel("step")
-        ax.set_ylabel("token: common, then distinct")
+    """The loss beside the released log, and attention of the first class in one run, a panel a learning rate of the decoder."""
+    rates, c = result.arrays[f"{NAME}/eta_y"], result.arrays[f"{NAME}/attended"]
+    figure, (left, *others) = axes(1, 1 + len(rates), width=2.6 * (1 + len(rates)), height=3.0)
+    losses = np.moveaxis(result.arrays[f"{NAME}/loss"], 1, 0)
+    for i, (rate, loss) in enumerate(zip(rates, losses)):
+        tint = colour(TINTS[i % len(TINTS)])
+        left.plot(loss.mean(1), color=tint, label=f"η_Y = {rate:g}")
+        left.fill_between(range(len(loss)), loss.min(1), loss.max(1), color=tint, alpha=0.2, linewidth=0)
+    steps = result.arrays[f"{NAME}/published_steps"]
+    if len(steps):
+        left.plot(steps, result.arrays[f"{NAME}/published_loss"], "o", color=COLOURS["raw"], label="released log, η_Y = 1")
+    left.set_yscale("log")
+    left.set(title="Loss, nats", xlabel="step")
+    left.legend(loc="upper right")
+    for i, (ax, rate) in enumerate(zip(others, rates)):
+        _attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], f"Attention, η_Y = {rate:g}", float(c.max()), bar=i == len(rates) - 1)
+    caption(figure, "Bands: range over the runs. Attention: the first class, one run; tokens below the white line are common to both.")
     return figure
+
+
+def adam(result: Result) -> "Figure":
+    """Attention of the first class in one run, a panel a learning rate."""
+    rates, c = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/attended"]
+    figure, panels = axes(1, len(rates), width=max(4.0, 2.5 * len(rates)), height=3.0)
+    for i, (ax, rate) in enumerate(zip(panels, rates)):
+        _attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], f"Adam, η = {rate:g}", float(c.max()), bar=i == len(rates) - 1)
+    caption(figure, "Attention of the first class in one run; tokens below the white line are common to both classes.")
+    return figure
+
+
+def _attention(ax: "Axes", steps: np.ndarray, c: np.ndarray, title: str, most: float, *, bar: bool) -> None:
+    """Tokens up, steps to the right; common tokens lowest, then the distinct ones from rare to likely."""
+    image = heatmap(ax, c.T, "attention" if bar else "", vmin=0, vmax=most, bar=bar)
+    image.axes.set_aspect("auto")
+    ax.invert_yaxis()
+    ax.axhline(9.5, color="white", linewidth=1.0)
+    ax.set_xticks(range(len(steps)), [str(step) for step in steps])
+    ax.set(title=title, xlabel="step", ylabel="token")

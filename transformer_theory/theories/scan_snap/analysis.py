@@ -24,7 +24,8 @@ from ...errors import Infeasible
 from ...rows import Arrays, Row, assumption, finding, not_applicable
 from .closed_form import gamma, scanning_time
 from .dynamics import Batch, Trajectory, Weights, attend, forward, gradient_descent, minibatches
-from .flow import RelativeGains, lemma4_velocity, relative_gains
+from .flow import lemma4_velocity
+from .gains import RelativeGains, relative_gains
 from .problem import SequenceClasses
 from .subject import Groups, Subject, agreement, chance, groups, subject
 

@@ -22,23 +22,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+HORIZON = 1e300  # of M eta_Y t: beyond it floating point ends
+
 
 def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
     r"""The decoder's gain: the root of :math:`e^{Mh} + (M-1) M h = M \eta_Y t + 1`.
 
     In closed form :math:`M h = \ln(M - 1) + \ln \omega(y)` with Wright's omega function, :math:`y = (M \eta_Y t + 1)/(M - 1) - \ln(M - 1)`.
-    Nothing overflows or cancels up to t = 1e300.
+    Nothing cancels, and nothing overflows up to M eta_Y t = 1e300.
 
     Args:
         t: times, at least 0, no unit but steps, float64. (For K equally likely classes pass t / K.)
         vocab_size: M, at least 2.
         eta_y: learning rate of the decoder, positive.
     Raises:
-        ValueError: a time is negative or NaN, M below 2, or the rate not positive.
+        ValueError: a time is negative, NaN or beyond the horizon, M below 2, or the rate not positive.
     """
     _check(vocab_size, eta_y=eta_y)
     if not bool((t >= 0).all()):
         raise ValueError("times must be at least 0, got a negative one or NaN; training starts at 0")
+    check_horizon(t, vocab_size=vocab_size, eta_y=eta_y)
     return torch.as_tensor(scaled_gain(t.numpy(), vocab_size, eta_y), dtype=torch.float64) / vocab_size
 
 
@@ -109,6 +112,43 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
     return torch.log1p(4 * g * (classes - 1) * overlap**2) / 4
 
 
+def printed_B(
+    t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, constant: float
+) -> Float[Tensor, "*times"]:
+    r""":math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4: it starts at :math:`\tfrac14 \ln C_0`. With
+    :math:`C_0 = 1`, the value behind the paper's curves, it is :func:`B` of the overlap that has :math:`(K-1) E_0^2 = 1`.
+
+    Args:
+        constant: :math:`C_0`, positive.
+    Raises:
+        ValueError: see :func:`Gamma`; the constant is not positive.
+    """
+    if not 0 < constant < math.inf:
+        raise ValueError(f"constant must be positive, got {constant}; the paper's curves have 1")
+    return (constant + 4 * Gamma(t, classes=classes, vocab_size=vocab_size, eta_y=eta_y, eta_z=eta_z)).log() / 4
+
+
+def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
+    r"""The logit of a single common token in the *exact* flow if every token of the vocabulary is the next one of a class, M = K.
+
+    .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t / K)\right]^2\right)
+
+    All classes alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so that
+    :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`: of first order in :math:`E = E_0 e^{2z}` where
+    Theorem 4 has the second. Left out: what distinct tokens gain meanwhile, about 1 % of z for ten classes.
+
+    Args:
+        overlap: :math:`E_0`, in (0, 1).
+    Raises:
+        ValueError: see :func:`h`; fewer than 2 classes, or the overlap is out of range.
+    """
+    if classes < 2 or not 0 < overlap < 1:
+        raise ValueError(f"classes must be at least 2 and overlap in (0, 1), got {classes} and {overlap}")
+    check_rates(eta_z=eta_z)
+    gap = classes * h((1 - overlap) * t / classes, vocab_size=classes, eta_y=eta_y)
+    return -torch.log1p(eta_z / eta_y * (classes - 1) * overlap / (1 - overlap) * gap**2) / 2
+
+
 def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
     r""":math:`t_0' = K \ln M / \eta_Y`, in steps: until then attention scans, afterwards it snaps.
 
@@ -120,12 +160,34 @@ def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
     return classes * math.log(vocab_size) / eta_y
 
 
-def _check(vocab_size: int, **rates: float) -> None:
-    if vocab_size < 2:
-        raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+def snapping_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
+    r""":math:`t_0 = 2 K \ln M / \eta_Y`, in steps, without its factor 1 + o(1): from then on the second regime of Theorems 1 and 4 holds.
+
+    Raises:
+        ValueError: see :func:`scanning_time`.
+    """
+    return 2 * scanning_time(classes=classes, vocab_size=vocab_size, eta_y=eta_y)
+
+
+def check_rates(**rates: float) -> None:
+    """Raises ValueError unless all learning rates are positive and finite."""
     for name, rate in rates.items():
         if not 0 < rate < math.inf:
             raise ValueError(f"{name} must be a positive learning rate, got {rate}")
+
+
+def check_horizon(times: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> None:
+    """Raises ValueError if the times reach so far that M eta_Y t leaves the range of floating point."""
+    end = float(times.max()) if times.numel() else 0.0
+    scale = max(1.0, vocab_size * eta_y)
+    if not end <= HORIZON / scale:
+        raise ValueError(f"times must be at most {HORIZON / scale:.3g} (M eta_Y t up to 1e300), got {end:.3g}; end the run earlier")
+
+
+def _check(vocab_size: int, **rates: float) -> None:
+    if vocab_size < 2:
+        raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+    check_rates(**rates)
 
 
 def _check_classes(classes: int) -> None:

@@ -6,7 +6,8 @@ from torch import Generator
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ..closed_form import scanning_time
-from ..flow import Flow, exact_flow, lemma4_flow, relative_gains
+from ..flow import Flow, exact_flow, lemma4_flow
+from ..gains import relative_gains
 from .instances import random_classes
 
 PAPER = "tian2023scan"

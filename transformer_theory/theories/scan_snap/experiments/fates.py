@@ -12,7 +12,8 @@ from ....experiment import Experiment, Result, parameter
 from ....rows import Arrays, Row, finding
 from ..closed_form import B, scanning_time
 from ..figures import fates
-from ..flow import exact_flow, lemma4_flow, relative_gains
+from ..flow import exact_flow, lemma4_flow
+from ..gains import relative_gains
 from ..problem import single_common
 
 if TYPE_CHECKING:

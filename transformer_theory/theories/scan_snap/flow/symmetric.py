@@ -1,0 +1,165 @@
+r"""The three flows for classes that are all alike, in O(D + C) numbers for any K and M.
+
+Training keeps the symmetry of :class:`..families.SymmetricClasses`, so one class stands for all. Write :math:`f_c, f_d` for its features,
+:math:`\varepsilon = \sum_c f_c^2` for the overlap, and keep of the decoder's rows three differences, whose rates do not cancel:
+
+    u_c = Y[c, a class] - Y[c, the rest]          the rest: the M - K tokens that never follow
+    v_d = Y[d, own class] - Y[d, another class]
+    x_d = Y[d, own class] - Y[d, the rest]
+
+With :math:`A = \sum_d f_d v_d` and :math:`B = \sum_c f_c u_c + \sum_d f_d x_d` a class's probabilities of its own next token, of
+another class's and of any other are in the ratio :math:`1 : e^{-A} : e^{-B}`; call them :math:`\alpha, \alpha_o, \alpha_r`, and
+:math:`\rho = 1 - \alpha = (K-1) \alpha_o + (M-K) \alpha_r`. The exact flow, in the time :math:`s = \eta_Y t`, is
+
+    du_c/ds = f_c M alpha_r / K      dv_d/ds = f_d (rho + alpha_o) / K      dx_d/ds = f_d (rho + alpha_r) / K
+    g_c = (M-K) alpha_r u_c          g_d = (K-1) alpha_o v_d + (M-K) alpha_r x_d
+    dz/ds = (eta_Z / eta_Y) w f o (g - f (f.g))          w = per_query / K for common tokens, 1 / K for distinct ones
+
+In the modified flow the dual basis replaces f in the first line: :math:`f_c / (1 + (K-1) \varepsilon)` in u,
+:math:`f_d / (1 - \varepsilon)` in v and x, and x loses :math:`\kappa M \alpha_r` inside the bracket,
+:math:`\kappa = \varepsilon / (1 + (K-1) \varepsilon)`. In Lemma 4's flow
+
+    dz_c/ds = -(eta_Z / eta_Y) w gamma (1 - eps) D f_c^2,    dz_d/ds = (eta_Z / eta_Y) w gamma eps D f_d^2,
+    D = M (K-1) (1 + (M-1) eps) / ((M-1)^2 (1 - eps) (1 + (K-1) eps))
+
+Source: derived from :cite:t:`tian2023scan`; the tests compare with the flows of the classes written out.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..closed_form import scaled_gain
+from ..families import SymmetricClasses
+from .integrate import Rate, decoder_times, integrate
+from .paths import Flow
+
+
+@dataclass(frozen=True, eq=False)
+class SymmetricFlow:
+    """Attention logits of one class that stands for all.
+
+    Attributes:
+        dynamics: ``"exact"``, ``"modified"`` or ``"lemma 4"``.
+        times: in steps, ``[t]``.
+        common: logits of the common tokens, ``[t, C]``.
+        distinct: logits of a class's own tokens, ``[t, D]``.
+        error: largest difference of the logits to a second integration with a 30 times larger tolerance.
+    """
+
+    dynamics: str
+    times: Float[Tensor, " t"]
+    common: Float[Tensor, "t C"]
+    distinct: Float[Tensor, "t D"]
+    error: float
+
+    def written_out(self, classes: SymmetricClasses) -> Flow:
+        """The logits of every query and token, in the order of ``classes.written_out()``."""
+        Q, D, each = classes.classes // classes.per_query, len(classes.distinct), classes.per_query
+        logits = torch.zeros(len(self.times), Q, len(classes.common) + classes.classes * D, dtype=torch.float64)
+        logits[:, :, : len(classes.common)] = self.common[:, None]
+        for query in range(Q):
+            first = len(classes.common) + query * each * D
+            logits[:, query, first : first + each * D] = self.distinct.repeat(1, each)
+        return Flow(self.dynamics, self.times, logits, self.error)
+
+
+def symmetric_exact_flow(
+    classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
+) -> SymmetricFlow:
+    """The exact population flow; see :func:`~.trained_decoder.exact_flow` for arguments and errors."""
+    K, M = classes.classes, classes.vocab_size
+
+    def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
+        return [fc * (M / K * rest), fd * ((rho + others) / K), fd * ((rho + rest) / K)]
+
+    return _trained("exact", classes, train, times, eta_y, eta_z, tolerance)
+
+
+def symmetric_modified_flow(
+    classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
+) -> SymmetricFlow:
+    """Lemma 3's flow; see :func:`~.trained_decoder.modified_flow` for arguments and errors (these classes are always independent)."""
+    K, M = classes.classes, classes.vocab_size
+
+    def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
+        eps, own = float(fc @ fc), float(fd @ fd)
+        all_ = 1 + (K - 1) * eps
+        dual = fd / (own * K)
+        return [fc * (M / K * rest / all_), dual * (rho + others), dual * (rho + rest - eps / all_ * M * rest)]
+
+    return _trained("modified", classes, train, times, eta_y, eta_z, tolerance)
+
+
+def symmetric_lemma4_flow(
+    classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10
+) -> SymmetricFlow:
+    """Lemma 4's flow; see :func:`~.lemma4.lemma4_flow` for arguments and errors (these classes are always independent)."""
+    K, M, C = classes.classes, classes.vocab_size, len(classes.common)
+    s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
+    featured = _features(classes)
+
+    def rate(at: float, z: np.ndarray) -> np.ndarray:
+        f = featured(z)
+        square = f * f
+        eps, own = float(square[:C].sum()), float(square[C:].sum())
+        x = float(scaled_gain(np.array(at / K), M, 1.0))
+        pull = ratio * x * (M - 1) / M * (M - 1) / (M - 1 + math.exp(min(x, 700.0)))
+        pull *= M * (K - 1) / (M - 1) ** 2 * (1 + (M - 1) * eps) / (1 + (K - 1) * eps)
+        square[:C] *= -pull * classes.per_query / K
+        square[C:] *= pull * eps / own / K
+        return square
+
+    path = integrate(rate, C + len(classes.distinct), s, watched=slice(None), tolerance=tolerance, method="LSODA")
+    return _flow("lemma 4", classes, times, path.states, path.error)
+
+
+def _features(classes: SymmetricClasses) -> Callable[[np.ndarray], np.ndarray]:
+    """Features of a class by its logits, both ``[C + D]``."""
+    log_p = torch.cat([classes.common, classes.distinct]).log().numpy()
+
+    def at(z: np.ndarray) -> np.ndarray:
+        f = np.exp(log_p + z - np.max(log_p + z))
+        return f / math.sqrt(f @ f)
+
+    return at
+
+
+def _flow(name: str, classes: SymmetricClasses, times: Tensor, logits: np.ndarray, error: float) -> SymmetricFlow:
+    z, C = torch.from_numpy(logits.copy()), len(classes.common)
+    return SymmetricFlow(name, times, z[:, :C], z[:, C:], error)
+
+
+def _trained(name: str, classes: SymmetricClasses, train, times: Tensor, eta_y: float, eta_z: float, tolerance: float) -> SymmetricFlow:
+    s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
+    C, D = len(classes.common), len(classes.distinct)
+    decoder = C + 2 * D
+    rate = _rate(classes, train, eta_z / eta_y)
+    path = integrate(rate, decoder + C + D, s, watched=slice(decoder, None), tolerance=tolerance, method="LSODA")
+    return _flow(name, classes, times, path.states[:, decoder:], path.error)
+
+
+def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
+    """Derivatives by eta_Y t of u, v, x and the logits."""
+    K, rest_size, C, D = classes.classes, classes.vocab_size - classes.classes, len(classes.common), len(classes.distinct)
+    decoder = C + 2 * D
+    featured = _features(classes)
+    speed = np.repeat([ratio * classes.per_query / K, ratio / K], [C, D])
+
+    def rate(_: float, state: np.ndarray) -> np.ndarray:
+        u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
+        f = featured(state[decoder:])
+        fc, fd = f[:C], f[C:]
+        others, rest = math.exp(-max(float(fd @ v), -700.0)), math.exp(-max(float(fc @ u + fd @ x), -700.0))
+        total = 1 + (K - 1) * others + rest_size * rest
+        others, rest = others / total, rest / total
+        rho = (K - 1) * others + rest_size * rest
+        g = np.concatenate([rest_size * rest * u, (K - 1) * others * v + rest_size * rest * x])
+        return np.concatenate([*train(fc, fd, others, rest, rho), speed * f * (g - f * (f @ g))])
+
+    return rate

@@ -1,0 +1,85 @@
+r"""How fast B grows: power of t while attention is scanned, then of ln t, in the limit of ln ln t; in closed form.
+
+With :math:`u = M \eta_Y t / K` and B from :mod:`.closed_form`,
+
+    dB/dln t = eta_Z t gamma(t) (K-1) E_0^2 / (1 + 4 Gamma(t) (K-1) E_0^2)
+    dln B/dln t = (dB/dln t) / B                     2 while t << t0': B is quadratic in t
+    dB/dln ln u = ln u * dB/dln t                    -> 1/2 as t -> infinity: B ~ 1/2 ln ln t
+
+The paper reads B as ln t before t0' and ln ln t after it. Logarithmic growth, dB/dln t near 1/2, needs B to be large before t0', that is
+:math:`2 (K-1) E_0^2 (\eta_Z / \eta_Y) (\eta_Y t)^2 / K \gg 1` at :math:`t < t_0'`; with a decoder that learns much faster than attention
+there is no such time (:func:`longest_logarithmic_growth`). And 1/2 in ln ln t is reached where
+:math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`, for usual rates beyond :math:`10^{20} t_0'`.
+
+Source: :cite:t:`tian2023scan` (Thm. 4).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .closed_form import B, Gamma, gamma, scanning_time
+
+NEAR = 0.1  # relative distance of dB/dln t to 1/2 at which growth counts as logarithmic
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """B and its local exponents, each as the times.
+
+    Attributes:
+        value: B.
+        power: dln B/dln t.
+        per_log: dB/dln t.
+        per_loglog: dB/dln ln(M eta_Y t/K).
+    """
+
+    value: Float[Tensor, "*times"]
+    power: Float[Tensor, "*times"]
+    per_log: Float[Tensor, "*times"]
+    per_loglog: Float[Tensor, "*times"]
+
+
+def growth(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Growth:
+    """B and its local exponents at times above e K / (M eta_Y), where the double logarithm is defined and grows.
+
+    Args:
+        overlap: E_0, as in :func:`~.closed_form.B`.
+    Raises:
+        ValueError: see :func:`~.closed_form.B`; a time is too small.
+    """
+    setting = {"classes": classes, "vocab_size": vocab_size, "eta_y": eta_y}
+    value = B(t, eta_z=eta_z, overlap=overlap, **setting)
+    least = math.e * classes / (vocab_size * eta_y)
+    if not bool((t > least).all()):
+        raise ValueError(f"times must be above e K / (M eta_Y) = {least:.3g}, got {float(t.min()):.3g}; start later")
+    strength = (classes - 1) * overlap**2
+    per_log = eta_z * t * gamma(t, **setting) * strength / (1 + 4 * strength * Gamma(t, eta_z=eta_z, **setting))
+    return Growth(value, per_log / value, per_log, per_log * (vocab_size * eta_y * t / classes).log())
+
+
+def longest_logarithmic_growth(*, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> float:
+    """Over how many decades of t the closed form B grows as 1/2 ln t: dB/dln t within 10 % of 1/2, in one piece.
+
+    Raises:
+        ValueError: see :func:`~.closed_form.B`.
+    """
+    setting = {"classes": classes, "vocab_size": vocab_size, "eta_y": eta_y}
+    t = scanning_time(**setting) * torch.logspace(-12, 6, 3601, dtype=torch.float64)
+    t = t[t > math.e * classes / (vocab_size * eta_y)]
+    per_log = growth(t, eta_z=eta_z, overlap=overlap, **setting).per_log
+    return decades_near_half(t, per_log)
+
+
+def decades_near_half(t: Float[Tensor, " t"], per_log: Float[Tensor, " t"]) -> float:
+    """Decades of the longest run of neighbouring times at which the derivative by ln t lies within 10 % of 1/2."""
+    near = (per_log - 0.5).abs() <= NEAR * 0.5
+    longest, first = 0.0, None
+    for k, good in enumerate(near.tolist()):
+        first = (k if first is None else first) if good else None
+        if first is not None:
+            longest = max(longest, math.log10(float(t[k] / t[first])))
+    return longest

@@ -1,8 +1,8 @@
 """Scan and snap: where attention goes while a one-layer model learns to predict the next token.
 
-:mod:`.problem` the data, :mod:`.dynamics` exact gradient descent in count form, :mod:`.flow` the exact population flow and Lemma 4's,
-:mod:`.closed_form` what the theorems give, :mod:`.claims` checkable statements, :mod:`.subject`, :mod:`.analysis` and
-:mod:`.reducers` what it says about data and about trained networks.
+:mod:`.problem` and :mod:`.families` the data, :mod:`.dynamics` exact gradient descent in count form, :mod:`.flow` the exact population
+flow, Lemma 3's and Lemma 4's, :mod:`.closed_form`, :mod:`.gains` and :mod:`.growth` what the theorems give, :mod:`.claims` checkable
+statements, :mod:`.subject`, :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
 
 from ...citations import Source
@@ -25,8 +25,8 @@ from .dynamics import (
     sampled,
 )
 from .experiments import EXPERIMENTS, Fates, SynSmall
-from .figures import draw
 from .families import SymmetricClasses, alike, smallest_vocabulary, with_overlap
+from .figures import draw
 from .flow import (
     DrivenFlow,
     Flow,
@@ -48,6 +48,7 @@ from .gains import (
     printed_gain_bounds,
     relative_gains,
 )
+from .growth import Growth, decades_near_half, growth_exponents, longest_logarithmic_growth
 from .problem import CountedSequences, SequenceClasses, WeakOverlap, count_sequences, single_common, synthetic
 from .reducers import SHARPNESS, ScanAndSnap, reducers
 
@@ -103,13 +104,14 @@ __all__ = [
     "attend",
     "closed_form",
     "count_sequences",
+    "decades_near_half",
     "draw",
     "exact_flow",
     "forward",
     "gain_bounds",
     "gain_clock",
     "gradient_descent",
-    "growth",
+    "growth_exponents",
     "lemma4_flow",
     "lemma4_velocity",
     "longest_logarithmic_growth",

@@ -43,7 +43,7 @@ class Growth:
     per_loglog: Float[Tensor, "*times"]
 
 
-def growth(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Growth:
+def growth_exponents(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Growth:
     """B and its local exponents at times above e K / (M eta_Y), where the double logarithm is defined and grows.
 
     Args:
@@ -70,7 +70,7 @@ def longest_logarithmic_growth(*, classes: int, vocab_size: int, eta_y: float, e
     setting = {"classes": classes, "vocab_size": vocab_size, "eta_y": eta_y}
     t = scanning_time(**setting) * torch.logspace(-12, 6, 3601, dtype=torch.float64)
     t = t[t > math.e * classes / (vocab_size * eta_y)]
-    per_log = growth(t, eta_z=eta_z, overlap=overlap, **setting).per_log
+    per_log = growth_exponents(t, eta_z=eta_z, overlap=overlap, **setting).per_log
     return decades_near_half(t, per_log)
 
 

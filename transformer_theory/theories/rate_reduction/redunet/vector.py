@@ -68,7 +68,8 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
         labels: ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
-        ValueError: labels are no integers or leave out a class, or eps is not positive.
+        ValueError: labels are no integers or leave out a class, or eps is not positive, or too small for the identity to be more than
+            rounding.
     Source: :cite:t:`chan2022redunet`.
     """
     positive(eps=eps)
@@ -128,7 +129,7 @@ def construct(
         :class:`ReduNet`.
     Raises:
         ValueError: a feature is zero or not finite, labels are no integers, leave out a class or differ in number from the features, layers
-            is below 1, or eps, step or sharpness is not positive.
+            is below 1, eps, step or sharpness is not positive, or eps is so small that adding the identity is lost to rounding.
     Source: :cite:t:`chan2022redunet`. Training samples use their labels.
     """
     if features.ndim != 2 or 0 in features.shape:

@@ -81,15 +81,15 @@ def vit(data: TokenData, *, seed: int, dim: int = DIM, depth: int = DEPTH, heads
     return build(lambda: ViT.for_tokens(**shape, dim=dim, depth=depth, heads=heads), torch.Generator().manual_seed(seed)).eval()
 
 
-def fit(model: nn.Module, data: Split, *, steps: int, learning_rate: float, seed: int) -> Trained:
+def fit(model: nn.Module, data: Split, *, steps: int, learning_rate: float, seed: int, batch_size: int = 64) -> Trained:
     """Trains the model in place by the library's own loop; its accuracy is that on the validation part.
 
     Raises:
         NotConverged: the loss became infinite or NaN.
         ValueError: settings out of range. Source: :cite:t:`loshchilov2019decoupled`.
     """
-    generator = torch.Generator().manual_seed(seed)
-    return train(model, data.train, data.validation, steps=steps, learning_rate=learning_rate, generator=generator)
+    settings = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
+    return train(model, data.train, data.validation, **settings, generator=torch.Generator().manual_seed(seed))
 
 
 def parameters(model: nn.Module) -> int:

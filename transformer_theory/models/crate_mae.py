@@ -141,8 +141,8 @@ class CRATEMAE(nn.Module):
             state_dict: names and shapes of the released autoencoder, unchanged, or a checkpoint that :func:`.unwrap` takes; of a file,
                 what :func:`.load_weights` gives.
             heads: number of heads, which no weight shows: if not given, heads of width 64 (48 for width 576) as in the released networks.
-            sparsify: the sparsification of the encoder, whose lambda no weight shows either: .5 in the released code, which had 5 in
-                an earlier version, ``partial(Ista, lam=5.0)``.
+            sparsify: the sparsification of the encoder, whose lambda no weight shows either: .5 in the released code, 5 in
+                another version of it, ``partial(Ista, lam=5.0)``.
         Returns:
             in the dtype of the positions, on the CPU; ``model(images [batch, c, h, w], masked)`` gives patches. The weights are copied.
         Raises:

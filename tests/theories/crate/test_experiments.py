@@ -76,8 +76,9 @@ def test_each_network_undoes_one_departure(data):
     assert reading.trained_incoherence(networks["U orthonormal"]) < 1e-5 < 0.3 < reading.trained_incoherence(networks["released"])
 
 
-def test_alignment_of_the_output_matrix_is_one_where_it_is_tied(data):
-    model = trained.crate(data.train, seed=0, dim=16, depth=2)
+@pytest.mark.parametrize("attention", [crate.ReleasedAttention, crate.ReleasedTokenStatisticsAttention])
+def test_alignment_of_the_output_matrix_is_one_where_it_is_tied(data, attention):
+    model = trained.crate(data.train, seed=0, attention=attention, dim=16, depth=2)
     assert abs(reading.output_alignment(model)) < 0.3
     with torch.no_grad():
         for _, _, block in compressions(model):

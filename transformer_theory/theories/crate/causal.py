@@ -83,7 +83,7 @@ def causal_released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K 
     r"""The released form with a causal mask, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, [*batch, n, d].
 
     Raises:
-        ValueError: shapes or dtypes do not fit. Source: :cite:t:`yu2023white`, released code (which has no mask).
+        ValueError: shapes or dtypes do not fit. Source: :cite:t:`yu2023white`, released code (the language model, not the classifiers).
     """
     heads = subspace_attention(coordinates(tokens, bases), scale=bases.shape[-1] ** -0.5, is_causal=True)
     return tokens + (heads @ output).sum(-3) + bias

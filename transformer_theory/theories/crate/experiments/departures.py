@@ -1,6 +1,7 @@
 """Where the released networks depart from the paper, and what each departure does: networks that differ in that alone, on digits.
 
-Source: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two departures).
+Source: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two departures),
+:cite:t:`wu2024token` (the last).
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +18,17 @@ from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....rows import Arrays, Row
 from ....supervised import accuracy
 from .. import trained
-from ..block import CausalReleasedAttention, ExactAttention, Ista, PaperAttention, PreNorm, ReleasedAttention, orthogonal
+from ..block import (
+    CausalReleasedAttention,
+    ExactAttention,
+    Ista,
+    PaperAttention,
+    PreNorm,
+    ReleasedAttention,
+    ReleasedTokenStatisticsAttention,
+    TokenStatisticsAttention,
+    orthogonal,
+)
 from ..block.compression import Batch, Subspaces
 from ..figures.departures import draw
 from ..layerwise import AFTER, BEFORE, INPUT, NONZEROS, curves
@@ -30,6 +41,8 @@ if TYPE_CHECKING:
 RATE = 3e-3
 ACCURACY, CHANGE = "accuracy on the test part", "R^c after attention over before"
 GROWTH = "R^c after attention over before, lengths kept"
+ALIGNMENT = "cosine of V_k with U_k^T"
+STATISTICS = "token statistics, released"
 
 
 class TiedAttention(Subspaces):
@@ -78,8 +91,12 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "exact gradient": partial(trained.crate, attention=ExactAttention),
     "lambda = .5": partial(trained.crate, sparsify=partial(Ista, lam=0.5)),
     "positions and class token at .02": partial(trained.crate, spread=0.02),
+    STATISTICS: partial(trained.crate, attention=ReleasedTokenStatisticsAttention),
+    "token statistics, derived": partial(trained.crate, attention=TokenStatisticsAttention),
 }
-# what a departure is called, and the network in which it is undone (the released network has all of them)
+SOURCES = {"1": SIGN, "2": SIGN, "12": Source("wu2024token")}
+# what a departure is called, and the network in which it is undone (the released network has all of them but the last, which has a
+# released network of its own, named before the one that undoes it)
 DEPARTURES: dict[str, tuple[str, ...]] = {
     "1 output matrix free, with bias": ("output tied to U",),
     "2 residual step without the shrink": ("the paper's step",),
@@ -90,6 +107,7 @@ DEPARTURES: dict[str, tuple[str, ...]] = {
     "8 softmax for the inverse": ("exact gradient",),
     "10 lambda fixed at .1": ("lambda = .5",),
     "11 positions and class token of deviation 1": ("positions and class token at .02",),
+    "12 token statistics with a free output": (STATISTICS, "token statistics, derived"),
 }
 
 
@@ -110,9 +128,10 @@ def learn(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str
         "incoherence of U": trained_incoherence(model),
         "largest eta ||D||^2": longest_step(model),
     }
+    if network in ("released", STATISTICS):
+        found[ALIGNMENT] = output_alignment(model)
     if network == "released":
         tokens = data.test.tokens[:64]
-        found |= {"cosine of V_k with U_k^T": output_alignment(model)}
         found |= {f"spectral radius of the Neumann series, {norm}": value for norm, value in radius(model, tokens).items()}
         found |= {f"{name} against the gradient": value for name, value in direction(model, tokens).items()}
     return found
@@ -120,10 +139,11 @@ def learn(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str
 
 @dataclass(frozen=True)
 class Departures(RandomExperiment):
-    """The eleven points in which the released networks depart from the paper, each with its effect measured.
+    """The twelve points in which the released networks depart from the papers, each with its effect measured.
 
     All networks have the same width, depth, heads, steps and learning rate; against the released one each undoes one departure. Points 7
-    (where R^c is read) and 9 (causality) are read in the released network, without another training.
+    (where R^c is read) and 9 (causality) are read in the released network, without another training. Point 12 is about token statistics,
+    whose released attention, with its free output, biased coordinates and no step size, stands beside the derived one.
     """
 
     seeds: int = parameter(3, at_least=1, says="splits and initial weights of each network")
@@ -132,7 +152,7 @@ class Departures(RandomExperiment):
     depth: int = parameter(3, at_least=2, says="layers")
 
     name = "crate.departures"
-    sources = (PAPER, SIGN, Source("alpaydin1998optical"))
+    sources = (PAPER, SIGN, Source("wu2024token"), Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Row | Arrays]:
         settings = [
@@ -148,7 +168,7 @@ class Departures(RandomExperiment):
                 for quantity in (ACCURACY, CHANGE, GROWTH, "share of non-zeros, last layer"):
                     yield self._row(departure, quantity, network, by_network[network])
         only = {
-            "1 output matrix free, with bias": ("cosine of V_k with U_k^T",),
+            "1 output matrix free, with bias": (ALIGNMENT,),
             "4 layer norms": [q for q in released[0] if q.startswith("spectral radius")],
             "5 U without constraint": ("incoherence of U",),
             "6 one ISTA step overwrites the stream": ("largest eta ||D||^2",),
@@ -158,15 +178,17 @@ class Departures(RandomExperiment):
         for departure, quantities in only.items():
             for quantity in quantities:
                 yield self._row(departure, quantity, "released", released)
+        yield self._row("12 token statistics with a free output", ALIGNMENT, STATISTICS, by_network[STATISTICS])
         for name, block in (("released", ReleasedAttention), ("causal", CausalReleasedAttention)):
-            yield Row(theory="crate", quantity=f"9 no causal form: {LEAK}", value=_leak(block, self.dim), model=name, source=str(PAPER))
+            where = f"9 no causal form in the classifiers: {LEAK}"
+            yield Row(theory="crate", quantity=where, value=_leak(block, self.dim), model=name, source=str(PAPER))
         values = [[[one[quantity] for quantity in (ACCURACY, CHANGE)] for one in by_network[network]] for network in NETWORKS]
         yield Arrays({"crate/departures/table": np.array(values)})
 
     def _row(self, departure: str, quantity: str, network: str, results: list[dict[str, float]]) -> Row:
         values = [one[quantity] for one in results]
         note = f"{len(values)} seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps"
-        source = SIGN if departure[0] in "12" and departure[1] == " " else PAPER
+        source = SOURCES.get(departure.split()[0], PAPER)
         where = f"{departure}: {quantity}"
         return Row(theory="crate", quantity=where, value=float(np.mean(values)), model=network, note=note, source=str(source))
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 from ....metrics.coding import subspace_coding_rate
 from ..attention import coordinates, expansion, mssa, rate_gradient
-from ..block import Fista, Ista, OvercompleteIsta, ReleasedAttention
+from ..block import Fista, Ista, OvercompleteIsta, ReleasedAttention, ReleasedTokenStatisticsAttention
 from ..block.compression import Subspaces
 from ..layerwise import compressions
 from ..problem import incoherence
@@ -37,7 +37,7 @@ def output_alignment(model: nn.Module) -> float:
     """
     found = []
     for _, _, block in compressions(model):
-        assert isinstance(block, ReleasedAttention)
+        assert isinstance(block, ReleasedAttention | ReleasedTokenStatisticsAttention)
         linear = block.to_out[0]
         assert isinstance(linear, nn.Linear)
         output = linear.weight.detach().T.unflatten(0, (block.heads, block.head_dim))  # V_k, [K, p, d]

@@ -32,7 +32,8 @@ def draw(table: np.ndarray, networks: Sequence[str]) -> "Figure":
     panels[1].axvline(1.0, color=COLOURS["raw"], linewidth=0.8)
     caption(
         figure,
-        "Each network but the first undoes one departure of the released form. Marks: means of the seeds; bars: their range. "
+        "Each network but the first undoes one departure of the released form; the last but one is released, too. Marks: means of the "
+        "seeds; bars: their range. "
         "Left of 1 attention compresses.",
     )
     return figure

@@ -6,9 +6,9 @@ from torch import Generator, Tensor
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ..closed_form import scanning_time
-from ..flow import exact_flow, lemma4_flow
+from ..flow import exact_flow, lemma4_flow, modified_flow
 from ..problem import SequenceClasses
-from .instances import several_common, weakly_overlapping
+from .instances import equally_common, several_common, weakly_overlapping
 
 PAPER = "tian2023scan"
 
@@ -29,6 +29,18 @@ def _fates(generator: Generator) -> Evidence:
     return Evidence(found.value, found.bound, found.op, in_assumptions=found.in_assumptions, detail={"exact flow": exact.value})
 
 
+def _growing_common(generator: Generator, instance) -> Evidence:
+    """The move of the common token that moves most upwards, in the flow where it does so least, as a share of the largest move."""
+    classes = instance(generator)
+    t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([2.0, 50.0], dtype=torch.float64)
+    upward = []
+    for flow in (exact_flow, modified_flow, lemma4_flow):
+        move = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[-1, 0]
+        upward.append(float(move[classes.common()].max() / move.abs().max()))
+    return Evidence(min(upward), 0.0, ">=", detail=dict(zip(("exact", "modified", "lemma 4"), upward)))
+
+
 def _fates_control(generator: Generator) -> Evidence:
     classes = several_common(generator)
     t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
@@ -46,5 +58,16 @@ CLAIMS = (
         check=_fates,
         control=_fates_control,
         control_says="has two common tokens, one of them rare in one of the classes: its logit grows",
+    ),
+    Claim(
+        id="scan_snap/several-common-tokens",
+        statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class and rare in the other it works "
+        r"as a distinct one, in the exact flow, Lemma 3's and Lemma 4's. Here: its move as a share of the largest, in the flow where it is "
+        r"least.",
+        source=Source(PAPER, "Thm. 2"),
+        assumptions=("infinitely many, infinitely long sequences", "two common tokens, the second of different probability in the classes"),
+        check=lambda generator: _growing_common(generator, several_common),
+        control=lambda generator: _growing_common(generator, equally_common),
+        control_says="makes the common tokens equally likely in both classes (Corollary 2): then all of them lose attention",
     ),
 )

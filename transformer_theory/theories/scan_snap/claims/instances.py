@@ -36,3 +36,10 @@ def several_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
     a, b = uniform(0.28, 0.32, generator), uniform(0.0005, 0.0015, generator)
     P = torch.tensor([[a, a, 1 - 2 * a, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
+
+
+def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
+    """As :func:`several_common`, but both common tokens have the same probability in both classes."""
+    a, b = uniform(0.28, 0.32, generator), uniform(0.1, 0.3, generator)
+    P = torch.tensor([[a, b, 1 - a - b, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
+    return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)

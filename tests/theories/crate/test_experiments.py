@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import trained
 from transformer_theory.theories.crate.experiments import departures, reading, unrolled, variants
-from transformer_theory.theories.crate.layerwise import compressions
+from transformer_theory.theories.crate.layer_curves import compressions
 
 
 def generator(seed=0):

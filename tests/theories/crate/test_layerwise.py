@@ -1,7 +1,5 @@
 """Layer-wise curves: the released measurement and the paper's, CRATE and ViT on the same axes."""
 
-import importlib
-
 import pytest
 import torch
 from torch.nn.functional import layer_norm
@@ -11,9 +9,10 @@ from transformer_theory.metrics.coding import rate_reduction, unit_norm
 from transformer_theory.models import CRATE, ViT, build
 from transformer_theory.probes import probe
 from transformer_theory.theories import crate
+from transformer_theory.theories.crate import layer_curves as module
 from transformer_theory.theories.crate.block import ReleasedAttention
 
-module = importlib.import_module("transformer_theory.theories.crate.layerwise")  # the room's name for it is the function
+
 ATTENTION = (crate.ExactAttention, crate.PaperAttention, crate.ReleasedAttention, crate.TokenStatisticsAttention)
 
 

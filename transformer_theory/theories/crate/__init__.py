@@ -5,7 +5,7 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.fista(tokens, dictionary, lam=0.1)                # the non-negative LASSO
 
 Definitions: :mod:`.problem`; compression: :mod:`.attention`, :mod:`.tssa`, :mod:`.causal`; what attention approximates: :mod:`.neumann`,
-:mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`; any network layer by layer: :mod:`.layerwise`,
+:mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`; any network layer by layer: :mod:`.layer_curves`,
 :mod:`.segmentation`.
 """
 
@@ -34,7 +34,7 @@ from .claims import CLAIMS
 from .denoising import denoise, log_density
 from .experiments import EXPERIMENTS, Departures, Emergence, Layers, Unrolled, Variants
 from .figures import draw
-from .layerwise import Curves, head_rate, layerwise
+from .layer_curves import Curves, head_rate, layerwise
 from .neumann import gradient_error, neumann_error, neumann_sum
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .readings import COMPRESSION, Compression, Sparsity, reducers

@@ -11,7 +11,7 @@ from torch import nn
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ....supervised import accuracy
-from ..layerwise import AFTER, curves
+from ..layer_curves import AFTER, curves
 from ..trained import Split, crate, digit_split, fit
 
 NETWORKS, DEPTH = 3, 3  # single networks differ: their mean is what is held against the bound

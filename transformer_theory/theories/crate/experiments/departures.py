@@ -31,7 +31,7 @@ from ..block import (
 )
 from ..block.compression import Batch, Subspaces
 from ..figures.departures import draw
-from ..layerwise import AFTER, BEFORE, INPUT, NONZEROS, curves
+from ..layer_curves import AFTER, BEFORE, INPUT, NONZEROS, curves
 from ..unrolled import PAPER, SIGN
 from .reading import direction, growth, longest_step, output_alignment, radius, trained_incoherence
 

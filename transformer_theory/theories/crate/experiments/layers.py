@@ -18,7 +18,7 @@ from ....supervised import accuracy
 from .. import trained
 from ..block import PaperAttention
 from ..figures.layers import draw
-from ..layerwise import AFTER, BEFORE, INPUT, NONZEROS, REDUCTION, layerwise
+from ..layer_curves import AFTER, BEFORE, INPUT, NONZEROS, REDUCTION, layerwise
 from ..unrolled import PAPER
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ....metrics.coding import subspace_coding_rate
 from ..attention import coordinates, expansion, mssa, rate_gradient
 from ..block import Fista, Ista, OvercompleteIsta, ReleasedAttention, ReleasedTokenStatisticsAttention
 from ..block.compression import Subspaces
-from ..layerwise import compressions
+from ..layer_curves import compressions
 from ..problem import incoherence
 
 EPS = 1.5  # as the paper's form is trained here: beta < 1 needs it at these numbers of tokens

@@ -21,7 +21,7 @@ from ....supervised import accuracy
 from .. import trained
 from ..block import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
 from ..figures.variants import draw
-from ..layerwise import AFTER, NONZEROS, curves
+from ..layer_curves import AFTER, NONZEROS, curves
 from ..unrolled import LASSO, PAPER
 
 if TYPE_CHECKING:

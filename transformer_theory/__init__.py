@@ -6,7 +6,7 @@
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
     print(tt.cite("crate"))                                    # BibTeX
 
-Rooms (one theory each): attention_svm, scan_snap, rate_reduction, crate. Ground: data, metrics, models, attention, linalg, probes.
+Rooms (one theory each): attention_svm, scan_snap, joma, rate_reduction, crate. Ground: data, metrics, models, attention, linalg, probes.
 The name ``theories`` is the function; its package is reached by ``from transformer_theory.theories import ...``.
 """
 
@@ -21,7 +21,7 @@ with starting():
     from .errors import Infeasible, NotConverged
     from .experiment import Experiment, RandomExperiment, Result
     from .probes import probe
-    from .theories import attention_svm, cite, crate, rate_reduction, scan_snap, theories, verify
+    from .theories import attention_svm, cite, crate, joma, rate_reduction, scan_snap, theories, verify
     from .theory import Theory
 
 __version__ = "0.1.0"
@@ -45,6 +45,7 @@ __all__ = [
     "compare",
     "crate",
     "data",
+    "joma",
     "linalg",
     "metrics",
     "models",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..metrics.attention import entropy
@@ -106,9 +106,8 @@ class Geometry:
         residual = torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size
         flat = tokens.flatten(0, 1).double()
         self._add(seen.layer, (len(tokens), float(residual.sum())), flat.mT @ flat)
-        if seen.layer not in self.ranks and (matrix := _matrix_after(seen, self.attention.get(seen.layer))) is not None:
-            short = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().mT
-            self.ranks[seen.layer] = _stable_rank(short.mT @ short)
+        if seen.layer not in self.ranks and (matrix := matrix_after(seen, self.attention.get(seen.layer))) is not None:
+            self.ranks[seen.layer] = rank_of(matrix)
 
     def compute(self) -> Sequence[Row]:
         """Up to three rows a layer."""
@@ -194,8 +193,22 @@ def _stable_rank(gram: Tensor) -> float:
     return float(gram.trace() / torch.linalg.eigvalsh(gram)[-1])
 
 
-def _matrix_after(seen: Observation, attention: str | None) -> Tensor | None:
-    """The first two-dimensional weight of the block that is registered after the attention (and outside it)."""
+def rank_of(matrix: Float[Tensor, "m n"]) -> float:
+    """Stable rank ||A||_F^2 / ||A||_2^2 of a weight, by its smaller Gram matrix; NaN for a zero or infinite one.
+
+    Source: :cite:t:`rudelson2007sampling`.
+    """
+    short = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().mT
+    return _stable_rank(short.mT @ short)
+
+
+def matrix_after(seen: Observation, attention: str | None) -> Float[Tensor, "m n"] | None:
+    """The first two-dimensional weight of the block that is registered after the attention (and outside it): the MLP's lower layer.
+
+    Args:
+        seen: a block.
+        attention: name of its attention module, as observed before it.
+    """
     block = seen.parent
     if not isinstance(block, nn.Module) or attention is None or not attention.startswith(f"{seen.module}." if seen.module else ""):
         return None

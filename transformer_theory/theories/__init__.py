@@ -8,11 +8,11 @@ from ..claims import Claim, Verdict
 from ..errors import nearest
 from ..experiment import Experiment
 from ..theory import Theory
-from . import attention_svm, crate, rate_reduction, scan_snap
+from . import attention_svm, crate, joma, rate_reduction, scan_snap
 
 T = TypeVar("T")
 
-THEORIES: tuple[Theory, ...] = (attention_svm.THEORY, scan_snap.THEORY, rate_reduction.THEORY, crate.THEORY)
+THEORIES: tuple[Theory, ...] = (attention_svm.THEORY, scan_snap.THEORY, joma.THEORY, rate_reduction.THEORY, crate.THEORY)
 
 
 def theories() -> tuple[Theory, ...]:

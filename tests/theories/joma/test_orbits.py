@@ -1,0 +1,131 @@
+"""The linear and the nonlinear MLP in closed form, against quadrature, a plain loop and other integrators."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.theories.joma import nonlinear, orbit, published
+
+DELTA = torch.tensor([1.0, 0.8, -0.5, 0.1], dtype=torch.float64)
+
+
+def test_orbit_solves_its_equation():
+    """t = int_0^v e^{-u^2/2} du / Delta, by quadrature."""
+    remaining = torch.tensor([0.7, 0.2, 1e-3], dtype=torch.float64)
+    found = orbit.orbit(DELTA, remaining)
+    for at, r in enumerate(remaining.tolist()):
+        t = (1 - r) * orbit.blow_up_time(DELTA)
+        for token, delta in enumerate(DELTA.tolist()):
+            passed = mpmath.quad(lambda u: mpmath.exp(-u * u / 2), [0, float(found[at, token])])
+            assert float(passed) == pytest.approx(delta * t, rel=1e-12)
+
+
+def test_near_the_end_the_leader_grows_and_the_others_stop():
+    found = orbit.orbit(DELTA, torch.tensor([1e-12, 1e-300], dtype=torch.float64))
+    assert float(found[0, 0]) == pytest.approx(float(mpmath.findroot(lambda v: mpmath.erfc(v / mpmath.sqrt(2)) - mpmath.mpf("1e-12"), 7.1)))
+    assert torch.isfinite(found).all()
+    assert_close(found[1, 1:], orbit.limits(DELTA)[1:])
+    assert float(orbit.limits(DELTA)[0]) == math.inf
+
+
+def test_the_constant_is_erf_of_v_over_root_two():
+    """The two candidates at t = .9999 t*: one number for all tokens, and four different ones."""
+    v = orbit.orbit(DELTA, torch.tensor([1e-4], dtype=torch.float64))[0]
+    right, wrong = orbit.progress(v, DELTA), orbit.progress(v / math.sqrt(2), DELTA)
+    assert_close(right, torch.full_like(right, 0.9999), rtol=0, atol=1e-12)
+    assert float(wrong.max() / wrong.min()) > 1.3
+
+
+def test_normalised_clock_by_another_integrator():
+    from scipy.integrate import solve_ivp
+
+    frequency = torch.tensor([0.5, 1.0, 0.2, 0.3], dtype=torch.float64)
+    remaining = torch.tensor([0.5, 0.05, 1e-3], dtype=torch.float64)
+    times = orbit.normalised_clock(DELTA, frequency, remaining)
+
+    def velocity(_, v):
+        grown = torch.exp(torch.as_tensor(v).square() / 2)
+        return (DELTA * grown / (frequency * grown).sum()).numpy()
+
+    other = solve_ivp(velocity, (0, float(times[-1])), [0.0] * 4, t_eval=times.numpy(), method="DOP853", rtol=1e-12, atol=1e-12)
+    assert_close(torch.as_tensor(other.y.T), orbit.orbit(DELTA, remaining), rtol=0, atol=1e-5)
+    assert float(orbit.normalised_clock(DELTA, frequency, torch.ones(1, dtype=torch.float64))) == 0
+
+
+def time_to(mu: float, log_delta: float) -> float:
+    """t at which ln delta is reached: int exp(-mu^2 (1 - e^s)^2 / 2) ds from log_delta to 0."""
+    return float(mpmath.quad(lambda s: mpmath.exp(-(mu**2) * mpmath.expm1(s) ** 2 / 2), [log_delta, max(log_delta, -40.0), -5, -1, 0]))
+
+
+@pytest.mark.parametrize("time", sorted(published.RATIOS))
+def test_what_is_left_to_learn_by_quadrature(time):
+    mu = torch.tensor(published.RATIO_MU, dtype=torch.float64)
+    logs = nonlinear.log_remaining(mu, torch.tensor([time], dtype=torch.float64))[0]
+    for value, log_delta in zip(mu.tolist(), logs.tolist()):
+        assert time_to(value, log_delta) == pytest.approx(time, rel=1e-7)
+    for found, wanted in zip((logs / logs[-1]).tolist(), published.RATIOS[time]):
+        assert found == pytest.approx(wanted, rel=4e-3)
+
+
+def test_ratios_tend_to_their_limit():
+    mu = torch.tensor(published.RATIO_MU, dtype=torch.float64)
+    times = torch.tensor([10.0, 100.0, 1000.0, 10000.0], dtype=torch.float64)
+    logs = nonlinear.log_remaining(mu, times)
+    errors = (logs / logs[:, -1:] / nonlinear.learning_ratio(mu)[:, -1] - 1).abs()[:, :-1]
+    assert bool((errors[:-1] > 5 * errors[1:]).all()), "the error falls as 1/t"
+    assert float(logs[-1, 0]) < -8e5, "delta itself would be zero in floating point"
+
+
+def test_figure_four_by_a_plain_loop():
+    assert nonlinear.published_mu()[:3].tolist() == pytest.approx([1.265, 1.396, 1.922], abs=5e-4)
+    mu, v, entropies = nonlinear.published_mu().tolist(), [0.05] * 10, []
+    for step in range(5001):
+        grown = [math.exp(x * x / 3) for x in v]
+        shares = [x / sum(grown) for x in grown]
+        entropies.append(-sum(x * math.log(x) for x in shares))
+        if step < 5000:
+            v = [x + 0.02 * (m - x) * a for x, m, a in zip(v, mu, shares)]
+    found = nonlinear.salient_descent(nonlinear.published_mu())
+    assert_close(found[-1], torch.tensor(v, dtype=torch.float64), rtol=0, atol=1e-12)
+    bounced = nonlinear.bounce(nonlinear.attention_entropy(found, temperature=3.0))
+    assert bounced.at == entropies.index(min(entropies)) == published.FIG4_LEAST_AT
+    for value, plain, wanted in zip(
+        (bounced.start, bounced.least, bounced.end), (entropies[0], min(entropies), entropies[-1]), published.FIG4_ENTROPY.values()
+    ):
+        assert value == pytest.approx(plain, abs=1e-12) == pytest.approx(wanted, abs=5e-5)
+    assert found[-1].tolist() == pytest.approx(published.FIG4_COMPONENTS, abs=6e-4)
+
+
+def test_normalising_keeps_the_nonlinear_orbit():
+    """Small normalised steps pass the same places as the flow in ln(delta): compare where the second component stands."""
+    mu = torch.tensor([2.5, 1.5, 1.0], dtype=torch.float64)
+    passed = nonlinear.salient_descent(mu, start=0.0, rate=2e-3, temperature=2.0, steps=5000)[-1]
+    times = torch.linspace(0.01, 3, 3000, dtype=torch.float64)
+    flow = mu * -torch.expm1(nonlinear.log_remaining(mu, times))
+    at = int((flow[:, 1] - passed[1]).abs().argmin())
+    assert 0 < at < len(times) - 1
+    assert_close(flow[at], passed, rtol=0, atol=3e-3)
+
+
+def test_with_a_linear_mlp_attention_only_becomes_sparser():
+    mu = nonlinear.published_mu()
+    H = nonlinear.attention_entropy(nonlinear.linear_descent(mu, steps=1000), temperature=3.0)
+    assert bool((H.diff() <= 1e-12).all())
+    assert float(H[-1]) < 1e-6
+
+
+def test_what_is_refused():
+    one = torch.ones(1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="finite and not all zero"):
+        orbit.blow_up_time(0 * one)
+    with pytest.raises(ValueError, match=r"remaining must lie in \(0, 1\]"):
+        orbit.orbit(one, 0 * one)
+    with pytest.raises(ValueError, match="frequency must be >= 0"):
+        orbit.normalised_clock(one, -one, 0.5 * one)
+    with pytest.raises(ValueError, match="mu must be finite and not zero"):
+        nonlinear.log_remaining(0 * one, one)
+    with pytest.raises(ValueError, match="times must increase"):
+        nonlinear.log_remaining(one, torch.tensor([2.0, 1.0], dtype=torch.float64))

@@ -1,0 +1,10 @@
+"""Checkable statements of JoMA, each with a control that must fail; one file a subject.
+
+Source: :cite:t:`tian2024joma`, :cite:t:`zhai2023stabilizing`.
+"""
+
+from . import invariants, orbit, two_phases
+
+CLAIMS = (*invariants.CLAIMS, *orbit.CLAIMS, *two_phases.CLAIMS)
+
+__all__ = ["CLAIMS"]

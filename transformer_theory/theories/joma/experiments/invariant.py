@@ -1,0 +1,124 @@
+"""How well the logits of softmax attention follow from the MLP's weights over training: the setting of the paper's Figs. 2 and 3.
+
+Source: :cite:t:`tian2024joma`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from ....citations import Source
+from ....claims import Evidence
+from ....experiment import RandomExperiment, Result, parameter
+from ....rows import Arrays, Row, finding
+from ..dynamics import Model, train
+from ..figures import invariant
+from ..forms import Softmax
+from ..invariants import agreement, first_term, fixed_mean, mean_attention, moving_mean
+from ..problem import gaussian_block, gaussian_contexts, random_contexts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "joma"
+FIGURE = Source("tian2024joma", "Fig. 2")
+SHOWN = (100, 1000, 2000)
+KINDS = {"Gaussian": gaussian_contexts, "random": random_contexts}
+SAYS = {
+    "both": "both terms, mean attention of the start (the paper's)",
+    "first": "first term alone",
+    "moving": "both terms, mean attention of each moment",
+}
+
+
+@dataclass(frozen=True)
+class Invariant(RandomExperiment):
+    """Softmax attention at T = 1/2 on 10 distinct and 10 common tokens of 20 classes, full-batch descent on the cross-entropy.
+
+    Measured beside the paper's correlation is the relative error, which it does not see, and two variants of the prediction: the first
+    term alone, and the mean attention of each moment in the place of that of the start.
+    """
+
+    steps: int = parameter(2000, at_least=10, says="of gradient descent")
+    rate: float = parameter(0.1, above=0, at_most=10, says="learning rate")
+    temperature: float = parameter(0.5, at_least=1e-2, at_most=1e2, says="of the softmax")
+    scale: float = parameter(0.01, above=0, at_most=10, says="standard deviation of the start")
+    seeds: int = parameter(5, at_least=1, at_most=100, says="draws of contexts and start")
+
+    name: ClassVar[str] = "joma.invariant"
+    sources: ClassVar[tuple[Source, ...]] = (Source("tian2024joma"),)
+
+    @classmethod
+    def quick(cls) -> "Invariant":
+        return cls(steps=200, seeds=2)
+
+    def measure(self) -> Iterator[Row | Arrays]:
+        """Correlation and relative error of the predicted change of the logits, at 100, 1000, 2000 steps and at the end."""
+        keep = np.unique(np.linspace(0, self.steps, 201).astype(int)).tolist()
+        marks = sorted({mark for mark in SHOWN if mark in keep} | {self.steps})
+        generator, arrays = self.generator(), {f"{NAME}/steps": np.array(keep)}
+        for kind, draw in KINDS.items():
+            curves = {f"{way}_{measure}": [] for way in SAYS for measure in ("correlation", "error")}
+            for seed in range(self.seeds):
+                contexts, model = draw(generator), Model(Softmax(self.temperature))
+                start = gaussian_block(contexts, units=20, scale=self.scale, generator=generator)
+                path = train(start, contexts, model, step=self.rate, steps=self.steps, keep=keep)
+                z = path.states.logits[:, 0]
+                predicted = {
+                    "both": fixed_mean(model, contexts, path),
+                    "first": first_term(model.attention, path),
+                    "moving": moving_mean(model, contexts, path),
+                }
+                for way, change in predicted.items():
+                    found = agreement(change, z - z[0])
+                    curves[f"{way}_correlation"].append(found.correlation)
+                    curves[f"{way}_error"].append(found.error)
+                mean = mean_attention(model, contexts, path)
+                moved = (mean - mean[0]).abs().sum(-1) / 2
+                yield from (self._rows(kind, seed, keep.index(mark), mark, curves, moved) for mark in marks)
+                if not seed:
+                    arrays |= {
+                        f"{NAME}/{kind}_true": (z - z[0])[-1].numpy(),
+                        f"{NAME}/{kind}_both": predicted["both"][-1].numpy(),
+                        f"{NAME}/{kind}_moving": predicted["moving"][-1].numpy(),
+                        f"{NAME}/{kind}_lower": path.states.lower[[0, -1]].numpy(),
+                        f"{NAME}/{kind}_unit": path.states.lower[:, 0, :4].numpy(),
+                    }
+            arrays |= {f"{NAME}/{kind}_{name}": torch.stack(values).numpy() for name, values in curves.items()}
+            for way, says in SAYS.items():
+                for measure, ideal in (("correlation", 1.0), ("error", 0.0)):
+                    for mark in marks:
+                        values = torch.stack([curve[keep.index(mark)] for curve in curves[f"{way}_{measure}"]])
+                        note = f"{says}; mean of {self.seeds} draws, {float(values.min()):.3g} to {float(values.max()):.3g}"
+                        quantity = f"{measure}, {kind} contexts, {way}"
+                        yield Row(
+                            theory=NAME,
+                            quantity=quantity,
+                            value=float(values.mean()),
+                            predicted=ideal,
+                            basis="theory",
+                            step=mark,
+                            note=note,
+                            source=str(FIGURE),
+                        )
+        yield Arrays(arrays)
+
+    def _rows(self, kind: str, seed: int, at: int, step: int, curves: dict, moved: torch.Tensor) -> Row:
+        """The error of the paper's invariant in one draw, judged where its assumption that attention stays holds."""
+        return finding(
+            NAME,
+            f"relative error of the softmax invariant, {kind} contexts",
+            Evidence(float(curves["both_error"][-1][at]), 0.5, "<=", in_assumptions=float(moved[at]) <= 0.1),
+            source=FIGURE,
+            predicted=0.0,
+            step=step,
+            seed=seed,
+            note=f"mean attention has moved {float(moved[at]):.2g} of its mass (assumed: at most 0.1, our line; so is that of the error)",
+        )
+
+    def draw(self, result: Result) -> "Figure":
+        """Correlation and relative error over training, predicted against true change, and the lower layer."""
+        return invariant(result)

@@ -1,0 +1,50 @@
+"""The softmax invariant over training: the paper's Figs. 2 and 3 with the relative error beside the correlation."""
+
+from typing import TYPE_CHECKING
+
+from ....experiment import Result
+from ....plotting import COLOURS, axes, caption, heatmap, label_ends, line, text_figure
+from .analysis import diagonal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "joma"
+WAYS = (("both", NAME, "both terms"), ("first", "null", "first term"), ("moving", "raw", "moving mean"))
+
+
+def invariant(result: Result) -> "Figure":
+    """A row a kind of contexts: correlation, relative error, predicted against true; below, the lower layer at the end and one unit."""
+    kinds = [kind for kind in ("Gaussian", "random") if f"{NAME}/{kind}_true" in result.arrays]
+    if not kinds:
+        return text_figure("joma.invariant: nothing was measured")
+    figure, panels = axes(len(kinds), 4, width=9.5, height=2.6 * len(kinds))
+    steps = result.arrays[f"{NAME}/steps"]
+    for row, kind in enumerate(kinds):
+        correlation, error, sides, unit = panels[4 * row : 4 * row + 4]
+        for way, name, label in WAYS:
+            for ax, measure in ((correlation, "correlation"), (error, "error")):
+                values = result.arrays[f"{NAME}/{kind}_{way}_{measure}"][:, 1:]
+                ax.fill_between(steps[1:], values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0)
+                line(ax, steps[1:], values.mean(0), name=name, label=label)
+        correlation.set(title=f"{kind}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
+        error.set(title="Relative error", xlabel="step", yscale="log")
+        label_ends(error)
+        true = result.arrays[f"{NAME}/{kind}_true"]
+        for way, name, label in (("both", NAME, "both terms"), ("moving", "raw", "moving mean")):
+            predicted = result.arrays[f"{NAME}/{kind}_{way}"]
+            sides.plot(predicted, true, ".", color=COLOURS[name], label=label)
+        diagonal(sides, true)
+        sides.set(title="Change of z", xlabel="predicted", ylabel="measured")
+        sides.legend(loc="best", fontsize=7, frameon=False)
+        image = heatmap(unit, result.arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
+        image.axes.set_aspect("auto")
+        unit.set_xticks(range(0, 20, 5))
+        unit.set_yticks(range(0, 20, 5))
+        unit.set(title="Lower layer", xlabel="token", ylabel="unit")
+    caption(
+        figure,
+        "Bands: all draws; lines: their mean. First draw in the two columns on the right; dashed: equality. 'Both terms' takes the mean "
+        "attention of the start, 'moving mean' that of each moment.",
+    )
+    return figure

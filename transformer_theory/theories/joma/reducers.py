@@ -1,0 +1,86 @@
+r"""The order parameters of JoMA in a trained network: the stable rank of the MLP's lower layer, and the rebound of attention's entropy.
+
+The lower layer learns salient components first, which makes it nearly of low rank, then the others: its *stable rank*
+:math:`\|W\|_F^2 / \|W\|_2^2` falls and comes back. Its null is what a Gaussian matrix of the same shape reads,
+:math:`mn / (\sqrt m + \sqrt n)^2` (Bai and Yin's limit of the largest singular value). The *rebound* of a head is its mean entropy minus
+the lowest mean entropy of any reading so far: 0 while attention becomes sparser, positive once it spreads again.
+The lower layer is the first matrix after the attention of the block; in a CRATE this is the dictionary, which is not an MLP's.
+Source: :cite:t:`tian2024joma`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...citations import Source
+from ...probes import Observation
+from ...probes.reducers import AttentionStatistics, matrix_after, rank_of
+from ...rows import Row
+
+LOWER_RANK = "stable rank of the MLP's lower layer"
+REBOUND = "rebound of attention's entropy"
+SOURCE = Source("tian2024joma")
+
+
+def gaussian_rank(rows: int, columns: int) -> float:
+    """Stable rank of a large Gaussian matrix, m n / (sqrt m + sqrt n)^2. Source: textbook (Bai and Yin)."""
+    return rows * columns / (math.sqrt(rows) + math.sqrt(columns)) ** 2
+
+
+class JointDynamics:
+    """Streams the entropy of every head and reads the lower layer of every block; the least entropies outlive :meth:`reset`.
+
+    Rows: one a layer with the stable rank and its null (None if the matrix is zero or not finite; no row if there is no matrix), one a
+    layer and head with the rebound, in nats (None if no query counted). Source: :cite:t:`tian2024joma`.
+    """
+
+    def __init__(self):
+        self.least: dict[tuple[int, int], Float[Tensor, " heads"]] = {}  # of past readings, NaN where nothing counted
+        self.attention: dict[int, str] = {}  # layer -> name of its attention module
+        self.statistics = AttentionStatistics()
+        self.ranks: dict[int, tuple[float, float]] = {}  # layer -> stable rank, null
+
+    def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
+        """Adds attention weights, or reads the lower layer of a block that was not read yet."""
+        self.statistics.update(seen, labels)
+        if seen.kind == "attention":
+            self.attention[seen.layer] = seen.module
+        elif seen.layer not in self.ranks and (matrix := matrix_after(seen, self.attention.get(seen.layer))) is not None:
+            self.ranks[seen.layer] = rank_of(matrix), gaussian_rank(*matrix.shape)
+
+    def compute(self) -> Sequence[Row]:
+        """See the class."""
+        rows: list[Row] = []
+        for layer, (rank, null) in sorted(self.ranks.items()):
+            value = rank if math.isfinite(rank) else None
+            rows.append(Row(theory="joma", quantity=LOWER_RANK, value=value, null=null, layer=layer, source=str(SOURCE)))
+        for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
+            least = torch.fmin(self.least.get((layer, first), entropies), entropies)
+            for head, rebound in enumerate((entropies - least).tolist(), start=first):
+                value = rebound if math.isfinite(rebound) else None
+                rows.append(Row(theory="joma", quantity=REBOUND, value=value, layer=layer, head=head, source=str(SOURCE)))
+        return rows
+
+    def reset(self) -> None:
+        """Starts a new reading; the entropies of the last one count among the past ones."""
+        for place, entropies in self._entropies().items():
+            self.least[place] = torch.fmin(self.least.get(place, entropies), entropies)
+        self.statistics.reset()
+        self.attention, self.ranks = {}, {}
+
+    def merge(self, other: "JointDynamics") -> None:
+        """Adds another reducer's state of the same reading."""
+        self.statistics.merge(other.statistics)
+        self.attention = {**other.attention, **self.attention}
+        self.ranks = {**other.ranks, **self.ranks}
+
+    def _entropies(self) -> dict[tuple[int, int], Float[Tensor, " heads"]]:
+        return {place: (sums[1] / sums[0]).cpu() for place, sums in self.statistics.sums.items()}
+
+
+def reducers() -> tuple[JointDynamics, ...]:
+    """The order parameters of this room."""
+    return (JointDynamics(),)

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from ..experiment import Result, provenance
 from ..rows import Row, check_row, not_applicable
-from .forward_pass import ForwardPass, first_tensor, original_of
+from .forward_pass import ForwardPass, NoAttention, first_tensor, original_of
 from .observation import Observation, Pictured, Reducer
 from .reducers import AttentionMaps, AttentionStatistics, Geometry
 
-__all__ = ["AttentionMaps", "AttentionStatistics", "Geometry", "Observation", "Probe", "Reducer", "probe"]
+__all__ = ["AttentionMaps", "AttentionStatistics", "Geometry", "NoAttention", "Observation", "Probe", "Reducer", "probe"]
 
 
 def probe(model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", every: int = 1, name: str | None = None) -> "Probe":
@@ -49,8 +49,8 @@ def probe(model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", e
     Returns:
         :class:`Probe`; tensors that reducers see have the shapes of :class:`Observation`, e.g. weights ``[batch, heads, queries, keys]``.
     Raises:
-        ValueError: ``every`` is less than 1, or ``reducers`` are not reducers; at the first observed pass, if no attention was seen or no
-            name fits ``layers``.
+        ValueError: ``every`` is less than 1, or ``reducers`` are not reducers; at the first observed pass, if no name fits ``layers``,
+            or, as its kind ``NoAttention``, if no attention was seen.
     Source: none, this is machinery.
     """
     return Probe(model, reducers, layers=layers, every=every, name=name)

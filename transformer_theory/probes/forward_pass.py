@@ -19,6 +19,10 @@ from .calls import READERS, AttentionCall, bilinear
 from .observation import Observation
 
 
+class NoAttention(ValueError):
+    """A forward pass in which no attention was seen."""
+
+
 @dataclass(eq=False)
 class _Frame:
     """A module while it runs."""
@@ -69,7 +73,7 @@ class ForwardPass(TorchFunctionMode):
 
     def check(self, name: str) -> None:
         if not self.seen:
-            raise ValueError(
+            raise NoAttention(
                 f"no attention was seen in {name}: probes see modules that call torch.nn.functional.scaled_dot_product_attention or"
                 " torch.nn.MultiheadAttention; choose such an implementation of the model (transformers: attn_implementation='sdpa')"
             )

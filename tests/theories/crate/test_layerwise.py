@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import layer_norm
 from torch.testing import assert_close
 
@@ -10,8 +11,7 @@ from transformer_theory.models import CRATE, ViT, build
 from transformer_theory.probes import probe
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import layer_curves as module
-from transformer_theory.theories.crate.block import ReleasedAttention
-
+from transformer_theory.theories.crate.block import ReleasedAttention, Subspaces
 
 ATTENTION = (crate.ExactAttention, crate.PaperAttention, crate.ReleasedAttention, crate.TokenStatisticsAttention)
 
@@ -133,3 +133,62 @@ def test_bad_input_is_told(inputs, unchecked):
         crate.layerwise(network(), inputs, torch.zeros(9, dtype=torch.long))
     with pytest.raises(ValueError, match="no attention was seen"):
         crate.layerwise(torch.nn.Linear(5, 3).double(), inputs)
+    with pytest.raises(ValueError, match=r"untrained must be a list of networks, got CRATE; pass \[model\] for one"):
+        crate.layerwise(network(), inputs, untrained=network())
+    with pytest.raises(ValueError, match="eps must be positive and finite, got 0"):
+        crate.layerwise(network(), inputs, eps=0.0)
+    message = r"must tell its subspaces, got Silent, which does not; give it subspaces\(\) .* or derive it from crate\.block\.Subspaces"
+    with pytest.raises(ValueError, match=message):
+        crate.layerwise(network(Silent), inputs)
+
+
+class Silent(nn.Module):
+    """A compression block of one's own that tells nobody what it reads: the exact step."""
+
+    def __init__(self, dim, *, heads, head_dim):
+        super().__init__()
+        self.own = crate.ExactAttention(dim, heads=heads, head_dim=head_dim)
+
+    def forward(self, tokens):
+        return self.own(tokens)
+
+
+class Telling(Silent):
+    """The same with its subspaces, and nothing else of what the room's blocks have."""
+
+    def subspaces(self):
+        return self.own.subspaces()
+
+
+def test_a_block_of_ones_own_is_read_if_it_tells_its_subspaces(inputs):
+    own, ours = network(Telling), network(crate.ExactAttention)
+    assert not isinstance(own.transformer.layers[0][0].fn, Subspaces)
+    labels = torch.arange(10) % 3
+    rows = crate.layerwise(own, inputs, labels)
+    assert len(rows) == 10
+    for row, other in zip(rows, crate.layerwise(ours, inputs, labels)):
+        assert (row["quantity"], row["layer"], row["value"]) == (other["quantity"], other["layer"], pytest.approx(other["value"]))
+
+
+def test_the_distortion_is_an_argument_and_stands_in_the_notes(inputs):
+    model, labels = network(), torch.arange(10) % 3
+    released, wide = crate.layerwise(model, inputs, labels), crate.layerwise(model, inputs, labels, eps=0.5, untrained=[network(seed=1)])
+    layer = model.transformer.layers[0]
+    with torch.no_grad():
+        tokens = torch.cat([model.cls_token.expand(10, -1, -1), model.to_patch_embedding(inputs)], 1) + model.pos_embedding
+        normed = layer[0].norm(tokens)
+        read = crate.attention.coordinates(normed, layer[0].fn.subspaces())
+    for rows, eps in ((released, 0.1), (wide, 0.5)):
+        expected = crate.head_rate(read, eps=eps).mean()  # the input side in one line, as the page has it
+        assert values(rows, module.INPUT)[0] == pytest.approx(float(expected))
+    assert values(released, module.REDUCTION) == values(wide, module.REDUCTION)
+    notes = {row["quantity"]: row["note"] for row in wide}
+    assert notes[module.AFTER] == "nats, eps^2 = 0.25; null: an untrained network"
+    assert notes[module.REDUCTION] == "nats, eps^2 = 0.5; null: an untrained network"
+    assert notes[module.NONZEROS] == "a share; null: an untrained network"
+    assert released[0]["note"] == "nats, eps^2 = 0.01; null: the same weights, the entries of every tensor shuffled"
+
+
+def test_help_finds_the_module_and_the_definition():
+    assert crate.layer_curves is module
+    assert "varepsilon^2 = .01" in (crate.layerwise.__doc__ or "")

@@ -76,6 +76,28 @@ def test_components_are_the_leading_ones_and_exceeding_takes_both_sides():
     assert_close(maps, torch.tensor([[[0.0, 0.0, 0.0, 3.0], [0.0, 1.0, 2.0, 0.0]]]))
 
 
+def test_components_of_a_network_without_attention_maps_are_those_of_its_last_block():
+    sizes = {"dim": 12, "depth": 2, "heads": 3}
+    model = build(lambda: CRATE.for_tokens(9, 5, 3, **sizes, attention=crate.ExactAttention), generator()).double().eval()
+    inputs = torch.randn(6, 9, 5, generator=generator(1), dtype=torch.float64)
+    seen = []
+    handle = model.transformer.register_forward_hook(lambda module, arguments, output: seen.append(output[:, 1:].detach()))
+    found = crate.components(model, inputs)
+    handle.remove()
+    assert found.shape == (6, 2, 9)
+    centred = seen[0] - seen[0].mean((0, 1))
+    left = torch.linalg.svd(centred.flatten(0, 1), full_matrices=False)[0][:, :2]
+    cosine = torch.nn.functional.cosine_similarity(found.transpose(1, 2).flatten(0, 1), left, dim=0).abs()
+    assert_close(cosine, torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("attention", [crate.ExactAttention, crate.TokenStatisticsAttention])
+def test_a_block_without_attention_map_says_so(attention):
+    model = CRATE.for_tokens(9, 5, 3, dim=12, heads=3, attention=attention)
+    with pytest.raises(ValueError, match=rf"attention maps, got blocks of {attention.__name__}, which compute none; take crate.components"):
+        crate.class_attention(model, torch.zeros(2, 9, 5))
+
+
 def test_bad_input_is_told(unchecked):
     with pytest.raises(ValueError, match=r"inside \(0, 1\), got 1"):
         crate.top_mass(torch.ones(1, 1, 4), kept=1)
@@ -83,3 +105,16 @@ def test_bad_input_is_told(unchecked):
         crate.top_mass(-torch.ones(1, 1, 4))
     with pytest.raises(ValueError, match="8 patches for 4 x 4 pixels"):
         crate.overlap(torch.ones(1, 1, 8, dtype=torch.bool), torch.ones(1, 1, 4, 4, dtype=torch.bool))
+    model = CRATE.for_tokens(9, 5, 3, dim=12, heads=3)
+    for count in (0, 13):
+        with pytest.raises(ValueError, match=f"count must be at least 1 and at most 12, the width of the tokens, got {count}"):
+            crate.components(model, torch.zeros(2, 9, 5), count=count)
+    chosen, masks = torch.ones(2, 1, 4, dtype=torch.bool), torch.ones(2, 3, 4, 4, dtype=torch.bool)
+    with pytest.raises(
+        ValueError, match=r"masks must have shape \[2, objects, size, size\], got \[2, 4, 4\]; one object is masks\[:, :1\]"
+    ):
+        crate.overlap(chosen, masks[:, 0])
+    with pytest.raises(ValueError, match=r"masks must have shape \[2, objects, size, size\], got \[1, 3, 4, 4\]"):
+        crate.overlap(chosen, masks[:1])
+    with pytest.raises(ValueError, match=r"chosen must have shape \[n, candidates, seq\], got \[2, 4\]; top_mass gives it"):
+        crate.overlap(chosen[:, 0], masks)

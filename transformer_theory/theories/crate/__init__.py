@@ -38,7 +38,7 @@ from .layer_curves import Curves, head_rate, layerwise
 from .neumann import gradient_error, neumann_error, neumann_sum
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .readings import COMPRESSION, Compression, Sparsity, reducers
-from .segmentation import class_attention, components, overlap, top_mass
+from .segmentation import Overlap, class_attention, components, exceeding, overlap, random_patches, top_mass
 from .sparse_coding import fista, fista_steps, from_tokens, ista, ista_step, largest_step, lasso, overcomplete_code
 from .tssa import (
     causal_memberships,
@@ -97,6 +97,7 @@ __all__ = [
     "Layer",
     "Layers",
     "OvercompleteIsta",
+    "Overlap",
     "PaperAttention",
     "ReleasedAttention",
     "ReleasedTokenStatisticsAttention",
@@ -116,6 +117,7 @@ __all__ = [
     "compress",
     "denoise",
     "exact_step",
+    "exceeding",
     "fista",
     "fista_steps",
     "fit_subspaces",
@@ -144,6 +146,7 @@ __all__ = [
     "overlap",
     "paper_step",
     "predict_and_measure",
+    "random_patches",
     "random_subspaces",
     "rate_gradient",
     "reducers",

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ...probes import AttentionMaps, Observation, probe
+from ...probes import AttentionMaps, NoAttention, Observation, probe
+from .layer_curves import blocks, compressions, observe
 
 KEPT = 0.6  # share of a map's mass
 COMPONENTS = 2  # with both signs as many candidates as four heads
@@ -69,9 +70,15 @@ def overlap(chosen: Chosen, masks: Masks) -> Overlap:
     Args:
         chosen: patches of a square image, row by row, [n, candidates, seq].
         masks: [n, objects, size, size]; the side is a multiple of that of the patches' grid.
+    Returns:
+        Overlap with two means in [0, 1]: ``per_object`` and ``foreground``.
     Raises:
-        ValueError: the patches do not tile the image. Source: :cite:t:`yu2023emergence`.
+        ValueError: shapes do not fit, or the patches do not tile the image. Source: :cite:t:`yu2023emergence`.
     """
+    if chosen.ndim != 3:
+        raise ValueError(f"chosen must have shape [n, candidates, seq], got {list(chosen.shape)}; top_mass gives it")
+    if masks.ndim != 4 or masks.shape[2] != masks.shape[3] or len(masks) != len(chosen):
+        raise ValueError(f"masks must have shape [{len(chosen)}, objects, size, size], got {list(masks.shape)}; one object is masks[:, :1]")
     side, size = round(chosen.shape[-1] ** 0.5), masks.shape[-1]
     if side**2 != chosen.shape[-1] or size % side:
         raise ValueError(f"patches must tile the image, got {chosen.shape[-1]} patches for {size} x {size} pixels")
@@ -88,16 +95,29 @@ def overlap(chosen: Chosen, masks: Masks) -> Overlap:
 
 
 def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n heads seq"]:
-    """Attention of the class token (the first) to all other tokens in the last block, a map a head, [n, heads, seq].
+    """Attention of the class token (the first) to all other tokens in the last block, a map a head.
 
+    Args:
+        model: any network that :func:`~transformer_theory.probe` can read, with a class token in front.
+        inputs: what it reads, [n, ...]; cast to its precision, sent to its device.
+    Returns:
+        [n, heads, seq], non-negative: what the patches get of the weights of a head, which sum to one with that of the class token itself.
     Raises:
-        ValueError: no attention was seen. Source: :cite:t:`yu2023emergence`.
+        ValueError: no attention was seen, or its blocks have no attention map. Source: :cite:t:`yu2023emergence`.
     """
     found = []
     for chunk in inputs.split(BATCH):
         keeper = AttentionMaps(keep=len(chunk))
-        with probe(model, [keeper]) as p, torch.no_grad():
-            model(_cast(model, chunk))
+        try:
+            with probe(model, [keeper]) as p, torch.no_grad():
+                model(_cast(model, chunk))
+        except NoAttention as error:
+            if halves := blocks(model):
+                raise ValueError(
+                    f"model must have attention maps, got blocks of {type(halves[-1][1].fn).__name__}, which compute none;"
+                    " take crate.components, or a network with ReleasedAttention or PaperAttention"
+                ) from error
+            raise
         arrays = p.result().arrays
         found.append(torch.from_numpy(arrays[max(arrays)])[:, :, 0, 1:].double())
     return torch.cat(found)
@@ -107,17 +127,27 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
     """Projections of the last block's patch tokens (all but the first) on their first principal components over all images, deviation 1.
 
     Args:
-        count: components, at most the width of the tokens.
+        model: a network of CRATE layers, or any that :func:`~transformer_theory.probe` can read, with a class token in front.
+        inputs: what it reads, [n, ...]; cast to its precision, sent to its device.
+        count: components, two unless told: at least one, at most the width of the tokens.
+    Returns:
+        [n, count, seq], the first component first; signs are arbitrary.
     Raises:
-        ValueError: no attention was seen. Source: :cite:t:`yu2023emergence`.
+        ValueError: no attention was seen, or there are not so many components. Source: :cite:t:`yu2023emergence`.
     """
+    layers, last = compressions(model), _Last()
     found = []
     for chunk in inputs.split(BATCH):
-        last = _Last()
-        with probe(model, [last]), torch.no_grad():
-            model(_cast(model, chunk))
+        with torch.no_grad():
+            if layers:
+                observe(model, layers[-1:], _cast(model, chunk), lambda seen: last.update(seen, None))
+            else:
+                with probe(model, [last]):
+                    model(_cast(model, chunk))
         found.append(last.output[:, 1:].double())
     tokens = torch.cat(found)
+    if not 1 <= count <= tokens.shape[-1]:
+        raise ValueError(f"count must be at least 1 and at most {tokens.shape[-1]}, the width of the tokens, got {count}")
     centred = tokens - tokens.mean((0, 1))
     flat = centred.flatten(0, 1)
     directions = torch.linalg.eigh(flat.mT @ flat)[1].flip(1)[:, :count]

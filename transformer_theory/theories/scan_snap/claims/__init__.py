@@ -3,8 +3,8 @@
 Source: :cite:t:`tian2023scan`.
 """
 
-from . import decoder, fates, gradient, growth, relative_gain
+from . import counts, decoder, fates, gradient, growth, relative_gain
 
-CLAIMS = (*relative_gain.CLAIMS, *fates.CLAIMS, *growth.CLAIMS, *decoder.CLAIMS, *gradient.CLAIMS)
+CLAIMS = (*relative_gain.CLAIMS, *fates.CLAIMS, *growth.CLAIMS, *decoder.CLAIMS, *gradient.CLAIMS, *counts.CLAIMS)
 
 __all__ = ["CLAIMS"]

@@ -113,8 +113,8 @@ def gradient_descent(
         if not bool(torch.isfinite(now.loss).all()):
             stuck = State(Weights(Y, Z, rest), memory_y, memory_z, step)
             raise NotConverged(f"the loss is not finite at step {step + 1}; lower eta_y or eta_z", stuck, step + 1)
-        Y += rate_y * optimiser.move(now.decoder, memory_y, step + 1)
-        Z += rate_z * optimiser.move(now.attention, memory_z, step + 1)
+        Y.addcmul_(rate_y, optimiser.move(now.decoder, memory_y, step + 1))
+        Z.addcmul_(rate_z, optimiser.move(now.attention, memory_z, step + 1))
         if step + 1 in wanted:
             kept.append(Z.clone())
     end = State(Weights(Y, Z, rest), memory_y, memory_z, last)

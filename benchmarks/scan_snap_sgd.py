@@ -1,0 +1,133 @@
+"""Training of scan-and-snap's model, sampling included: ours in count form, against autograd on one-hot sequences and on counts.
+
+The textbook version makes a key of every token, scores it by the query and differentiates through all of it. Two better ones: by way of the
+query's row of Z, and on counts drawn as we draw them: against that one, closed-form directions, few columns and runs in a batch remain.
+
+A batch of 128 and momentum 0.9; one run from zero (K + 1 columns of the decoder for us) or from random weights (all M), and sixteen runs of
+different seeds beside each other. All versions take turns on one thread; times are CPU milliseconds a step and run, medians, and ratios are
+medians of the rounds' ratios. Every version draws new sequences at each step.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.scan_snap import OneLayer, counted, optimiser, sequences, step
+from transformer_theory.theories.scan_snap import HeavyBall, Weights, gradient_descent, sampled, synthetic
+
+BATCH, MOMENTUM, RUNS, ROUNDS = 128, 0.9, 16, 7
+OURS, THEIRS = 32, 4  # steps timed a round
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table: sizes, the start, and the ratios that we want for one run and for one of sixteen."""
+
+    classes: int
+    per_query: int
+    length: int
+    single: float
+    batched: float
+
+
+CASES = (Case(2, 1, 128, 15, 25), Case(20, 2, 128, 40, 70), Case(2, 1, 1024, 100, 180))
+
+
+def versions(case: Case, start: str):
+    """The work of each version as functions without arguments, with the number of steps times runs that each does."""
+    classes = synthetic(case.classes, per_query=case.per_query)
+    M, S = classes.vocab_size, classes.tokens
+
+    def ours(runs: int, dtype: torch.dtype):
+        seeds = range(runs)
+        sizes = (S, classes.queries, classes.classes, M)
+        begin = Weights.random(classes, seeds=seeds, dtype=dtype) if start == "random" else Weights.zeros(*sizes, runs=(runs,), dtype=dtype)
+        batches = sampled(classes, BATCH, context=case.length - 1, seeds=seeds)
+        return lambda: gradient_descent(begin, batches, steps=OURS, eta_y=1.0, eta_z=1.0, optimiser=HeavyBall(MOMENTUM)).loss
+
+    def one_hot(read: Callable[[OneLayer, Tensor], Tensor]) -> Callable[[], None]:
+        model = OneLayer(M)
+        if start == "zero":
+            for matrix in model.parameters():
+                torch.nn.init.zeros_(matrix)
+        descent, generator = optimiser(model, 1.0, 1.0, MOMENTUM), torch.Generator().manual_seed(0)
+
+        def train() -> None:
+            for _ in range(THEIRS):
+                n, ids = sequences(classes.conditional, classes.query, M, BATCH, case.length, generator)
+                step(model, descent, read(model, torch.nn.functional.one_hot(ids, M).float()), S + classes.queries + n)
+
+        return train
+
+    better = OneLayer(M).double()
+    better_descent = optimiser(better, 1.0, 1.0, MOMENTUM)
+    numbers, P = np.random.default_rng(0), classes.conditional.numpy()
+
+    def counts():
+        for _ in range(THEIRS):
+            n, x, query = counted(P, classes.query, M, BATCH, case.length, numbers)
+            step(better, better_descent, better.of_counts(x, query), S + classes.queries + n)
+
+    return {
+        "one-hot": (one_hot(OneLayer.of_sequences), THEIRS),
+        "query first": (one_hot(OneLayer.query_first), THEIRS),
+        "counts": (counts, THEIRS),
+        "1 run": (ours(1, torch.float64), OURS),
+        "16 runs": (ours(RUNS, torch.float64), OURS * RUNS),
+        "1 run f32": (ours(1, torch.float32), OURS),
+        "16 runs f32": (ours(RUNS, torch.float32), OURS * RUNS),
+    }
+
+
+def agree() -> float:
+    """Largest difference of our losses and the explicit model's over ten steps on the same sequences, from zero."""
+    classes = synthetic(2)
+    batches = sampled(classes, BATCH, context=127, seeds=[0])
+    start = Weights.zeros(classes.tokens, classes.queries, 2, classes.vocab_size, runs=(1,))
+    ours = gradient_descent(start, batches, steps=10, eta_y=1.0, eta_z=1.0, optimiser=HeavyBall(MOMENTUM)).loss[:, 0]
+    model = OneLayer(classes.vocab_size).double()
+    for matrix in model.parameters():
+        torch.nn.init.zeros_(matrix)
+    descent, S, losses = optimiser(model, 1.0, 1.0, MOMENTUM), classes.tokens, []
+    for t in range(10):
+        batch = batches(t)
+        n, x = batch.target[0], batch.dense()[0].long()
+        ids = torch.arange(S).expand(BATCH, -1).flatten().repeat_interleave(x.flatten()).view(BATCH, 127)
+        ids = torch.cat([ids, S + classes.query[n, None]], dim=1)
+        logits = model.of_sequences(torch.nn.functional.one_hot(ids, classes.vocab_size).double())
+        losses.append(step(model, descent, logits, S + classes.queries + n))
+    return float((ours - torch.tensor(losses, dtype=torch.float64)).abs().max())
+
+
+def main() -> None:
+    """Prints a table."""
+    apart = agree()
+    assert apart < 1e-10, f"losses differ by {apart:.1e}"
+    for case in CASES:
+        for start in ("zero", "random"):
+            work = versions(case, start)
+            times: dict[str, list[float]] = {name: [] for name in work}
+            for turn in range(-1, ROUNDS):  # the first round warms up
+                for name, (function, steps) in work.items():
+                    clock = time.process_time()
+                    function()
+                    if turn >= 0:
+                        times[name].append(1e3 * (time.process_time() - clock) / steps)
+            middle = {name: statistics.median(values) for name, values in times.items()}
+            others = tuple(work)[:3]
+            print(f"K = {case.classes}, T = {case.length}, from {start}: {', '.join(f'{name} {middle[name]:.2f} ms' for name in others)}")
+            for name in tuple(work)[3:]:
+                by = {other: statistics.median(a / b for a, b in zip(times[other], times[name])) for other in others}
+                want = {"1 run": case.single, "16 runs": case.batched}.get(name)
+                verdict = f" (target {want:g}x: {'met' if by['one-hot'] >= want else 'MISSED'})" if want else ""
+                print(f"  {name:12}{middle[name]:6.3f} ms   {by['one-hot']:5.1f}x{verdict}, {by['query first']:.1f}x, {by['counts']:.1f}x")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

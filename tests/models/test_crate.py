@@ -1,12 +1,14 @@
 """CRATE: sizes and names of the released networks, and their forward pass written out in plain operations."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from tests.problems.crate import released_logits
 from transformer_theory import models
-from transformer_theory.theories.crate.block import ExactAttention, PaperAttention
+from transformer_theory.theories.crate.block import CausalExactAttention, CausalReleasedAttention, ExactAttention, Ista, PaperAttention
 
 SIZES = {
     "crate_tiny": (6_090_856, 384, 6, 12),
@@ -131,13 +133,13 @@ def test_bad_weights_are_named(weights, unchecked):
         released(weights, heads=3)
     with pytest.raises(ValueError, match=r"images must have shape \[batch, 3, 32, 32\], got \[1, 3, 28, 28\]"):
         released(weights)(torch.zeros(1, 3, 28, 28))
-    with pytest.raises(ValueError, match="heads must divide dim, got heads=5 and dim=96; choose among 1, 2, 3"):
+    with pytest.raises(ValueError, match="heads must divide dim, got heads=5 and dim=96; choose heads among 1, 2, 3"):
         models.CRATE.for_tokens(16, 4, 10, heads=5)
     with pytest.raises(ValueError, match="patch_size must divide image_size, got 5 and 32; resize images"):
         models.CRATE.for_images(image_size=32, patch_size=5, num_classes=2, dim=8, depth=1, heads=2)
-    with pytest.raises(ValueError, match="dim and depth must be at least 1, got 96 and 0"):
+    with pytest.raises(ValueError, match="depth must be a whole number of at least 1, got 0"):
         models.CRATE.for_tokens(16, 4, 10, depth=0)
-    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1, got 0"):
         models.CRATE.for_tokens(16, 4, 0)
 
 
@@ -153,6 +155,35 @@ def test_inputs_of_another_dtype_are_refused_unless_autocast_converts_them(kind,
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model(images.bfloat16()).shape == (2, 3)
     assert model.double()(images.double()).dtype == torch.float64
+
+
+WRONG = [
+    ({"dim": -64}, "dim must be a whole number of at least 1, got -64$"),
+    ({"dim": 64.0}, r"dim must be a whole number of at least 1, got 64\.0$"),
+    ({"heads": -2}, "heads must be a whole number of at least 1, got -2$"),
+    ({"depth": True}, "depth must be a whole number of at least 1, got True$"),
+    ({"head_dim": 2.5}, r"head_dim must be a whole number of at least 1, got 2\.5$"),
+    ({"attention": "paper"}, r"attention must make a block when called as .* got 'paper'; pass a class such as crate\.ReleasedAttention$"),
+    ({"sparsify": Ista(96)}, "sparsify must make a block for each layer, got one Ista that exists already; pass Ista, or a partial of it$"),
+    ({"sparsify": 0.1}, r"sparsify must make a block when called as sparsify\(dim\), got 0\.1; pass a class such as crate\.Ista$"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_arguments_that_make_no_network_are_named(arguments, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        models.CRATE.for_tokens(16, 4, 10, **arguments)
+    sizes = {"image_size": 8, "patch_size": 4, "num_classes": 10, "dim": 96, "depth": 2, "heads": 4}
+    with pytest.raises(ValueError, match=message):
+        models.CRATE.for_images(**{**sizes, **arguments})
+
+
+def test_a_causal_block_is_refused_since_the_class_token_is_first(unchecked):
+    for attention in (CausalReleasedAttention, partial(CausalExactAttention, context=17)):
+        with pytest.raises(
+            ValueError, match=r"see all tokens, got Causal\w+Attention, by which the class token, the first, sees itself alone"
+        ):
+            models.CRATE.for_tokens(16, 4, 10, attention=attention)
 
 
 @pytest.mark.parametrize("attention", [PaperAttention, ExactAttention])

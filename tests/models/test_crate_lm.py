@@ -196,3 +196,20 @@ def test_inputs_that_do_not_fit_are_named(unchecked):
         model.generate(torch.zeros(1, 1, dtype=torch.long), 3, generator=torch.Generator(), temperature=0.0)
     with pytest.raises(ValueError, match="vocabulary and context must be at least 1, got 0 and 12"):
         built(vocabulary=0)
+
+
+def test_a_block_that_needs_a_context_gets_that_of_the_model(unchecked):
+    ids = torch.randint(7, (2, 12), generator=torch.Generator().manual_seed(1))
+    for kind in (block.CausalExactAttention, block.CausalPaperAttention):
+        plain, told = built(attention=kind), built(attention=partial(kind, context=12))
+        assert_close(plain(ids), told(ids), atol=0, rtol=0)
+        wider = built(attention=partial(kind, context=24))
+        assert wider.transformer.layers[0][0].fn.context == 24
+        assert (wider(ids) - plain(ids)).abs().max() > 1e-6
+
+    def orthonormal(dim, *, context, **sizes):
+        return block.orthogonal(block.CausalExactAttention(dim, context=context, **sizes))
+
+    assert built(attention=orthonormal).transformer.layers[0][0].fn.context == 12
+    with pytest.raises(ValueError, match=r"attention must make a block when called as .* got 'exact'"):
+        built(attention="exact")

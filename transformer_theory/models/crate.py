@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..networks.embedding import Patches
+from ..networks.embedding import Patches, counts
 from ..theories.crate.network import Classifier
 from .released import sizes_of
 from .weights import fill, unwrap
@@ -30,6 +30,7 @@ class CRATE(Classifier):
         Raises:
             ValueError: sizes do not fit. Source: :cite:t:`yu2023white`.
         """
+        counts(dim=dim)
         cut = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
         embedding = nn.Sequential(cut, nn.LayerNorm(cut.dim), nn.Linear(cut.dim, dim), nn.LayerNorm(dim))
         return cls(embedding, seq=cut.seq, num_classes=num_classes, dim=dim, **sizes)

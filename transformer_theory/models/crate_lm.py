@@ -8,8 +8,10 @@ Shapes: ids [batch, n] with n <= context, logits [batch, n, vocabulary].
 Source: :cite:t:`yu2023white` (the layers), released code; the causal rate is derived in :mod:`transformer_theory.theories.crate.causal`.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +38,18 @@ MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")  # ones on and below the d
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 
 
+def within(context: int, attention: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """The constructor of a block, given the context if it needs one and has none.
+
+    Source: none, this is machinery.
+    """
+    if not callable(attention):
+        return attention  # the stack says what is wrong with it
+    wanted = inspect.signature(attention).parameters.get("context")
+    needs = wanted is not None and wanted.default is inspect.Parameter.empty
+    return partial(attention, context=context) if needs else attention
+
+
 class CRATELanguageModel(nn.Module):
     """A decoder of tokens; its head is a matrix of its own unless :func:`tie_head` makes it the embedding.
 
@@ -43,8 +57,8 @@ class CRATELanguageModel(nn.Module):
         vocabulary: number of different tokens.
         context: the longest sequence.
         dim, depth, heads, head_dim: sizes; head_dim is dim / heads if not given.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer, a causal block such as
-            ``partial(CausalExactAttention, context=64)``.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: a causal block. One that needs ``context=`` too,
+            such as ``CausalExactAttention``, is given that of the model; ``partial(CausalExactAttention, context=64)`` keeps its own.
         sparsify: called as ``sparsify(dim)`` for each layer.
         norm: called as ``norm(dim)``: what stands before the head, ``nn.Identity`` in the released network.
     Raises:
@@ -70,6 +84,7 @@ class CRATELanguageModel(nn.Module):
         self.context = context
         self.embedding = nn.Embedding(vocabulary, dim)
         self.pos_embedding = nn.Parameter(SPREAD * torch.randn(context, dim))
+        attention = within(context, attention)
         self.transformer = Stack(dim, depth=depth, heads=heads, head_dim=head_dim, attention=attention, sparsify=sparsify)
         self.norm = norm(dim)
         self.head = nn.Linear(dim, vocabulary, bias=False)

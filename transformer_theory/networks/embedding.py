@@ -5,6 +5,7 @@ Source: :cite:t:`dosovitskiy2021image`.
 """
 
 from collections.abc import Callable
+from numbers import Integral
 
 import torch
 from einops import rearrange
@@ -16,13 +17,13 @@ class Patches(nn.Module):
     """Cuts images into square patches, row by row: [batch, c, h, w] -> [batch, (h/size)(w/size), size*size*c]; channels run fastest.
 
     Raises:
-        ValueError: images that are not ``image_size`` x ``image_size`` with ``channels`` channels. Source: :cite:t:`dosovitskiy2021image`.
+        ValueError: a size is no whole number of at least 1, the patch does not divide the image, or images are not ``image_size`` x
+            ``image_size`` with ``channels`` channels. Source: :cite:t:`dosovitskiy2021image`.
     """
 
     def __init__(self, *, image_size: int, patch_size: int, channels: int):
         super().__init__()
-        if min(image_size, patch_size, channels) < 1:
-            raise ValueError(f"image_size, patch_size and channels must be at least 1, got {image_size}, {patch_size} and {channels}")
+        counts(image_size=image_size, patch_size=patch_size, channels=channels)
         if image_size % patch_size:
             raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; resize images or choose another patch")
         self.image_size, self.patch_size, self.channels = image_size, patch_size, channels
@@ -48,13 +49,12 @@ class Tokens(nn.Module):
     """Passes tokens [batch, seq, dim] on and says clearly when they do not fit.
 
     Raises:
-        ValueError: other shapes. Source: :cite:t:`dosovitskiy2021image`.
+        ValueError: a size is no whole number of at least 1, or other shapes. Source: :cite:t:`dosovitskiy2021image`.
     """
 
     def __init__(self, *, seq: int, dim: int):
         super().__init__()
-        if min(seq, dim) < 1:
-            raise ValueError(f"seq and token_dim must be at least 1, got {seq} and {dim}")
+        counts(seq=seq, token_dim=dim)
         self.seq, self.dim = seq, dim
 
     def forward(self, tokens: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
@@ -90,6 +90,17 @@ def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> n
         return constructor()
 
 
+def counts(**sizes: object) -> None:
+    """Nothing, if the sizes of a network are whole numbers of at least 1.
+
+    Raises:
+        ValueError: one is not; the message names it. Source: none, this is machinery.
+    """
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+
+
 def divide(dim: int, heads: int) -> int:
     """dim / heads, the width of a head.
 
@@ -98,5 +109,5 @@ def divide(dim: int, heads: int) -> int:
     """
     if heads < 1 or dim % heads:
         divisors = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
-        raise ValueError(f"heads must divide dim, got heads={heads} and dim={dim}; choose among {divisors}, or pass head_dim")
+        raise ValueError(f"heads must divide dim, got heads={heads} and dim={dim}; choose heads among {divisors}, or another dim")
     return dim // heads

@@ -19,7 +19,8 @@ from ...metrics.coding import SecondMoments, coding_rate, unit_norm
 from ...probes import NoAttention, Observation, probe
 from ...rows import Row
 from .attention import coordinates
-from .block import Layer, PreNorm
+from .block import Layer
+from .block.stack import blocks
 from .problem import nonzeros
 from .readings import own_subspaces
 
@@ -220,11 +221,6 @@ class HasSubspaces(Protocol):
     """A compression block, ours or any other, that tells its bases: ``subspaces()`` gives U_k as columns, [K, d, p]."""
 
     def subspaces(self) -> Float[Tensor, "K d p"]: ...
-
-
-def blocks(model: nn.Module) -> list[tuple[Layer, PreNorm]]:
-    """The CRATE layers of a network, each with its first half. Source: :cite:t:`yu2023white`."""
-    return [(layer, half) for layer in model.modules() if isinstance(layer, Layer) and isinstance(half := layer[0], PreNorm)]
 
 
 def compressions(model: nn.Module) -> list[tuple[Layer, nn.Module, Any]]:

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...networks.embedding import Tokens, check_inputs
+from ...networks.embedding import Tokens, check_inputs, counts
 from .block import Ista, ReleasedAttention, Stack
+from .block.stack import blocks
 
 
 class Classifier(nn.Module):
@@ -26,11 +27,13 @@ class Classifier(nn.Module):
         embedding: turns the input into [batch, seq, dim].
         seq: number of tokens without the class token.
         num_classes, dim, depth, heads, head_dim: sizes; head_dim is dim / heads if not given.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block, ours or any other that
+            keeps to the interface of :mod:`.block`.
         sparsify: called as ``sparsify(dim)`` for each layer.
         spread: standard deviation of the initial positions and class token; the embedded tokens, normalised, have 1.
     Raises:
-        ValueError: sizes do not fit. Source: :cite:t:`yu2023white`.
+        ValueError: sizes do not fit, or the attention is causal, so that the class token, which is first, would see itself alone.
+            Source: :cite:t:`yu2023white`.
     """
 
     def __init__(
@@ -48,19 +51,24 @@ class Classifier(nn.Module):
         spread: float = 1.0,
     ):
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        counts(num_classes=num_classes, dim=dim)
         self.to_patch_embedding = embedding
         self.pos_embedding = nn.Parameter(spread * torch.randn(1, 1 + seq, dim))
         self.cls_token = nn.Parameter(spread * torch.randn(1, 1, dim))
         self.transformer = Stack(dim, depth=depth, heads=heads, head_dim=head_dim, attention=attention, sparsify=sparsify)
+        for _, half in blocks(self.transformer):
+            if getattr(half.fn, "is_causal", False):
+                raise ValueError(
+                    f"attention must see all tokens, got {type(half.fn).__name__}, by which the class token, the first, sees itself alone;"
+                    " pass a block that is not causal, or build a CRATELanguageModel"
+                )
         self.mlp_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, num_classes))
 
     @classmethod
     def for_tokens(
         cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes
     ) -> "Classifier":
-        """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
+        """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes]; width 96, two layers, four heads.
 
         The tokens themselves are not normalised: a norm over a handful of pixels erases how bright a patch is.
 
@@ -69,6 +77,7 @@ class Classifier(nn.Module):
         Raises:
             ValueError: sizes do not fit. Source: :cite:t:`yu2023white`.
         """
+        counts(dim=dim)
         embedding = nn.Sequential(Tokens(seq=seq, dim=token_dim), nn.Linear(token_dim, dim), nn.LayerNorm(dim))
         return cls(embedding, seq=seq, num_classes=num_classes, dim=dim, depth=depth, heads=heads, **sizes)
 

@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ...probes import AttentionMaps, NoAttention, Observation, probe
-from .layer_curves import blocks, compressions, observe
+from .block.stack import blocks
+from .layer_curves import compressions, observe
 
 KEPT = 0.6  # share of a map's mass
 COMPONENTS = 2  # with both signs as many candidates as four heads

@@ -18,7 +18,7 @@ def beyond(field):
     """Values just beyond each bound of a field, and none that it could hold."""
     whole = isinstance(field.default[0] if isinstance(field.default, tuple) else field.default, int)
     for name, bound in field.metadata["bounds"].items():
-        yield {"at_least": bound - 1, "above": bound, "at_most": bound + 1, "below": bound}[name]
+        yield {"at_least": bound - 1, "above": bound, "at_most": bound + 1, "below": bound, "multiple_of": 10 * bound + 1}[name]
     yield from [0.5] if whole else [math.nan, math.inf, -math.inf]
 
 

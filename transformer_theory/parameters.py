@@ -12,6 +12,7 @@ BOUNDS = {
     "above": ("above", operator.gt),
     "at_most": ("at most", operator.le),
     "below": ("below", operator.lt),
+    "multiple_of": ("a multiple of", lambda value, unit: value % unit == 0),
 }
 
 
@@ -22,6 +23,7 @@ def parameter(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    multiple_of: int | None = None,
     says: str = "",
 ) -> Any:
     """A dataclass field that holds a finite number within bounds, or a tuple of at least one of them; whole ones if the default is.
@@ -29,7 +31,7 @@ def parameter(
     Args:
         says: what the parameter is, for ``--help``.
     """
-    given = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    given = {"at_least": at_least, "above": above, "at_most": at_most, "below": below, "multiple_of": multiple_of}
     bounds = {name: bound for name, bound in given.items() if bound is not None}
     return dataclasses.field(default=default, metadata={"bounds": bounds, "says": says})
 

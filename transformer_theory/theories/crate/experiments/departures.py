@@ -148,7 +148,7 @@ class Departures(RandomExperiment):
 
     seeds: int = parameter(3, at_least=1, says="splits and initial weights of each network")
     steps: int = parameter(500, at_least=1, says="optimiser steps, 64 digits each")
-    dim: int = parameter(64, at_least=8, says="width; divisible by four, the number of heads")
+    dim: int = parameter(64, at_least=8, multiple_of=4, says="width, in four heads")
     depth: int = parameter(3, at_least=2, says="layers")
 
     name = "crate.departures"

@@ -59,7 +59,7 @@ class Emergence(RandomExperiment):
     seeds: int = parameter(3, at_least=1, says="data sets and initial weights")
     images: int = parameter(3000, at_least=60, says="of which 70 % are learned from; IoU is read on 300 more")
     steps: int = parameter(400, at_least=1, says="optimiser steps of each network, 64 images each")
-    dim: int = parameter(48, at_least=8, says="width; divisible by four, the number of heads")
+    dim: int = parameter(48, at_least=8, multiple_of=4, says="width, in four heads")
     depth: int = parameter(3, at_least=1, says="layers")
 
     name = "crate.emergence"

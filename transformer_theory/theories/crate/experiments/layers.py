@@ -69,7 +69,7 @@ class Layers(RandomExperiment):
 
     seeds: int = parameter(3, at_least=1, says="splits and initial weights that are reported")
     steps: int = parameter(600, at_least=1, says="optimiser steps of each network, 64 digits each")
-    dim: int = parameter(64, at_least=8, says="width; divisible by four, the number of heads")
+    dim: int = parameter(64, at_least=8, multiple_of=4, says="width, in four heads")
     depth: int = parameter(4, at_least=2, says="layers")
 
     name = "crate.layers"

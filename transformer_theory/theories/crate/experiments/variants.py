@@ -64,7 +64,7 @@ class Variants(RandomExperiment):
 
     seeds: int = parameter(3, at_least=1, says="splits and initial weights of each variant")
     steps: int = parameter(500, at_least=1, says="optimiser steps, 64 digits each")
-    dim: int = parameter(64, at_least=8, says="width; divisible by four, the number of heads")
+    dim: int = parameter(64, at_least=8, multiple_of=4, says="width, in four heads")
     depth: int = parameter(3, at_least=1, says="layers")
     rounds: int = parameter(7, at_least=1, says="interleaved rounds in which a training step of each variant is timed")
 

@@ -80,8 +80,8 @@ def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
         ValueError: see :func:`h`; fewer than 1 class.
     """
     _check_classes(classes)
-    M = vocab_size
-    gain = h(t / classes, vocab_size=M, eta_y=eta_y)
+    M = float(vocab_size)
+    gain = h(t / classes, vocab_size=vocab_size, eta_y=eta_y)
     # (M-1)^2 h / (M-1 + e^{Mh}) with the larger exponential taken out
     largest = torch.clamp(M * gain, min=math.log(M))
     return (M - 1) ** 2 * gain * torch.exp(-largest) / ((M - 1) * torch.exp(-largest) + torch.exp(M * gain - largest))

@@ -7,8 +7,9 @@ With :math:`u = M \eta_Y t / K` and B from :mod:`.closed_form`,
     dB/dln ln u = ln u * dB/dln t                    -> 1/2 as t -> infinity: B ~ 1/2 ln ln t
 
 The paper reads B as ln t before t0' and ln ln t after it. Logarithmic growth, dB/dln t near 1/2, needs B to be large before t0', that is
-:math:`2 (K-1) E_0^2 (\eta_Z / \eta_Y) (\eta_Y t)^2 / K \gg 1` at :math:`t < t_0'`; with a decoder that learns much faster than attention
-there is no such time (:func:`longest_logarithmic_growth`). And 1/2 in ln ln t is reached where
+:math:`2 K (K-1) E_0^2 (\eta_Z / \eta_Y) \ln^2 M \gg 1`. With Assumption 2 and :math:`\eta_Z = \eta_Y / 10` there is no such time up to
+M = 1e6, and less than half a decade up to M = 1e12 (:func:`longest_logarithmic_growth`); many classes that overlap strongly have it.
+And 1/2 in ln ln t is reached where
 :math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`, for usual rates beyond :math:`10^{20} t_0'`.
 
 Source: :cite:t:`tian2023scan` (Thm. 4).

@@ -1,11 +1,29 @@
 """Runs that repeat what the paper shows, and some that look further; one file a run."""
 
+from .b_growth import BGrowth
+from .chi import Chi
+from .decoder_gain import DecoderGain
+from .exponents import Exponents
 from .fates import Fates
 from .long_sequences import LongSequences
 from .recall import Recall
+from .regime_map import RegimeMap
 from .syn_medium import SynMedium
 from .syn_small import SynSmall, SynSmallAdam
 
-EXPERIMENTS = (Fates, SynSmall, SynSmallAdam, SynMedium, Recall, LongSequences)
+EXPERIMENTS = (Fates, Chi, DecoderGain, BGrowth, Exponents, RegimeMap, SynSmall, SynSmallAdam, SynMedium, Recall, LongSequences)
 
-__all__ = ["EXPERIMENTS", "Fates", "LongSequences", "Recall", "SynMedium", "SynSmall", "SynSmallAdam"]
+__all__ = [
+    "EXPERIMENTS",
+    "BGrowth",
+    "Chi",
+    "DecoderGain",
+    "Exponents",
+    "Fates",
+    "LongSequences",
+    "Recall",
+    "RegimeMap",
+    "SynMedium",
+    "SynSmall",
+    "SynSmallAdam",
+]

@@ -12,7 +12,7 @@ from ....experiment import Experiment, Result, parameter
 from ....rows import Arrays, Row, finding
 from ..closed_form import B, scanning_time
 from ..figures import fates
-from ..flow import exact_flow, lemma4_flow
+from ..flow import exact_flow, lemma4_flow, modified_flow
 from ..gains import relative_gains
 from ..problem import single_common
 
@@ -24,7 +24,7 @@ NAME, PAPER = "scan_snap", "tian2023scan"
 
 @dataclass(frozen=True)
 class Fates(Experiment):
-    """One common token against the distinct tokens, over decades of time: exact population flow, Lemma 4's flow, closed form -B(t)."""
+    """One common token against the distinct tokens, over decades of time in four dynamics: exact, Lemma 3's, Lemma 4's, closed form."""
 
     classes: int = parameter(2, at_least=2, says="number K of classes")
     vocab_size: int = parameter(1000, at_least=2, says="number M of next tokens, at least K")
@@ -48,12 +48,13 @@ class Fates(Experiment):
         times = t0 * torch.logspace(-1, self.decades, 60, dtype=torch.float64)
         overlap = classes.weak_overlap()
         rates = {"eta_y": self.eta_y, "eta_z": self.eta_z}
-        exact, lemma4 = (flow(classes, times, **rates) for flow in (exact_flow, lemma4_flow))
+        exact, modified, lemma4 = (flow(classes, times, **rates) for flow in (exact_flow, modified_flow, lemma4_flow))
         closed = -B(times, classes=self.classes, vocab_size=self.vocab_size, overlap=float(classes.overlap()[0, 1]), **rates)
-        gains = {"exact": relative_gains(classes, exact.logits), "lemma4": relative_gains(classes, lemma4.logits)}
+        flows = {"exact": exact, "modified": modified, "lemma4": lemma4}
+        gains = {key: relative_gains(classes, flow.logits) for key, flow in flows.items()}
         errors = {key: ((g.measured - g.predicted).abs() / g.measured.abs()).max(1).values for key, g in gains.items()}
         end = float(times[-1])
-        for flow, key in ((exact, "exact"), (lemma4, "lemma4")):
+        for key, flow in flows.items():
             note = f"{flow.dynamics} flow after {end:.3g} steps; the line is its sign, the value predicted the closed form -B(t) (Thm. 4)"
             yield finding(
                 NAME,
@@ -74,14 +75,11 @@ class Fates(Experiment):
             {
                 f"{NAME}/times": times.numpy(),
                 f"{NAME}/scanning_time": torch.tensor(t0).numpy(),
-                f"{NAME}/common_exact": exact.logits[:, 0, 0].numpy(),
-                f"{NAME}/common_lemma4": lemma4.logits[:, 0, 0].numpy(),
                 f"{NAME}/common_closed": closed.numpy(),
-                f"{NAME}/logits_exact": exact.logits[:, 0].numpy(),
-                f"{NAME}/logits_lemma4": lemma4.logits[:, 0].numpy(),
-                f"{NAME}/gain_error_exact": errors["exact"].numpy(),
-                f"{NAME}/gain_error_lemma4": errors["lemma4"].numpy(),
             }
+            | {f"{NAME}/common_{key}": flow.logits[:, 0, 0].numpy() for key, flow in flows.items()}
+            | {f"{NAME}/logits_{key}": flow.logits[:, 0].numpy() for key, flow in flows.items()}
+            | {f"{NAME}/gain_error_{key}": error.numpy() for key, error in errors.items()}
         )
 
     def draw(self, result: Result) -> "Figure":

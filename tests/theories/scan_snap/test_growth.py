@@ -1,0 +1,174 @@
+"""Relative gains, their bounds, and how fast B grows: against printed numbers, differences and quadrature."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.problems.scan_snap import counterexample, one_common
+from transformer_theory.theories.scan_snap import (
+    DrivenFlow,
+    SequenceClasses,
+    closed_form,
+    decades_near_half,
+    exact_flow,
+    gain_bounds,
+    gain_clock,
+    growth_exponents,
+    lemma4_flow,
+    longest_logarithmic_growth,
+    printed_gain_bounds,
+)
+from transformer_theory.theories.scan_snap.experiments import BGrowth, Chi, DecoderGain, Exponents, RegimeMap
+from transformer_theory.theories.scan_snap.figures.regime_map import kinds
+
+SETTING = {"classes": 2, "vocab_size": 1000, "eta_y": 1.0}
+
+
+def tensor(*values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_the_bounds_hold_with_the_share_of_the_class_and_not_as_printed():
+    classes = one_common(5, 5000, 0.06)
+    flow = lemma4_flow(classes, tensor(1e8), eta_y=1.0, eta_z=0.1)
+    share, printed = gain_bounds(classes, flow), printed_gain_bounds(classes, flow)
+    assert_close(share.log_chi.exp(), torch.full((1, 5), 1.0315, dtype=torch.float64), rtol=0, atol=6e-5)
+    assert_close(share.lower.exp(), torch.full((1, 5), 1.0311, dtype=torch.float64), rtol=0, atol=6e-5)
+    assert_close(share.upper.exp(), torch.full((1, 5), 1.1293, dtype=torch.float64), rtol=0, atol=1.1e-4)
+    assert_close(printed.lower.exp(), torch.full((1, 5), 1.1653, dtype=torch.float64), rtol=0, atol=1.1e-4)
+    assert_close(flow.drive, torch.full((1, 5), 0.3039, dtype=torch.float64), rtol=0, atol=1.1e-4)
+    assert share.token.tolist() == [10 * (n + 1) for n in range(5)]
+    assert float(share.slack.min()) > 0 > float(printed.slack.max())
+
+
+def test_what_drives_lemma_4_moves_every_token():
+    """z_l - z_l' and the common token from the drive alone, by the trapezoid rule: the equations of Theorem 2, unequal shares included."""
+    P = tensor([0.3, 0.5, 0.2, 0.0, 0.0], [0.2, 0.0, 0.0, 0.7, 0.1])
+    classes = SequenceClasses(P, torch.zeros(2, dtype=torch.long), 300, tensor(0.3, 0.7))
+    t = torch.logspace(-2, 5, 4000, dtype=torch.float64)
+    flow = lemma4_flow(classes, t, eta_y=1.0, eta_z=0.3)
+    squares = classes.features(flow.logits[:, 0][:, None]) ** 2
+    steps = flow.drive.diff(dim=0) * classes.weights
+    middle = (squares[1:] + squares[:-1]) / 2
+    for n, token in ((0, 1), (0, 2), (1, 3), (1, 4)):
+        moved = (middle[:, n, token] * steps[:, n]).sum()
+        assert_close(moved, flow.logits[-1, 0, token] - flow.logits[0, 0, token], rtol=1e-4, atol=0)
+    fallen = -((1 - middle[:, :, 0]) * steps).sum()
+    assert_close(fallen, flow.logits[-1, 0, 0] - flow.logits[0, 0, 0], rtol=1e-4, atol=0)
+
+
+def test_all_distinct_tokens_of_a_class_read_one_clock_in_lemma_4():
+    classes = one_common(2, 1000, 0.2)
+    t = tensor(1.0, 1e2, 1e6)
+    rates = {"eta_y": 1.0, "eta_z": 0.5}
+    lemma4, exact = (gain_clock(classes, flow(classes, t, **rates).logits) for flow in (lemma4_flow, exact_flow))
+    assert float(lemma4.spread.max()) < 1e-6
+    assert float(exact.spread.min()) > 1e-4
+    assert bool((lemma4.value.diff(dim=0) > 0).all())
+
+
+def test_exponents_are_the_derivatives_of_b():
+    t = tensor(30.0, 300.0, 1e6, 1e30)
+    rates = {"eta_z": 0.3, "overlap": 0.2}
+    found = growth_exponents(t, **SETTING, **rates)
+    up, down = (closed_form.B(t * factor, **SETTING, **rates) for factor in (1 + 1e-6, 1 - 1e-6))
+    assert_close(found.per_log, (up - down) / 2e-6, rtol=1e-5, atol=0)
+    assert_close(found.power, found.per_log / found.value, rtol=1e-12, atol=0)
+
+
+def test_printed_exponents():
+    t = closed_form.scanning_time(**SETTING) * tensor(0.01, 0.1, 0.5, 5, 1e2, 1e6, 1e20, 1e100)
+    found = growth_exponents(t, **SETTING, eta_z=0.01, overlap=0.3)
+    for value, printed, digits in zip(
+        found.power.tolist(), (2.0, 1.997, 1.917, 0.231, 0.119, 0.055, 0.0135, 0.0016), (3, 3, 3, 3, 3, 3, 4, 4)
+    ):
+        assert round(value, digits) == printed
+    assert [round(value, 3) for value in found.per_loglog[-3:].tolist()] == [0.324, 0.458, 0.498]
+
+
+def test_logarithmic_growth_needs_fast_attention():
+    assert longest_logarithmic_growth(**SETTING, eta_z=0.1, overlap=0.3) == 0
+    assert longest_logarithmic_growth(**SETTING, eta_z=1e4, overlap=0.3) == pytest.approx(2.0, abs=0.01)
+    t = torch.logspace(0, 4, 41, dtype=torch.float64)
+    slope = torch.where((t > 5) & (t < 2000), 0.52, 0.1)
+    slope[20] = 0.7  # interrupts the run from 10 to 10^3.3
+    assert decades_near_half(t, slope) == pytest.approx(1.2, abs=0.01)
+
+
+def test_snapping_takes_twice_as_long_as_scanning():
+    assert closed_form.snapping_time(**SETTING) == pytest.approx(4 * math.log(1000))
+
+
+def test_figure_9():
+    """B at the end of both panels, and at t0, where the rates do not matter."""
+    result = BGrowth().run()
+    left, right = result.arrays["scan_snap/b_0"][:, -1], result.arrays["scan_snap/b_1"][:, -1]
+    assert left.round(3).tolist() == [0.620, 0.671, 0.713, 0.749, 0.783]
+    assert right.round(3).tolist() == [1.408, 1.450, 1.481, 1.509, 1.533]
+    assert result.arrays["scan_snap/b_t0_0"].round(3).tolist() == [0.510] * 5
+    assert result.arrays["scan_snap/b_t0_1"].round(3).tolist() == [1.382] * 5
+    assert all(row["value"] == pytest.approx(row["predicted"], rel=1e-9) for row in result.table if "basis" in row and "verdict" not in row)
+
+
+def test_figure_3_cannot_be_what_its_axis_says():
+    result = Chi().run()
+    ends = {key: result.arrays[f"scan_snap/{key}"][:, -1] for key in ("chi", "bound", "printed", "Gamma")}
+    assert ends["printed"].round().tolist() == [45, 35, 26, 18]
+    assert ends["Gamma"].round().tolist() == [511, 301, 173, 81]
+    assert (ends["chi"] < ends["bound"]).all()
+    assert ends["chi"].max() < 1.2
+
+
+def test_figure_8_stays_far_inside_its_bound():
+    values = [row["value"] for row in DecoderGain().run().table]
+    assert 0.08 < min(values) < max(values) < 0.12
+
+
+def test_the_exponents_of_the_flows():
+    arrays = Exponents(decades=12.0).run().arrays
+    power = arrays["scan_snap/power_lemma4"]
+    assert power[3] == pytest.approx(2.0, abs=0.01)
+    assert np.abs(arrays["scan_snap/per_loglog_lemma4"] / arrays["scan_snap/per_loglog_closed"] - 1)[2:-2].max() < 0.5
+    assert (arrays["scan_snap/per_loglog_exact"][:40] < arrays["scan_snap/per_loglog_lemma4"][:40]).all()
+
+
+def test_the_map_of_regimes():
+    few = RegimeMap(ratios=(0.01, 1000.0), vocabularies=(1.0, 1e4), classes=(2, 100), overlaps=(0.1,), decades=3.0)
+    found = few.run().arrays["scan_snap/map"]
+    assert found.shape == (2, 1, 2, 2, 6)
+    assert (found[:, :, 0, :, :2] < 0.1).all()  # M = K: Lemma 3 and Lemma 4 follow the exact flow
+    assert (found[:, :, 1, :, :3] > 0.5).all()  # M >> K: none does
+    assert found[0, 0, 1, :, 5].tolist() == [1, 1]  # two classes and a large vocabulary: Assumption 2
+    assert found[1, 0, 1, 1, 4] > 1  # in closed form attention is scanned over decades
+    assert found[1, 0, 1, 1, 3] < 0.5  # in the exact flow it is not
+
+
+def test_kinds_of_agreement():
+    agree = np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 1]], dtype=bool)
+    assert kinds(agree).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: growth_exponents(tensor(1e-4), **SETTING, eta_z=1.0, overlap=0.1), "times must be above e K / \\(M eta_Y\\)"),
+        (lambda: BGrowth(ends=(5.0,)), "one entry a panel each, got 2, 2 and 1"),
+        (lambda: gain_bounds(no_distinct(), driven(no_distinct())), "class 1 has none; drop that class"),
+        (lambda: gain_clock(no_distinct(), driven(no_distinct()).logits), "class 1 has none; drop that class"),
+        (lambda: gain_clock(counterexample(), torch.zeros(1, 1, 4, dtype=torch.float64)), "logits must have moved"),
+    ],
+)
+def test_bad_input(make, message: str, unchecked):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def no_distinct() -> SequenceClasses:
+    return SequenceClasses(tensor([0.3, 0.7], [1.0, 0.0]), torch.zeros(2, dtype=torch.long), 9)
+
+
+def driven(classes: SequenceClasses) -> DrivenFlow:
+    return lemma4_flow(classes, tensor(1.0), eta_y=1.0, eta_z=0.1)

@@ -139,6 +139,9 @@ def test_files_and_folders_that_are_not_there_are_named(tmp_path):
         models.load_weights(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"got .*; make .*deeper first"):
         models.save_weights({}, tmp_path / "deeper" / "w.pt")
+    with pytest.raises(ValueError, match=r"ends in \.pt, \.pth, \.bin, \.ckpt, \.safetensors, got .*w\.foo; the ending tells the format"):
+        models.save_weights({}, tmp_path / "w.foo")
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_the_package_safetensors_the_way_out_is_named(tmp_path, monkeypatch):

@@ -47,9 +47,10 @@ class CRATE(Classifier):
             image_size, patch_size: of its training, in pixels.
             heads: number of heads, which no weight shows: if not given, heads of width 64 (48 for width 576) as in the released networks.
         Returns:
-            in the dtype of the positions, on the CPU; ``model(images [batch, c, h, w])`` gives logits. The weights are copied.
+            in the dtype of the positions, on the CPU; ``model(images [batch, c, h, w])`` gives logits. The weights are copied. Of a
+            file in half precision it is a network in half precision, which runs on an accelerator; ``.float()`` makes it run on a CPU.
         Raises:
-            ValueError: weights are missing, unknown or of another shape, all of which are listed, or heads cannot be told.
+            ValueError: weights are missing, unknown, of another shape or not finite, all of which are listed, or heads cannot be told.
                 Source: :cite:t:`yu2023white`, released code.
         """
         weights = unwrap(state_dict)

@@ -108,7 +108,7 @@ def language_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[
 def _check(weights: Mapping[str, Tensor], telling: Mapping[str, int], what: str) -> None:
     """Every weight that tells a size is there, with as many axes as it should have, of floating-point numbers."""
     if missing := [name for name, axes in telling.items() if name not in weights or weights[name].ndim != axes]:
-        came = f"{len(weights)} weights, {listed(weights)}" if weights else "none"
+        came = f"{len(weights)} weights without them, such as {next(iter(weights))}" if weights else "none"
         raise ValueError(f"state_dict must hold {what}, with {listed(missing)}, got {came}")
     for name in telling:
         if not weights[name].is_floating_point():

@@ -19,6 +19,7 @@ from ..files import replacing
 
 WRAPPERS = ("state_dict", "model")  # under which training code keeps the weights, beside the optimiser's state
 PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules
+ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # the last in its own format, the others in that of torch.save
 SHOWN = 20  # names in an error, the layers of a stack counted once
 
 
@@ -41,17 +42,19 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Writes weights in one stroke: a reader sees the old file or the new one, never half of it.
+    """Writes weights in one stroke: a reader sees the old file or the new one, never half of it. A file of that name is replaced.
 
     Args:
         weights: a model or its ``state_dict()``.
-        path: ``.safetensors``, or any other name for the format of ``torch.save``.
+        path: ``.safetensors``, or ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` for the format of ``torch.save``.
     Raises:
         FileNotFoundError: the folder does not exist.
         ImportError: ``.safetensors`` is asked for, and the package that writes it is not installed.
-        ValueError: something else than tensors by name. Source: none, this is machinery.
+        ValueError: something else than tensors by name, or another ending. Source: none, this is machinery.
     """
     path = Path(path)
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"weights must go into a file that ends in {', '.join(ENDINGS)}, got {path}; the ending tells the format")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"weights must go into a folder that exists, got {path}; make {path.parent} first")
     found = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
@@ -86,7 +89,7 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copies weights into a model that has the same names and shapes, [...] each, and no others.
 
     Raises:
-        ValueError: weights are missing, unknown or of another shape; all of them are listed, and nothing has been copied.
+        ValueError: weights are missing, unknown, of another shape or not finite; all of them are listed, and nothing has been copied.
             Source: none, this is machinery.
     """
     own = model.state_dict()
@@ -100,6 +103,8 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if other := [name for name, value in own.items() if name in weights and weights[name].shape != value.shape]:
         shapes = (f"{name} {list(weights[name].shape)} for {list(own[name].shape)}" for name in other)
         problems.append(f"{len(other)} of another shape: {_shortened(shapes)}")
+    if broken := [name for name, value in weights.items() if name in own and not bool(torch.isfinite(value).all())]:
+        problems.append(f"{len(broken)} with NaN or infinity: {listed(broken)}")
     if problems:
         raise ValueError(f"state_dict must hold the {len(own)} weights of {type(model).__name__}, got {'; '.join(problems)}")
     model.load_state_dict(weights)

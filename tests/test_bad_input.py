@@ -129,9 +129,8 @@ def test_files_that_are_no_archives(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "digit"], "unknown data 'digit', neither a name nor the path of an .npz; did you mean 'digits'?"),
-        (["--data", "cifar10"], "'cifar10' comes with a later version; use 'digits' or the path of an .npz"),
-        (["--data", "text"], "'text' comes with a later version"),
+        (["--data", "digit"], "unknown data 'digit', neither a name nor the path of an .npz or .txt; did you mean 'digits'?"),
+        (["--data", "cifar10"], "'cifar10' comes with a later version; use 'digits', 'text' or the path of your own .npz or .txt"),
         (["--data", "digits", "--theories", "stand_im"], "unknown theory 'stand_im'; did you mean 'stand_in'?"),
         (["--data", "digits", "--theories", "stand_in,zzz"], "unknown theory 'zzz'; there are: stand_in"),
         (["--data", "digits", "--theories", ","], "theories must name at least one, got none"),
@@ -247,5 +246,7 @@ def test_the_process_says_it_too(tmp_path):
     )
     assert ran.returncode == 2
     assert ran.stdout == ""
-    assert ran.stderr == "transformer-theory: unknown data 'digit', neither a name nor the path of an .npz; did you mean 'digits'?\n"
+    assert (
+        ran.stderr == "transformer-theory: unknown data 'digit', neither a name nor the path of an .npz or .txt; did you mean 'digits'?\n"
+    )
     assert list(tmp_path.iterdir()) == []

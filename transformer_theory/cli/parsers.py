@@ -1,14 +1,20 @@
 """The options of each command, and the words for those that are wrong."""
 
 import argparse
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from .. import __version__
-from ..errors import nearest
+from ..errors import nearest, nearest_first
 from . import commands
 from .terminal import NAME
+
+EXIT_CODES = (
+    "exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong, and "
+    "nothing is written; 130 interrupted"
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,17 +35,39 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not argv:
         parser.print_help()
         raise SystemExit(2)
+    chosen = made.get(argv[0], parser)
+    if not {"-h", "--help"} & set(argv):
+        _refuse_unknown(chosen, argv)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
-        known = [flag for action in made[argv[0]]._actions for flag in action.option_strings] if argv[0] in made else []
-        hint = nearest(unknown[0], known) if unknown[0].startswith("-") else f"; see {NAME} {argv[0]} --help"
-        raise ValueError(f"unknown {'option' if unknown[0].startswith('-') else 'argument'} {unknown[0]!r}{hint}")
+        raise ValueError(f"unknown {'option' if unknown[0].startswith('-') else 'argument'} {unknown[0]!r}; see {chosen.prog} --help")
     return options
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, argv: list[str]) -> None:
+    """Names the first unknown option and the likely ones, before argparse speaks of what is missing.
+
+    Raises:
+        ValueError: there is one.
+    """
+    known = {flag: action.help for action in parser._actions for flag in action.option_strings}
+    unknown = next((word for word in argv if word.startswith("--") and word.partition("=")[0] not in known), None)
+    if unknown is None:
+        return
+    # compared without the dashes, which all of them share
+    bare = unknown.partition("=")[0].removeprefix("--")
+    names = [flag.removeprefix("--") for flag, help in known.items() if flag.startswith("--") and help != argparse.SUPPRESS]
+    if close := difflib.get_close_matches(bare, names, n=1, cutoff=0.5):
+        raise ValueError(f"unknown option {unknown!r}; did you mean '--{close[0]}'?")
+    ordered = ", ".join(f"--{name}" for name in nearest_first(bare, names))
+    raise ValueError(f"unknown option {unknown!r}; there are, nearest first: {ordered}")
 
 
 def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser and its commands; ``run EXPERIMENT`` has the fields of that experiment as options."""
-    parser = _Parser(prog=NAME, description="Theories of transformers, side by side, on the same data.", allow_abbrev=False)
+    parser = _Parser(
+        prog=NAME, description="Theories of transformers, side by side, on the same data.", epilog=EXIT_CODES, allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     adding = parser.add_subparsers(title="commands", metavar="COMMAND")
     parsers: dict[str, argparse.ArgumentParser] = {}
@@ -58,7 +86,9 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     command("list", commands.list_theories, "theories with their claims and experiments")
 
     made = command("compare", commands.compare_theories, "every theory on the same data and the same trained networks")
-    made.add_argument("--data", required=True, metavar="NAME|PATH", help="digits, or the path of an .npz with an array 'tokens'")
+    made.add_argument(
+        "--data", required=True, metavar="NAME|PATH", help="digits, text, or the path of an .npz with an array 'tokens' or of a .txt"
+    )
     stored(made)
     made.add_argument("--theories", metavar="A,B", help="some theories only (default: all)")
     made.add_argument("--seed", type=_seed, default=0, help="of the split, the networks and the theories (default: 0)")
@@ -70,7 +100,8 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
 
     help = "checks claims, each with a control that must fail; exit code 1 if a claim is violated or a control does not fail"
     made = command("verify", commands.verify_claims, help)
-    made.add_argument("claim", metavar="CLAIM|THEORY|all", help="a claim, all claims of a theory, or all there are (see list)")
+    told = "claims, theories (all claims of each), or all there are (see list)"
+    made.add_argument("claims", nargs="+", metavar="CLAIM|THEORY|all", help=told)
     made.add_argument("--seeds", type=_count, default=5, help="number of seeds (default: 5)")
 
     made = command("run", commands.run_experiment, "runs one experiment and draws its figure")
@@ -112,11 +143,14 @@ def _experiment_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
         ValueError: the only word that can be meant as the experiment names none.
     """
     from ..theories import THEORIES, experiment
-    from .fields import add_fields
+    from .fields import add_fields, sweeps
 
     kinds = {kind.name: kind for theory in THEORIES for kind in theory.experiments}
     if named := next((kinds[word] for word in argv if word in kinds), None):
         add_fields(made.add_argument_group(f"parameters of {named.name}"), named)
+        if not sweeps(named):
+            workers = next(action for action in made._actions if "--workers" in action.option_strings)
+            workers.help = argparse.SUPPRESS  # understood, so that one script can run all experiments, and then said to be idle
         return
     flags = ("--quick", "--overwrite", "--traceback")  # every other option takes the word that follows it
     for before, word in zip(["--quick", *argv], argv):

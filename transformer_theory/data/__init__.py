@@ -6,17 +6,19 @@ from ..errors import nearest
 from . import synthetic
 from .bridges import codebook, features, one_hot, patches
 from .digits import digits
+from .text import Text, harbour
 from .tokens import TokenData
 
-__all__ = ["TokenData", "codebook", "digits", "features", "load", "one_hot", "patches", "synthetic"]
+__all__ = ["Text", "TokenData", "codebook", "digits", "features", "harbour", "load", "one_hot", "patches", "synthetic"]
 
-NAMED = {"digits": digits}
-PLANNED = ("cifar10", "text")
+NAMED = {"digits": digits, "text": harbour}
+PLANNED = ("cifar10",)
 
 
 def load(name_or_path: str | Path) -> TokenData:
-    """Real data by name (``"digits"``), or the user's own from the path of an ``.npz`` (see :meth:`TokenData.from_npz`).
+    """Real data by name (``"digits"``, ``"text"``), or the user's own from a path.
 
+    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`).
     Anything with a path separator or a suffix is a path; everything else is a name.
 
     Raises:
@@ -26,8 +28,8 @@ def load(name_or_path: str | Path) -> TokenData:
     if isinstance(name_or_path, str) and name in NAMED:
         return NAMED[name]()
     if isinstance(name_or_path, str) and name in PLANNED:
-        raise ValueError(f"{name!r} comes with a later version; use 'digits' or the path of an .npz with your own tokens")
+        raise ValueError(f"{name!r} comes with a later version; use 'digits', 'text' or the path of your own .npz or .txt")
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.is_file():
-        return TokenData.from_npz(path)
-    raise ValueError(f"unknown data {name!r}, neither a name nor the path of an .npz{nearest(name, NAMED)}")
+        return Text.read(path).sequences() if path.suffix.lower() == ".txt" else TokenData.from_npz(path)
+    raise ValueError(f"unknown data {name!r}, neither a name nor the path of an .npz or .txt{nearest(name, NAMED)}")

@@ -1,6 +1,7 @@
-"""Whole networks, each readable in one sitting: ViT, CRATE with the names and sizes of the released networks, the residual network that
-rate reduction is trained with; and their weights."""
+"""Whole networks, each readable in one sitting: ViT, a causal decoder of words, CRATE with the names and sizes of the released networks,
+the residual network that rate reduction is trained with; and their weights."""
 
+from ..networks.decoder import Decoder
 from ..networks.embedding import build
 from ..networks.vit import ViT
 from .crate import CRATE, crate_base, crate_large, crate_small, crate_tiny
@@ -14,6 +15,7 @@ __all__ = [
     "CRATE",
     "CRATEMAE",
     "CRATELanguageModel",
+    "Decoder",
     "ResNet18",
     "ViT",
     "build",

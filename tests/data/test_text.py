@@ -1,0 +1,146 @@
+"""Text: the words against the published rules, the vocabulary against sorting by hand, streams and windows against slices."""
+
+import re
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_theory import data
+from transformer_theory.data.text import SHIPPED, Text, Vocabulary, basic_english, read_words, unit_vectors
+
+# the rules one after the other, as regular expressions: another route to the same words
+PATTERNS = [(r"\'", " ' "), (r"\"", ""), (r"\.", " . "), (r"<br \/>", " "), (r",", " , "), (r"\(", " ( "), (r"\)", " ) ")]
+PATTERNS += [(r"\!", " ! "), (r"\?", " ? "), (r"\;", " "), (r"\:", " "), (r"\s+", " ")]
+
+
+def text(count: int = 100, *, size: int = 50) -> Text:
+    words = [f"w{i * i % 37:02d}" for i in range(count)]
+    vocabulary = Vocabulary.of(words, size=size)
+    return Text(vocabulary.numbers(words), vocabulary)
+
+
+@given(st.text(alphabet="aB'\".,()!?;:<>br/ \n\té-", max_size=40))
+def test_words_follow_the_rules(line):
+    expected = line.lower()
+    for pattern, replacement in PATTERNS:
+        expected = re.sub(pattern, replacement, expected)
+    assert basic_english(line) == expected.split()
+
+
+def test_a_break_and_capitals():
+    assert basic_english("One<BR />two; three:four") == ["one", "two", "three", "four"]
+
+
+def test_the_vocabulary_keeps_the_most_frequent_words():
+    words = ["b", "a", "c", "b", "a", "b", *["<unk>"] * 4, "d"]
+    assert Vocabulary.of(words, size=4).words == ("<unk>", "b", "a", "c")  # c before d: as frequent, earlier in the alphabet
+    assert Vocabulary.of(words, size=100).words == ("<unk>", "b", "a", "c", "d")
+    assert Vocabulary.of(words, size=3).numbers(["a", "d", "<unk>", "b"]).tolist() == [2, 0, 0, 1]
+
+
+def test_streams_are_pieces_of_the_text():
+    read = text(103)
+    streams = read.ids[:100].view(4, 25)
+    batches = list(islice(read.batches(batch=4, length=10), 6))
+    assert [tuple(batch.shape) for batch in batches] == [(4, 11), (4, 11), (4, 5)] * 2
+    assert torch.equal(batches[0], streams[:, :11])
+    assert torch.equal(batches[2], streams[:, 20:])
+    assert torch.equal(torch.cat([batch[:, 1:] for batch in batches[:3]], 1), streams[:, 1:]), "every word but the first is a target once"
+    assert all(torch.equal(a, b) for a, b in zip(batches[:3], batches[3:]))
+
+
+def test_windows_are_spread_over_the_text():
+    read = text(100)
+    assert torch.equal(read.windows(3, length=9), torch.stack([read.ids[s : s + 10] for s in (0, 45, 90)]))
+    assert torch.equal(read.windows(1000, length=9), read.ids.unfold(0, 10, 1)), "not more than there are"
+    assert read.windows(5, length=99).shape == (1, 100)
+
+
+def test_parts_share_the_vocabulary():
+    first, rest = text(100).split(0.7)
+    assert (len(first), len(rest)) == (70, 30)
+    assert torch.equal(torch.cat([first.ids, rest.ids]), text(100).ids)
+    assert first.vocabulary is rest.vocabulary
+
+
+def test_sequences_are_read_by_every_theory():
+    read = text(400, size=30)
+    seen = read.sequences(count=200, context=8, dim=16)
+    windows = read.windows(200, length=8)
+    assert torch.equal(seen.ids, windows[:, :-1])
+    assert torch.equal(seen.next_id, windows[:, -1])
+    assert torch.equal(seen.query, seen.tokens[:, -1])
+    assert seen.vocab_size == len(read.vocabulary)
+    vectors = {}
+    for ids, tokens in zip(seen.ids.tolist(), seen.tokens):
+        for number, vector in zip(ids, tokens):
+            assert torch.equal(vectors.setdefault(number, vector), vector), "one word, one vector"
+    assert len({tuple(vector.tolist()) for vector in vectors.values()}) == len(vectors)
+    counts = torch.bincount(seen.next_id)
+    of_label = [set(seen.next_id[seen.labels == label].tolist()) for label in range(11)]
+    assert all(len(words) == 1 for words in of_label[:10])
+    assert not of_label[10] & set().union(*of_label[:10])
+    assert [int(counts[next(iter(words))]) for words in of_label[:10]] == sorted(counts.tolist(), reverse=True)[:10]
+
+
+def test_unit_vectors_are_nearly_orthogonal(generator):
+    vectors = unit_vectors(50, 400, generator=generator)
+    gram = vectors @ vectors.T
+    assert torch.allclose(gram.diagonal(), torch.ones(50, dtype=torch.float64))
+    assert (gram - torch.eye(50)).abs().max() < 5 / 20  # five standard deviations of 1 / sqrt(400)
+
+
+def test_the_shipped_text_loads():
+    seen = data.load("text")
+    assert tuple(seen.tokens.shape) == (min(2000, len(Text.read(SHIPPED)) - 35), 35, 32)
+    assert seen.classes == 11
+    assert torch.equal(data.load(SHIPPED).ids, seen.ids)
+    assert torch.equal(data.load(str(SHIPPED)).ids, seen.ids)
+    words = Text.read(SHIPPED).vocabulary.words
+    assert words[1] == "the"
+    assert "keeper" in words
+
+
+def refused(call, match):
+    with pytest.raises(ValueError, match=match) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_no_text(tmp_path):
+    refused(lambda: data.load(tmp_path / "no.txt"), "no.txt must be a file of plain text, there is no such file; check the path")
+    (tmp_path / "folder.txt").mkdir()
+    refused(lambda: data.load(tmp_path / "folder.txt"), "there is a folder; check the path")
+    for name, content, words in (
+        ("empty.txt", b"", "must hold at least two words, one to predict from, got 0; choose a longer text"),
+        ("blank.txt", b" \n\t", "got 0"),
+        ("one.txt", b"word", "got 1"),
+        ("latin.txt", "caf\xe9 noir".encode("latin-1"), "must be text in UTF-8, got byte 0xe9 at 3; convert it"),
+        ("short.txt", b"two words", "short must hold at least 36 words, got 2; shorten the context or choose more text"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        refused(lambda name=name: data.load(tmp_path / name), words)
+    (tmp_path / "marks.txt").write_bytes("a byte-order mark".encode("utf-8-sig"))
+    assert read_words(tmp_path / "marks.txt")[0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Vocabulary.of(["a"], size=1), "size must be at least 2"),
+        (lambda: Vocabulary(("a", "b")), "words must start with '<unk>'"),
+        (lambda: Vocabulary(("<unk>", "b", "b")), "be all different"),
+        (lambda: text().split(0.0), "share must leave two words on both sides, got 0.0 of 100"),
+        (lambda: text().split(1.0), "choose a share inside"),
+        (lambda: next(text().batches(batch=0)), "batch and length must be at least 1, got 0 and 35"),
+        (lambda: next(text().batches(batch=51)), "51 streams of at least two words need 102 words, text has 100; lower batch"),
+        (lambda: text().windows(0), "count and length must be at least 1, got 0 and 35"),
+        (lambda: text().windows(5, length=100), "text must hold at least 101 words, got 100"),
+        (lambda: text().sequences(dim=0), "count and dim must be at least 1"),
+    ],
+)
+def test_bad_settings_are_named(call, words):
+    refused(call, words)

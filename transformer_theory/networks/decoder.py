@@ -1,0 +1,153 @@
+r"""A causal decoder of words: the language model in which the theories of next-token prediction are looked for.
+
+    Z^0 = dropout(positions(sqrt(d) embedding[ids])),      logits = Z^L U^T + b
+    post-norm:  Z' = LN(Z + drop A(Z)),        Z^{l+1} = LN(Z' + drop MLP(Z'))
+    pre-norm:   Z' = Z + drop A(LN(Z)),        Z^{l+1} = Z' + drop MLP(LN(Z')),     and a norm before the head
+
+Attention A is causal, with weight dropout and without biases of W_Q and W_K, so that scores are exactly x^T W z; the MLP is ReLU.
+Positions are a module: :class:`Sinusoidal`, or ``nn.Identity`` for none. Position i predicts word i + 1 from words 1 ... i.
+Shapes: ids [batch, n], logits [batch, n, vocabulary]. Source: :cite:t:`vaswani2017attention`; sizes and initial weights are those of the
+word-language-model tutorial of :cite:t:`paszke2019pytorch`.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .vit import Attention
+
+Stream = Float[Tensor, "batch n dim"]
+SPREAD = 0.1  # initial embedding and head are uniform in [-0.1, 0.1]
+
+
+class Sinusoidal(nn.Module):
+    r"""Adds :math:`\sin(t\,\omega_k)` to channel 2k, :math:`\cos(t\,\omega_k)` to 2k + 1, :math:`\omega_k = 10^{-8k/d}`; [batch, n, dim].
+
+    Args:
+        dim: even.
+    Raises:
+        ValueError: dim is odd. Source: :cite:t:`vaswani2017attention`.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, dim: int):
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"dim must be even for pairs of sine and cosine, got {dim}")
+        self.register_buffer("frequencies", torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim)), persistent=False)
+
+    def forward(self, tokens: Stream) -> Stream:
+        angles = torch.arange(tokens.shape[1], device=tokens.device)[:, None] * self.frequencies
+        return tokens + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(tokens.dtype)
+
+
+class CausalAttention(Attention):
+    """Multi-head attention to the same and earlier words, [batch, n, dim] -> [batch, n, dim], with dropout of its weights.
+
+    Raises:
+        ValueError: heads do not divide dim. Source: :cite:t:`vaswani2017attention`.
+    """
+
+    def __init__(self, dim: int, *, heads: int, dropout: float):
+        super().__init__(dim, heads=heads)
+        self.dropout = dropout
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, tokens: Stream) -> Stream:
+        query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        share = self.dropout if self.training else 0.0
+        heads = functional.scaled_dot_product_attention(query, key, value, dropout_p=share, is_causal=True)
+        return self.out(heads.transpose(1, 2).flatten(-2))
+
+
+class PostNorm(nn.Module):
+    """One layer that normalises after each sum, as first published. Source: :cite:t:`vaswani2017attention`."""
+
+    def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float):
+        super().__init__()
+        self.attention_norm, self.mlp_norm, self.drop = nn.LayerNorm(dim), nn.LayerNorm(dim), nn.Dropout(dropout)
+        self.attention = CausalAttention(dim, heads=heads, dropout=dropout)
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, dim))
+
+    def forward(self, tokens: Stream) -> Stream:
+        tokens = self.attention_norm(tokens + self.drop(self.attention(tokens)))
+        return self.mlp_norm(tokens + self.drop(self.mlp(tokens)))
+
+    @staticmethod
+    def last(dim: int) -> nn.Module:
+        """What stands before the head: nothing, the stream is normalised."""
+        return nn.Identity()
+
+
+class PreNorm(PostNorm):
+    """One layer that normalises what attention and MLP read. Source: :cite:t:`xiong2020layer`."""
+
+    def forward(self, tokens: Stream) -> Stream:
+        tokens = tokens + self.drop(self.attention(self.attention_norm(tokens)))
+        return tokens + self.drop(self.mlp(self.mlp_norm(tokens)))
+
+    @staticmethod
+    def last(dim: int) -> nn.Module:
+        """What stands before the head: a norm, since the stream has none."""
+        return nn.LayerNorm(dim)
+
+
+class Decoder(nn.Module):
+    """A causal language model of words.
+
+    Args:
+        vocabulary: number of different words, at least 2.
+        dim, depth, heads, hidden: width, layers, heads (they divide dim), width of the MLP.
+        dropout: share that is dropped, in [0, 1).
+        positions: called as ``positions(dim)``: :class:`Sinusoidal`, or ``nn.Identity`` for none.
+        block: the layer, :class:`PostNorm` or :class:`PreNorm`.
+    Raises:
+        ValueError: sizes do not fit. Source: :cite:t:`vaswani2017attention`.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        dim: int = 200,
+        depth: int = 1,
+        heads: int = 1,
+        hidden: int = 200,
+        dropout: float = 0.2,
+        positions: Callable[[int], nn.Module] = Sinusoidal,
+        block: type[PostNorm] = PostNorm,
+    ):
+        super().__init__()
+        if vocabulary < 2 or min(dim, depth, hidden) < 1:
+            raise ValueError(f"vocabulary must be at least 2, dim, depth and hidden 1; got {vocabulary}, {dim}, {depth} and {hidden}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.positions, self.drop = positions(dim), nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(block(dim, heads=heads, hidden=hidden, dropout=dropout) for _ in range(depth))
+        self.norm = block.last(dim)
+        self.head = nn.Linear(dim, vocabulary)
+        for matrix in (self.embedding.weight, self.head.weight):
+            nn.init.uniform_(matrix, -SPREAD, SPREAD)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
+        self._check(ids)
+        tokens = self.drop(self.positions(self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)))
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.head(self.norm(tokens))
+
+    def _check(self, ids: Tensor) -> None:
+        if ids.ndim != 2 or not ids.shape[1] or ids.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"ids must be whole numbers [batch, n], n at least 1, got {ids.dtype} {list(ids.shape)}; stack the sequences")
+        if ids.device.type == "cpu" and ids.numel():  # elsewhere it would wait for the device
+            low, high = (int(value) for value in torch.aminmax(ids))
+            if low < 0 or high >= self.embedding.num_embeddings:
+                raise ValueError(f"ids must lie in [0, {self.embedding.num_embeddings}), got {low} to {high}; pass vocabulary={high + 1}")

@@ -6,7 +6,8 @@ and differentiable where the mathematics is.
 A trap that is avoided here: :math:`\log\det(I + sX^\top X)` by LU of the larger Gram matrix in float32 loses every eigenvalue below
 :math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`, and can be wrong by more than half without a word. The Cholesky factor of the *smaller* Gram matrix
 cannot turn negative, costs less, and is computed in float64 whenever float32 could not hold three digits. (The determinants agree by
-Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.)
+Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) A Gram matrix squares the singular values of X: where its
+rounding would reach a millionth of the identity, they are taken from X itself.
 """
 
 import torch
@@ -14,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 LARGEST_FLOAT32_CONDITION = 1e4  # times the rounding unit 6e-8: three digits of each logarithm are safe
+LARGEST_GRAM_CONDITION = 1e10  # times the rounding unit 1e-16: a millionth of the identity, if formed in float64
+LARGEST_CONDITION = 1e20  # the same for its root, by which singular values of the vectors themselves are off
 
 
 def logdet(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
@@ -46,7 +49,8 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     Value :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), gradient
     :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor; second derivatives exist. Rows of zeros change nothing, so that batches of
     unequal size may be padded. float32 input is promoted to float64 inside if ``scale ||X||_F^2`` exceeds 1e4, half precision to float32
-    at least; autocast is switched off. The result has the dtype of ``X``.
+    at least; autocast is switched off. From 1e10 on singular values of X take the place of the Gram matrix, which would lose digits where
+    X has less than full rank: slower, and good to a millionth of each logarithm up to 1e20. The result has the dtype of ``X``.
 
     Args:
         X: rows are vectors, ``[*batch, n, d]``.
@@ -54,7 +58,7 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     Returns:
         ``[*batch]``, nats, >= 0.
     Raises:
-        ValueError: X holds NaN or infinite values, the scale is negative or not finite, or the vectors are so large that adding the
+        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e20, where adding the
             identity is lost to rounding.
     Source: textbook (Sylvester's determinant identity, Cholesky).
     """
@@ -66,50 +70,91 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
         wide = X.to(dtype)
         with torch.no_grad():
             largest = (s * wide.square().sum((-2, -1))).amax() if s.numel() else s.sum()
-        if not bool(torch.isfinite(largest)) or bool((s < 0).any()):
-            _diagnose(X, s)
+        if not bool(largest <= LARGEST_CONDITION) or bool((s < 0).any()):
+            _diagnose(X, s, float(largest))
         if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
             wide, s = wide.double(), s.double()
         return _LogdetIdentityPlus.apply(wide, s).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
 
 
-def _diagnose(X: Tensor, s: Tensor) -> None:
+def _diagnose(X: Tensor, s: Tensor, largest: float) -> None:
     if not bool(torch.isfinite(X).all()):
         raise ValueError(
             f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of {X.numel()}; drop them"
         )
-    if not bool((torch.isfinite(s) & (s >= 0)).all()):
-        raise ValueError("scale must be finite and >= 0, got a negative or infinite one")
-    raise ValueError("scale * ||X||^2 overflows; normalise the vectors first")
+    if not bool((s >= 0).all()):
+        raise ValueError("scale must be a number >= 0, got a negative one or NaN")
+    raise ValueError(
+        f"scale * ||X||^2 must be at most {LARGEST_CONDITION:g}, beyond which adding the identity is lost to rounding, got {largest:.1e}; "
+        "normalise the vectors, or lower the scale (take a larger eps)"
+    )
 
 
 class _LogdetIdentityPlus(torch.autograd.Function):
-    """log det(I + s X^T X); the Cholesky factor of the forward pass serves the backward pass."""
+    """log det(I + s X^T X); what factors the forward pass serves the backward pass."""
 
     @staticmethod
     def forward(ctx, X: Tensor, s: Tensor) -> Tensor:
-        factor, failed = torch.linalg.cholesky_ex(_identity_plus(X, s))
-        if bool(failed.any()):
-            raise ValueError(
-                f"scale * ||X||^2 must stay below about 1e15, where adding the identity is lost to rounding, got up to "
-                f"{float((s * X.square().sum((-2, -1))).amax()):.1e}; normalise the vectors first"
-            )
+        if bool((s * X.square().sum((-2, -1)) > LARGEST_GRAM_CONDITION).any()):
+            value, through = logdet_and_resolvent(X, s)
+            ctx.save_for_backward(X, s, through)
+            ctx.of_gram = False
+            return value
+        factor = torch.linalg.cholesky(_identity_plus(X, s))
         ctx.save_for_backward(X, s, factor)
+        ctx.of_gram = True
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        X, s, factor = ctx.saved_tensors
-        # with create_graph the inverse must be a differentiable function of X; otherwise the stored factor is cheaper
-        inverse = torch.linalg.inv(_identity_plus(X, s)) if torch.is_grad_enabled() else torch.cholesky_inverse(factor)
-        through = inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
+        X, s, made = ctx.saved_tensors
+        if torch.is_grad_enabled():  # with create_graph what is returned must be a differentiable function of X
+            through = _on_smaller_side(torch.linalg.inv(_identity_plus(X, s)), X) if ctx.of_gram else _by_augmented_system(X, s)
+        else:
+            through = _on_smaller_side(torch.cholesky_inverse(made), X) if ctx.of_gram else made
         to_s = grad * (through * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
         return (2 * grad * s)[..., None, None] * through, to_s
+
+
+def logdet_and_resolvent(
+    X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n d"]]:
+    r"""``log det(I + s X^T X)`` and :math:`X(I + sX^\top X)^{-1} = \sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top` from the singular
+    values of X, whose squares no Gram matrix has rounded. Those below the rounding of the largest count as zero: the resolvent may be as
+    large as :math:`1 / (2\sqrt s)` where σ is near :math:`1/\sqrt s`, and would make directions of rounding errors.
+
+    Args:
+        X: ``[*batch, n, d]`` float64.
+        scale: s >= 0, ``[*batch]``.
+    Returns:
+        ``[*batch]`` nats and ``[*batch, n, d]``, without a graph.
+    Source: textbook.
+    """
+    with torch.no_grad():
+        left, sizes, right = torch.linalg.svd(X, full_matrices=False)
+        sizes = torch.where(sizes > max(X.shape[-2:]) * torch.finfo(X.dtype).eps * sizes[..., :1], sizes, 0)
+        squares = scale[..., None] * sizes.square()
+        return squares.log1p().sum(-1), (left * (sizes / (1 + squares))[..., None, :]) @ right
 
 
 def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
     small = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
     return torch.eye(small.shape[-1], dtype=X.dtype, device=X.device) + s[..., None, None] * small
+
+
+def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
+    return inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
+
+
+def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
+    r"""The same resolvent, differentiable. :math:`[I, A; A^\top, -I]`, :math:`A = \sqrt s X`, has singular values :math:`\sqrt{1 + s\sigma^2}`,
+    so that solving it loses half as many digits as a Gram matrix would; its inverse has :math:`A(I + A^\top A)^{-1}` off the diagonal."""
+    n, d = X.shape[-2:]
+    root = s.clamp(min=torch.finfo(s.dtype).tiny).sqrt()[..., None, None]
+    A = root * X
+    rows, columns = (torch.eye(size, dtype=X.dtype, device=X.device).expand(*X.shape[:-2], size, size) for size in (n, d))
+    system = torch.cat([torch.cat([rows, A], -1), torch.cat([A.mT, -columns], -1)], -2)
+    return torch.linalg.solve(system, torch.cat([torch.zeros_like(A), columns], -2))[..., :n, :] / root
 
 
 def gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n n"]:

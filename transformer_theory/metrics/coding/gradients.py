@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...linalg import LARGEST_GRAM_CONDITION
 from .checks import check_features
 from .fused import rates_and_gradient
-from .memberships import Memberships, class_sizes, is_soft
-from .resolvents import rate_and_inverse, resolvent, smaller_gram, widened
+from .memberships import Memberships, class_shares, class_sizes, is_soft
+from .resolvents import rate_and_inverse, smaller_gram, weighted_resolvent, widened
 
 
 def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "d d"]:
@@ -47,7 +48,7 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     Returns:
         ``[classes, d, d]``, symmetric positive definite, eigenvalues at most :math:`\alpha_j`.
     Raises:
-        ValueError: a class has no sample (its operator is undefined), or see :func:`.class_coding_rates`.
+        ValueError: a class has no sample, or so little weight that its operator is not finite, or see :func:`.class_coding_rates`.
     Source: :cite:t:`chan2022redunet`.
     """
     check_features(features, eps)
@@ -55,17 +56,28 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     if not bool((counts > 0).all()):
         raise ValueError(f"each class needs a sample, class {int((counts <= 0).nonzero()[0, 0])} has none; relabel without gaps")
     own = labels if is_soft(labels) else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
-    scales = features.shape[1] / (counts.to(own.dtype) * eps**2)
-    weights = own * scales
+    ratio = features.shape[1] / eps**2
+    weights = ratio * class_shares(own)
     X = widened(features, (features.square().sum(1).to(own.dtype) @ weights).amax())
-    identity = torch.eye(X.shape[1], dtype=X.dtype, device=X.device)
-    operators = []
-    for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT):
-        inside = w > 0
-        rows = X[inside] * w[inside].sqrt()[:, None]
-        inverse = rate_and_inverse(smaller_gram(rows), torch.ones_like(scale))[1]
-        operators.append(scale * (inverse if len(rows) > len(identity) else identity - rows.mT @ inverse @ rows))
+    scales = ratio / counts.to(own.dtype)
+    if not bool(torch.isfinite(scales).all()):
+        least = int(counts.argmin())
+        raise ValueError(f"each class needs weight for an operator, class {least} has {float(counts[least]):.1e} in all; leave it out")
+    operators = [scale * _inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
     return torch.stack(operators).to(features.dtype)
+
+
+def _inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
+    r""":math:`(I + X^\top WX)^{-1}`."""
+    rows = X[weights > 0] * weights[weights > 0].sqrt()[:, None]
+    if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
+        _, sizes, right = torch.linalg.svd(rows, full_matrices=True)
+        squares = torch.nn.functional.pad(sizes.square(), (0, X.shape[1] - len(sizes)))
+        return (right.mT / (1 + squares)) @ right
+    inverse = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
+    if len(rows) > X.shape[1]:
+        return inverse
+    return torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ inverse @ rows
 
 
 def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "n d"]:
@@ -83,7 +95,7 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
     check_features(features, eps)
     alpha = features.shape[1] / (len(features) * eps**2)
     X = widened(features, alpha * features.square().sum())
-    return (alpha * resolvent(X, X.new_full((len(X),), alpha))).to(features.dtype)
+    return weighted_resolvent(X, X.new_full((len(X),), alpha)).to(features.dtype)
 
 
 def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
@@ -103,11 +115,11 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
         return -rates_and_gradient(features, labels, eps=eps, gamma2=0.0).gradient
     check_features(features, eps)
     counts = class_sizes(features, labels)
-    weights = labels * (features.shape[1] / (torch.where(counts > 0, counts, 1) * eps**2))
+    weights = (features.shape[1] / eps**2) * class_shares(labels)
     X = widened(features, (features.square().sum(1).to(weights.dtype) @ weights).amax())
     total = torch.zeros_like(X)
     for size, w in zip(counts, weights.to(X.dtype).mT):
-        total = total + (size / len(X)) * w[:, None] * resolvent(X, w)
+        total = total + (size / len(X)) * weighted_resolvent(X, w)
     return total.to(features.dtype)
 
 

@@ -13,16 +13,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .checks import check_integers
+from .checks import check_integers, check_tensor
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
 """Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to one."""
 
 SUM_TOLERANCE = 1e-4  # a softmax in float32 keeps its sums to 1e-6
+MOST_EMPTY = 100_000  # classes beyond the number of samples, all empty: more are numbers that stand for something else
 
 
 def is_soft(labels: Memberships) -> bool:
     """Whether classes are given as soft memberships ``[n, k]`` instead of labels ``[n]``."""
+    check_tensor("labels", labels)
     return labels.ndim == 2 and labels.is_floating_point()
 
 
@@ -35,9 +37,13 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
     Returns:
         ``[1 + largest label]`` or ``[k]``; zero for a class without samples.
     Raises:
-        ValueError: lengths differ, there is no sample, labels are no integers >= 0, or memberships are no float32 or float64 numbers
-            >= 0 whose rows sum to one.
+        ValueError: lengths differ, there is no sample, labels are no integers >= 0 or exceed the number of samples by more than 100,000,
+            or memberships are no float32 or float64 numbers >= 0 whose rows sum to one.
     """
+    check_tensor("features", features)
+    check_tensor("labels", labels)
+    if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
+        raise ValueError(f"labels must have shape [n], got {list(labels.shape)}; pass labels.squeeze(1)")
     if features.ndim != 2 or labels.ndim not in (1, 2) or len(features) != len(labels):
         raise ValueError(
             f"features [n, d] need one label each, labels [n], or memberships [n, k]; got {list(features.shape)} and {list(labels.shape)}"
@@ -49,7 +55,28 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
     check_integers(labels)
     if int(labels.min()) < 0:
         raise ValueError(f"labels must be 0, 1, ..., got {int(labels.min())}; relabel from zero")
+    if int(labels.max()) >= len(labels) + MOST_EMPTY:
+        raise ValueError(
+            f"labels must be 0..k-1, got {int(labels.max())} for {len(labels)} samples; "
+            "relabel with torch.unique(labels, return_inverse=True)[1]"
+        )
     return torch.bincount(labels)
+
+
+def class_shares(memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    r"""What part of its class a sample is, :math:`\Pi_j / n_j`, columns summing to one; zeros for a class without samples.
+
+    Each column is divided by its largest weight first. The quotient does not depend on that, but neither it nor its derivative then has an
+    :math:`n_j^2` in it, which underflows for a class that hardly exists.
+
+    Args:
+        memberships: >= 0, ``[n, k]``.
+    Returns:
+        ``[n, k]``, in [0, 1], differentiable.
+    """
+    largest = memberships.detach().amax(0)
+    relative = memberships / torch.where(largest > 0, largest, 1)
+    return relative / torch.where(largest > 0, relative.sum(0), 1)
 
 
 def _weights(memberships: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...linalg import logdet_identity_plus
-from .checks import check_features
-from .memberships import Memberships, blocks, class_sizes, is_soft
+from .checks import check_features, check_tensor
+from .memberships import Memberships, blocks, class_shares, class_sizes, is_soft
 from .resolvents import weighted_logdets
 
 
@@ -66,8 +66,7 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
     counts = class_sizes(features, labels)
     d = features.shape[-1]
     if is_soft(labels):
-        filled = torch.where(counts > 0, counts, 1)
-        return 0.5 * weighted_logdets(features, labels * (d / (filled * eps**2)))
+        return 0.5 * weighted_logdets(features, (d / eps**2) * class_shares(labels))
     padded = torch.cat([features, features.new_zeros(1, d)])  # row n is the padding
     rates = features.new_zeros(len(counts))
     for classes, rows in blocks(labels, counts):
@@ -119,10 +118,13 @@ def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tenso
     Returns:
         ``[*batch]``, nats, differentiable in both.
     Raises:
-        ValueError: eps is not positive, there is no token, widths differ, or tokens are not finite or not float32 or float64.
+        ValueError: eps is not positive, there is no token, widths or dtypes differ, or tokens are not finite or not float32 or float64.
     Source: :cite:t:`yu2023white`.
     """
     check_features(tokens, eps)
+    check_tensor("bases", bases)
+    if bases.dtype != tokens.dtype:
+        raise ValueError(f"bases must have the dtype of the tokens, {tokens.dtype}, got {bases.dtype}; convert one with .to(dtype)")
     if bases.ndim != 3 or bases.shape[1] != tokens.shape[-1]:
         raise ValueError(f"bases must have shape [K, d, p] with d = {tokens.shape[-1]}, got {list(bases.shape)}")
     together = tokens @ bases.transpose(0, 1).flatten(1)  # one product for all subspaces: 4x faster than a batch of thin ones
@@ -137,8 +139,13 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         features: ``[*batch, d]``.
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
+    Raises:
+        ValueError: features are no tensor of floating-point numbers.
     Source: :cite:t:`yu2020learning`.
     """
+    check_tensor("features", features)
+    if not features.is_floating_point():
+        raise ValueError(f"features must be floating-point numbers, got {features.dtype}; convert with .double()")
     largest = features.abs().amax(-1, keepdim=True)
     scaled = features / torch.where(largest > 0, largest, 1)  # neither overflow nor underflow in the squares
     norms = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)

@@ -1,16 +1,23 @@
 r"""Resolvents and log-determinants: :math:`(I + sG)^{-1}` and :math:`\log\det(I + sG)` of a Gram matrix G from one factor, and
-:math:`X(I + X^\top W X)^{-1}` and :math:`\log\det(I + X^\top W X)` with diagonal W >= 0.
+:math:`WX(I + X^\top W X)^{-1}` and :math:`\log\det(I + X^\top W X)` with diagonal W >= 0.
 
 The weighted ones go through the smaller of two matrices, by Sylvester's identity and its sibling
 :math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. Gradients: :math:`2WX(I + X^\top WX)^{-1}` with respect to X and
-:math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`. Source: textbook.
+:math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`.
+
+Accuracy. A Gram matrix is rounded by :math:`10^{-16}` of its norm, so that next to the identity it is good to a millionth as long as
+:math:`s\|X\|^2 \le 10^{10}`. Beyond, singular values of the vectors serve where the vectors are at hand (:func:`.logdet_and_resolvent`,
+to :math:`10^{20}`); where a Gram matrix is all there is, the result is given if its own inverse bounds the error by a millionth, and
+refused otherwise. Source: textbook.
 """
 
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from ...linalg import LARGEST_FLOAT32_CONDITION, logdet_identity_plus
+from ...linalg import LARGEST_CONDITION, LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_and_resolvent, logdet_identity_plus
+
+ACCURACY = 1e-6  # of a logarithm
 
 
 def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float[Tensor, "*batch n d"]:
@@ -20,13 +27,16 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
         X: ``[*batch, n, d]``.
         largest: the largest ``||W^(1/2) X||_F^2``.
     Raises:
-        ValueError: X is not finite, or its square overflows.
+        ValueError: X is not finite, or so large that adding the identity is lost to rounding.
     """
-    if not bool(torch.isfinite(largest)):
+    if not bool(largest <= LARGEST_CONDITION):
         wrong = int((~torch.isfinite(X)).sum())
         if wrong:
             raise ValueError(f"the vectors must be finite, got {wrong} NaN or infinite values of {X.numel()}; drop them")
-        raise ValueError("d ||X||^2 / (n eps^2) overflows; normalise the vectors first")
+        raise ValueError(
+            f"d ||X||^2 / (n eps^2) must be at most {LARGEST_CONDITION:g}, beyond which adding the identity is lost to rounding, "
+            f"got {float(torch.where(largest.isnan(), torch.inf, largest)):.1e}; normalise the vectors, or take a larger eps"
+        )
     return X.double() if bool(largest > LARGEST_FLOAT32_CONDITION) else X
 
 
@@ -47,30 +57,70 @@ def rate_and_inverse(
     Returns:
         ``[*batch]`` nats, ``[*batch, m, m]``.
     Raises:
-        ValueError: sG is so large that adding the identity is lost to rounding.
+        ValueError: sG is so large that rounding moves I + sG by more than a millionth along some direction.
     """
     inside = scale[..., None, None] * gram
+    largest = inside.diagonal(dim1=-2, dim2=-1).real.sum(-1)
     inside.diagonal(dim1=-2, dim2=-1).add_(1)
     factor, failed = torch.linalg.cholesky_ex(inside)
-    if bool(failed.any()):
-        raise ValueError("d ||X||^2 / (n eps^2) must stay below about 1e15, where adding the identity is lost; normalise the features")
-    return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), torch.cholesky_inverse(factor)
+    inverse = torch.cholesky_inverse(factor)
+    if bool(failed.any()) or not bool((largest <= LARGEST_GRAM_CONDITION).all()):
+        # a wide spectrum may still have no small end: rounding moves log det by its size times the trace of the inverse
+        moved = torch.finfo(largest.dtype).eps * largest * inverse.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+        if bool(failed.any()) or not bool((moved <= ACCURACY).all()):
+            raise ValueError(
+                f"moments must have d ||X||^2 / (n eps^2) of at most {LARGEST_GRAM_CONDITION:g} where they have less than full rank, "
+                f"beyond which rounding is seen next to the identity, got {float(largest.max()):.1e}; take a larger eps"
+            )
+    return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), inverse
 
 
-def resolvent(X: Float[Tensor, "*batch n d"], weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d"]:
-    r""":math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side, differentiable in both; weights may be zero.
+def rate_and_resolvent(X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]) -> tuple[Float[Tensor, "*batch"], Tensor]:
+    r""":math:`\tfrac12\log\det(I + sX^\top X)` and :math:`sX(I + sX^\top X)^{-1}` from the singular values of X, without a graph.
 
     Args:
-        X: ``[*batch, n, d]``.
-        weights: the diagonal of W, >= 0, ``[*batch, n]``.
+        X: ``[*batch, n, d]`` float64.
+        scale: s > 0, ``[*batch]``.
     Returns:
-        ``[*batch, n, d]``.
+        ``[*batch]`` nats, ``[*batch, n, d]``.
     """
-    n, d = X.shape[-2:]
+    value, resolvent = logdet_and_resolvent(X, scale)
+    return value / 2, scale[..., None, None] * resolvent
+
+
+def weighted_resolvent(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    r""":math:`WX(I + X^\top WX)^{-1}` on the smaller side, without a graph.
+
+    Args:
+        X: ``[n, d]``.
+        weights: the diagonal of W, >= 0, ``[n]``.
+    Returns:
+        ``[n, d]``, rows of zeros where the weights are zero.
+    """
+    roots = weights.sqrt()[:, None]
+    rows = roots * X
+    if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
+        return roots * logdet_and_resolvent(rows, rows.new_ones(()))[1]
+    return weights[:, None] * _resolvent(X, weights)
+
+
+def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
+    r""":math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side, differentiable in both; weights may be zero."""
+    n, d = X.shape
     identity = torch.eye(min(n, d), dtype=X.dtype, device=X.device)
     if n <= d:
-        return torch.linalg.solve(identity + (X @ X.mT) * weights[..., None, :], X)
-    return torch.linalg.solve(identity + X.mT @ (weights[..., None] * X), X.mT).mT
+        return torch.linalg.solve(identity + (X @ X.mT) * weights[None, :], X)
+    return torch.linalg.solve(identity + X.mT @ (weights[:, None] * X), X.mT).mT
+
+
+def _leverages(X: Tensor, weights: Tensor) -> Tensor:
+    r""":math:`x_i^\top(I + X^\top WX)^{-1}x_i` ``[n]``, from singular values: what lies outside their span is squared only in the end."""
+    rows = weights.sqrt()[:, None] * X
+    _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
+    right = right[sizes > max(X.shape) * torch.finfo(X.dtype).eps * sizes[0]]
+    sizes = sizes[: len(right)]
+    inside = X @ right.mT
+    return (inside.square() / (1 + sizes.square())).sum(1) + (X - inside @ right).square().sum(1)
 
 
 def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
@@ -80,7 +130,8 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
         X: ``[n, d]``.
         weights: >= 0, ``[n, k]``, one diagonal a column.
     Returns:
-        ``[k]`` in the dtype of X, nats.
+        ``[k]`` in the dtype of X, nats. Second derivatives go through Gram matrices and keep six digits up to
+        ``||W^(1/2) X||^2`` of 1e10.
     Raises:
         ValueError: X is not finite, or so large that adding the identity is lost to rounding.
     """
@@ -104,7 +155,11 @@ class _WeightedLogdets(torch.autograd.Function):
         X, weights = ctx.saved_tensors
         to_X, to_weights = torch.zeros_like(X), []
         for g, w in zip(grad, weights.mT):
-            through = resolvent(X, w)
-            to_X = to_X + 2 * g * w[:, None] * through
-            to_weights.append(g * (through * X).sum(1))
+            if torch.is_grad_enabled() or bool((w * X.square().sum(1)).sum() <= LARGEST_GRAM_CONDITION):
+                resolvent = _resolvent(X, w)
+                pull, leverages = w[:, None] * resolvent, (resolvent * X).sum(1)
+            else:
+                pull, leverages = weighted_resolvent(X, w), _leverages(X, w)
+            to_X = to_X + 2 * g * pull
+            to_weights.append(g * leverages)
         return to_X, torch.stack(to_weights, 1)

@@ -7,15 +7,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...linalg import logdet
-from .checks import check_eps, check_finite
+from .checks import check_eps, check_finite, check_tensor
 from .memberships import Memberships, class_sizes, is_soft
+from .resolvents import rate_and_inverse
 
 
 class SecondMoments:
     r"""Per-class second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j`: streamed, and added up.
 
     Exact: the rates equal those of the functions on all samples at once, at a memory of O(k d^2) whatever n is. Sums are kept in float64.
+    Moments hold squares: where samples have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10 their rounding would show next
+    to the identity, and rates are refused (the functions, which see the samples, go on to 1e20).
     Classes and dimension are learned from the data; merging states of different numbers of classes pads with empty ones.
 
     Attributes:
@@ -44,6 +46,7 @@ class SecondMoments:
         Raises:
             ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from before.
         """
+        check_tensor("features", features)
         check_finite(features)
         counts = class_sizes(features, labels).detach().to(features.device, torch.float64)
         rows = features.detach().double()
@@ -104,14 +107,15 @@ class SecondMoments:
         self.moments = _grown(self.moments, classes) + _grown(moments.to(device), classes)
 
     def coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
-        """R of all samples seen, nats; see :func:`coding_rate`. Raises ValueError if nothing was seen or eps is not positive."""
+        """R of all samples seen, nats; see :func:`coding_rate`. Raises ValueError if nothing was seen, or eps is not positive or too
+        small for moments."""
         self._check(eps)
-        return 0.5 * self._logdets(self.moments.sum(0), self.counts.sum(), eps)
+        return self._rates(self.moments.sum(0), self.counts.sum(), eps)
 
     def class_coding_rates(self, *, eps: float) -> Float[Tensor, " classes"]:
         """R_j of each class, nats, 0 for empty ones; see :func:`class_coding_rates`. Raises ValueError as :meth:`coding_rate`."""
         self._check(eps)
-        return 0.5 * self._logdets(self.moments, torch.where(self.counts > 0, self.counts, 1), eps)
+        return self._rates(self.moments, torch.where(self.counts > 0, self.counts, 1), eps)
 
     def class_coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
         """R^c, nats; see :func:`class_coding_rate`. Raises ValueError as :meth:`coding_rate`."""
@@ -129,9 +133,8 @@ class SecondMoments:
             raise ValueError("a coding rate needs at least one sample, the state is empty; call update first")
 
     @staticmethod
-    def _logdets(moments: Tensor, counts: Tensor, eps: float) -> Tensor:
-        d = moments.shape[-1]
-        return logdet(torch.eye(d, dtype=moments.dtype, device=moments.device) + (d / (counts * eps**2))[..., None, None] * moments)
+    def _rates(moments: Tensor, counts: Tensor, eps: float) -> Tensor:
+        return rate_and_inverse(moments / counts[..., None, None], moments.new_tensor(moments.shape[-1] / eps**2).expand(counts.shape))[0]
 
 
 def _grown(tensor: Tensor, classes: int) -> Tensor:

@@ -1,0 +1,208 @@
+"""Digits where they are lost first: distortions far below the features, and classes that hardly exist."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.linalg import orthonormalise
+from transformer_theory.metrics import coding
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def of_known_spectrum(n, d, sizes, seed=0):
+    left, right = orthonormalise(normal(n, len(sizes), seed=seed)), orthonormalise(normal(d, len(sizes), seed=seed + 1))
+    return (left * torch.tensor(sizes, dtype=torch.float64)) @ right.mT
+
+
+SIZES = [4.0, 3.0, 2.0]
+
+
+def exact_rate(n, d, eps):
+    return 0.5 * sum(math.log1p(d / (n * eps**2) * size**2) for size in SIZES)
+
+
+@pytest.mark.parametrize("eps", [1e-2, 1e-6, 1e-7, 3e-8, 2e-8, 2e-9])
+@pytest.mark.parametrize(("n", "d"), [(30, 12), (8, 40)])
+def test_a_small_distortion_of_features_of_less_than_full_rank(n, d, eps):
+    X, y = of_known_spectrum(n, d, SIZES), torch.arange(n) % 2
+    expected = torch.tensor(exact_rate(n, d, eps), dtype=torch.float64)
+    certain = torch.nn.functional.one_hot(torch.zeros(n, dtype=torch.int64), 2).double()
+    for rate in (
+        coding.coding_rate(X, eps=eps),
+        coding.class_coding_rates(X, 0 * y, eps=eps)[0],
+        coding.class_coding_rates(X, certain, eps=eps)[0],
+        coding.coding_rate(X @ orthonormalise(normal(d, d, seed=9)), eps=eps),
+    ):
+        assert_close(rate, expected, rtol=0, atol=1e-6)
+    reduction = coding.coding_rate(X, eps=eps) - sum(coding.coding_rate(X[y == j], eps=eps) for j in range(2)) / 2
+    assert_close(coding.rate_reduction(X, y, eps=eps), reduction, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-7, 3e-9])
+def test_gradients_where_classes_have_collapsed(eps):
+    """X = U S V^T: the gradient of R is U [a s / (1 + a s^2)] V^T, and that of a class of one direction goes along it."""
+    n, d = 30, 12
+    left, right = orthonormalise(normal(n, 3)), orthonormalise(normal(d, 3, seed=1))
+    sizes, alpha = torch.tensor(SIZES, dtype=torch.float64), d / (n * eps**2)
+    X, y = (left * sizes) @ right.mT, torch.zeros(n, dtype=torch.int64)
+    expected = (left * (alpha * sizes / (1 + alpha * sizes**2))) @ right.mT
+    leaf = X.clone().requires_grad_()
+    (automatic,) = torch.autograd.grad(coding.coding_rate(leaf, eps=eps), leaf)
+    certain = torch.nn.functional.one_hot(y, 1).double()
+    for gradient in (
+        automatic,
+        coding.coding_rate_gradient(X, eps=eps),
+        coding.class_coding_rate_gradient(X, y, eps=eps),
+        coding.class_coding_rate_gradient(X, certain, eps=eps),
+    ):
+        assert_close(gradient, expected, rtol=0, atol=1e-6)
+    (soft,) = torch.autograd.grad(coding.class_coding_rate(leaf, certain, eps=eps), leaf)
+    assert_close(soft, expected, rtol=0, atol=1e-6)
+    duplicates = coding.unit_norm(normal(3, d, seed=4))[torch.arange(n) % 3]  # three collapsed classes
+    gradient = coding.rate_reduction_gradient(duplicates, torch.arange(n) % 3, eps=eps)
+    within = coding.class_coding_rate_gradient(duplicates, torch.arange(n) % 3, eps=eps)
+    assert_close(within, duplicates * (alpha / (1 + alpha * n)), rtol=0, atol=1e-6)
+    assert_close(gradient, coding.coding_rate_gradient(duplicates, eps=eps) - within, rtol=0, atol=1e-6)
+
+
+def test_the_gradient_of_memberships_at_a_small_distortion():
+    """d R_j / d w_i from x_i^T (I + a X^T W X)^-1 x_i, which for a class of one direction is 1 / (1 + a n) along it."""
+    x = coding.unit_norm(normal(1, 5))
+    X, memberships, eps = x.expand(6, 5).contiguous(), torch.ones(6, 1, dtype=torch.float64).requires_grad_(), 1e-8
+    (gradient,) = torch.autograd.grad(coding.class_coding_rate(X, memberships, eps=eps), memberships)
+    rate = 0.5 * math.log1p(5 / eps**2)
+    assert_close(gradient, torch.full((6, 1), rate / 6, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_operators_at_a_small_distortion():
+    X, eps = of_known_spectrum(30, 12, SIZES), 1e-7
+    alpha = 12 / (30 * eps**2)
+    E = coding.expansion_operator(X, eps=eps) / alpha
+    assert_close(E @ E, E, rtol=0, atol=1e-9)  # the projection on what X leaves free
+    assert_close(E.trace(), torch.tensor(9.0, dtype=torch.float64))
+    assert float((X @ E).abs().max()) < 1e-9
+
+
+def test_moments_answer_where_they_can_and_refuse_where_they_cannot():
+    deficient, full = of_known_spectrum(30, 12, SIZES), normal(60, 5)
+    for X, eps in ((deficient, 1e-3), (full, 1e-3), (full, 1e-8)):
+        state = coding.SecondMoments()
+        state.update(X, torch.zeros(len(X), dtype=torch.int64))
+        assert_close(state.coding_rate(eps=eps), coding.coding_rate(X, eps=eps), rtol=0, atol=1e-6)
+    for X, eps in ((deficient, 1e-7), (normal(5, 40), 1e-8)):
+        state = coding.SecondMoments()
+        state.update(X, torch.zeros(len(X), dtype=torch.int64))
+        with pytest.raises(ValueError, match=r"of at most 1e\+10 where they have less than full rank.*take a larger eps"):
+            state.coding_rate(eps=eps)
+
+
+@pytest.mark.parametrize(("dtype", "lower"), [(torch.float32, 60), (torch.float32, 95), (torch.float64, 690), (torch.float64, 730)])
+def test_a_class_that_hardly_exists_is_that_of_hard_labels(dtype, lower):
+    """Memberships down to the smallest numbers there are: the value is that without the class, and all gradients are finite."""
+    X, y = coding.unit_norm(normal(40, 6, dtype=dtype)), torch.arange(40) % 2
+    scores = 200.0 * torch.nn.functional.one_hot(y, 3).to(dtype)
+    scores[:, 2] = 200.0 - lower
+    scores = scores.requires_grad_()
+    memberships = scores.softmax(1)
+    assert 0 < float(memberships[:, 2].detach().max()) < 1e-25
+    value = coding.rate_reduction(X, memberships, eps=0.5)
+    assert_close(value, coding.rate_reduction(X, y, eps=0.5), rtol=1e-4, atol=0)
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert bool(torch.isfinite(gradient).all())
+    state = coding.SecondMoments()
+    state.update(X, memberships)
+    assert_close(state.rate_reduction(eps=0.5).to(dtype), value.detach(), rtol=1e-4, atol=0)
+
+
+def test_the_gradient_of_a_small_class_is_the_slope():
+    X, scores = coding.unit_norm(normal(30, 4)), normal(30, 3, seed=2)
+    scores[:, 2] -= 40
+
+    def value(scores):
+        return coding.class_coding_rate(X, scores.softmax(1), eps=0.5)
+
+    leaf = scores.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(value(leaf), leaf)
+    own = scores.softmax(1)[:, 2]
+    rate = 0.5 * torch.logdet(torch.eye(4, dtype=X.dtype) + 16 / own.sum() * X.mT @ torch.diag(own) @ X)
+    inverse = torch.linalg.inv(torch.eye(4, dtype=X.dtype) + 16 / own.sum() * X.mT @ torch.diag(own) @ X)
+    pulls = ((X @ inverse) * X).sum(1)
+    slope = rate + 8 * pulls - 8 * (own @ pulls) / own.sum()  # of n_j R_j with respect to each weight
+    others = scores[:, :2].softmax(1)
+    hard = value(torch.cat([scores[:, :2], torch.full((30, 1), -300.0, dtype=X.dtype)], 1))
+    assert_close(value(scores), hard, rtol=1e-12, atol=0)
+    leaf_two = others.clone().requires_grad_()
+    (lost,) = torch.autograd.grad(coding.class_coding_rate(X, leaf_two, eps=0.5), leaf_two)
+    expected = own * (slope / 30 - (others * lost).sum(1))
+    assert_close(gradient[:, 2], expected, rtol=1e-6, atol=0)
+
+
+LABELS, X = torch.arange(40) % 4, normal(40, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda f: f(X, LABELS + 10**9, eps=1.0),
+            r"0..k-1, got 1000000003 for 40 samples; relabel with torch.unique\(labels, return_inverse=True\)\[1\]",
+        ),
+        (lambda f: f(X, LABELS.numpy(), eps=1.0), r"labels must be a torch.Tensor, got ndarray; convert with torch.as_tensor\(labels\)"),
+        (lambda f: f(X, LABELS.tolist(), eps=1.0), r"labels must be a torch.Tensor, got list"),
+        (
+            lambda f: f(X.numpy(), LABELS, eps=1.0),
+            r"features must be a torch.Tensor, got ndarray; convert with torch.as_tensor\(features\)",
+        ),
+        (lambda f: f(X, LABELS[:, None], eps=1.0), r"shape \[n\], got \[40, 1\]; pass labels.squeeze\(1\)"),
+        (lambda f: f(X, LABELS > 1, eps=1.0), "labels must be integers, got torch.bool"),
+        (lambda f: f(X, LABELS, eps=None), "eps must be a positive distortion .* got None"),
+        (lambda f: f(X, LABELS, eps="a"), "eps must be a positive distortion .* got 'a'"),
+        (lambda f: f(X, LABELS, eps=1e-200), "eps must be a positive distortion .* got 1e-200"),
+        (lambda f: f(X, LABELS, eps=1e-30), "take a larger eps"),
+        (lambda f: f(X.float(), LABELS, eps=1e-30), "take a larger eps"),
+        (lambda f: f(X, LABELS, eps=math.inf), "eps must be a positive distortion .* got inf"),
+    ],
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        coding.rate_reduction,
+        coding.class_coding_rates,
+        coding.rate_reduction_gradient,
+        coding.compression_operators,
+        coding.segmented_coding_length,
+    ],
+)
+def test_what_is_no_feature_no_label_or_no_distortion_is_named(unchecked, function, call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call(function)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: coding.unit_norm(X.numpy()), "features must be a torch.Tensor, got ndarray"),  # pyright: ignore[reportArgumentType]
+        (lambda: coding.unit_norm(LABELS[:, None]), r"floating-point numbers, got torch.int64; convert with .double\(\)"),
+        (lambda: coding.coding_rate(X, eps=1e-30), "take a larger eps"),
+        (lambda: coding.coding_rate(X.float(), eps=1e-30), "larger eps"),
+        (
+            lambda: coding.subspace_coding_rate(X.float(), normal(2, 3, 1), eps=1.0),
+            r"bases must have the dtype of the tokens, torch.float32, got torch.float64; convert one with .to\(dtype\)",
+        ),
+        (lambda: coding.SecondMoments().update(X.numpy(), LABELS), "features must be a torch.Tensor"),  # pyright: ignore[reportArgumentType]
+        (lambda: coding.SecondMoments().update(X, LABELS + 10**9), "got 1000000003 for 40 samples"),
+    ],
+)
+def test_what_does_not_fit_is_named_in_one_line(unchecked, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_many_empty_classes_are_put_up_with():
+    assert coding.class_coding_rates(X, LABELS + 20_000, eps=1.0).shape == (20_004,)

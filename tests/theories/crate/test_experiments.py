@@ -5,9 +5,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.plotting import COLOURS, axes
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import trained
-from transformer_theory.theories.crate.experiments import departures, reading, unrolled, variants
+from transformer_theory.theories.crate.experiments import departures, emergence, reading, unrolled, variants
+from transformer_theory.theories.crate.figures.departures import CHANCE
+from transformer_theory.theories.crate.figures.departures import draw as draw_departures
+from transformer_theory.theories.crate.figures.emergence import draw as draw_emergence
+from transformer_theory.theories.crate.figures.unrolled import gap_panel
 from transformer_theory.theories.crate.layer_curves import compressions
 
 
@@ -37,7 +42,7 @@ def test_soft_thresholding_is_the_optimal_code():
     bases = crate.random_subspaces(3, 12, 4, generator=generator())
     tokens, whole = gaussian(20, 12), bases.transpose(0, 1).flatten(1)
     code = unrolled.optimal_code(tokens, bases, lam=0.3)
-    assert_close(code, crate.fista(tokens, torch.cat([whole, -whole], 1), lam=0.3), atol=1e-8, rtol=0)
+    assert_close(code, crate.fista(tokens, torch.cat([whole, -whole], 1), lam=0.3).code, atol=1e-8, rtol=0)
     assert 0.05 < float((code != 0).double().mean()) < 0.5
 
 
@@ -99,5 +104,42 @@ def test_variants_have_the_parameters_that_are_stated(data):
         for s in variants.SPARSIFY
     }
     for (attention, _), count in counts.items():
-        more = {"exact": 0, "paper": 0, "released": depth * (d * d + d), "tssa": depth * 4}[attention]
-        assert count == counts["exact", "one step"] + more
+        more = {"exact": 0, "paper": 0, "released": depth * (d * d + d), "token statistics": depth * 4}[attention]
+        assert count == counts["exact", "one ISTA step"] + more
+
+
+def values_at(ax, colour):
+    return [float(line.get_xdata()[0]) for line in ax.get_lines() if line.get_color() == colour and line.get_linestyle() != "None"]
+
+
+def test_chance_is_drawn_where_networks_are_near_it_and_takes_no_room_where_they_are_not():
+    near, far = np.full((2, 3, 2), 0.12), np.full((2, 3, 2), 0.96)
+    far[1] = 0.98
+    for table, seen in ((near, True), (far, False)):
+        ax = draw_departures(table, ["released", "other"]).axes[0]
+        assert CHANCE in values_at(ax, COLOURS["null"])
+        assert (ax.get_xlim()[0] <= CHANCE) == seen
+
+
+def test_a_curve_that_is_cut_off_says_where():
+    arrays = {"crate/gap/ISTA": np.array([1.0, 1e-3]), "crate/gap/FISTA": np.array([1.0, 1e-15])}
+    for gaps, said in ((arrays, ["rounding: less is drawn here"]), (arrays | {"crate/gap/FISTA": np.array([1.0, 1e-5])}, [])):
+        _, (ax,) = axes()
+        gap_panel(ax, gaps)
+        assert [text.get_text() for text in ax.texts if "drawn here" in text.get_text()] == said
+
+
+def test_no_mark_of_emergence_lies_on_the_edge():
+    rng = np.random.default_rng(0)
+    arrays = {f"crate/emergence/{way}": rng.random((2, 3, 3)) for way in emergence.WAYS}
+    for name in emergence.NETWORKS:
+        arrays |= {
+            f"crate/emergence/{name}/images": rng.random((3, 3, 8, 8)),
+            f"crate/emergence/{name}/attention": rng.random((3, 4, 4, 4)),
+        }
+        arrays[f"crate/emergence/{name}/components"] = rng.random((3, 3, 4, 4))
+    figure = draw_emergence(arrays, list(emergence.NETWORKS), emergence.WAYS)
+    panels = [ax for ax in figure.axes if ax.get_title(loc="left").startswith("IoU")]
+    largest = max(arrays[f"crate/emergence/{way}"].max() for way in emergence.WAYS)
+    assert len(panels) == 2
+    assert all(ax.get_xlim()[1] > 1.05 * largest for ax in panels)

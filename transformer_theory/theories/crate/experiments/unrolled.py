@@ -12,7 +12,7 @@ from torch import Tensor
 from ....claims import Evidence
 from ....data.synthetic import subspace_mixture
 from ....experiment import RandomExperiment, Result, parameter
-from ....plotting import axes
+from ....plotting import axes, style
 from ....rows import Arrays, Row, finding
 from ..attention import coordinates, expansion
 from ..figures.unrolled import gap_panel, rate_panel
@@ -87,7 +87,7 @@ class Unrolled(RandomExperiment):
         dictionary = torch.cat([whole, -whole], dim=1)
         best = optimal_code(tokens, bases, lam=LAM)
         least, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
-        solved = lasso(fista(tokens, dictionary, lam=LAM), tokens, dictionary, lam=LAM)
+        solved = fista(tokens, dictionary, lam=LAM).objective.sum()
         yield finding(
             "crate",
             "objective of the LASSO at its optimum, closed form against FISTA run to its end",
@@ -116,6 +116,7 @@ class Unrolled(RandomExperiment):
         )
         yield Arrays({f"crate/gap/{name}": np.array(values) for name, values in gaps.items()})
 
+    @style()
     def draw(self, result: Result) -> "Figure":
         """R^c by step in each form; the objective of the sparse code above its optimum."""
         figure, (rates, gaps) = axes(1, 2)

@@ -31,11 +31,11 @@ ATTENTION: dict[str, Callable[..., nn.Module]] = {
     "exact": ExactAttention,
     "paper": PaperAttention,
     "released": ReleasedAttention,
-    "tssa": TokenStatisticsAttention,
+    "token statistics": TokenStatisticsAttention,
 }
 SPARSIFY: dict[str, Callable[[int], nn.Module]] = {
-    "one step": Ista,
-    "four steps": partial(Ista, steps=4),
+    "one ISTA step": Ista,
+    "four ISTA steps": partial(Ista, steps=4),
     "FISTA, four steps": partial(Fista, steps=4),
 }
 MEASURED = ("accuracy on the test part", "R^c last over first", "R^c last layer", "non-zeros, last layer", "trainable parameters")

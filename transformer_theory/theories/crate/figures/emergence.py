@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, caption
+from ....plotting import COLOURS, axes, caption, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+@style()
 def draw(arrays: Mapping[str, np.ndarray], networks: Sequence[str], ways: Sequence[str]) -> "Figure":
     """A row an image: itself, and for each network its first heads and the first three components as colours; below, IoU by network.
 
@@ -23,7 +24,7 @@ def draw(arrays: Mapping[str, np.ndarray], networks: Sequence[str], ways: Sequen
     images = arrays[f"{first}/images"][:3]
     heads = arrays[f"{first}/attention"].shape[1]
     columns = 1 + len(networks) * (heads + 1)
-    figure, flat = axes(len(images) + 1, columns, width=0.82 * columns, height=1.0 * len(images) + 2.0)
+    figure, flat = axes(len(images) + 1, columns, width=0.82 * columns, height=1.05 * len(images) + 1.7)
     grid = flat.reshape(len(images) + 1, columns)
     for row, image in enumerate(images):
         _show(grid[row, 0], image.transpose(1, 2, 0), "image" if row == 0 else "")
@@ -38,11 +39,17 @@ def draw(arrays: Mapping[str, np.ndarray], networks: Sequence[str], ways: Sequen
     for ax in grid[-1]:
         ax.remove()
     half = columns // 2
-    for part, way in zip((spec[-1, 1:half], spec[-1, half + 1 :]), ways):
-        _bars(figure.add_subplot(part), arrays[f"crate/emergence/{way}"], networks, way)
+    overlaps = [arrays[f"crate/emergence/{way}"] for way in ways]
+    right = 1.08 * max(float(own.max()) for own in overlaps)
+    for part, way, own in zip((spec[-1, 1:half], spec[-1, half + 1 :]), ways, overlaps):
+        ax = figure.add_subplot(part)
+        _bars(ax, own, networks, way)
+        ax.set_xlim(0, right)
     caption(
         figure,
-        "Below: IoU of the best candidate with each object. Filled: trained; grey: untrained; hollow: random patches. Marks are seeds.",
+        "Heads: attention of the class token, each map on a scale of its own from its smallest weight (dark) to its largest (bright). PCA: "
+        "the first three principal components as red, green and blue, 2.5 deviations either way. Below: "
+        "IoU of the best candidate with each object. Filled: trained; grey: untrained; hollow: random patches. Marks are seeds.",
     )
     return figure
 
@@ -62,5 +69,4 @@ def _bars(ax: "Axes", overlaps: np.ndarray, networks: Sequence[str], title: str)
             ax.plot(values, np.full(len(values), number + 0.2 * (kind - 1)), "o", markerfacecolor=face, markeredgecolor=edge, markersize=4)
     ax.set_yticks(range(len(networks)), [network.split()[0] for network in networks])
     ax.set_ylim(len(networks) - 0.5, -0.5)
-    ax.set_xlim(left=0)
     ax.set_title(f"IoU, {title}", fontsize=7.5)

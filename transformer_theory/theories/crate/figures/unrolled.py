@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, heatmap, label_ends, line, text_figure
+from ....plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 DASHED = (0, (4, 3))
 FLOOR = 1e-3  # shares of the start below this are drawn here
+ROUNDING = 1e-12  # gaps below this are drawn here
 
 
+@style()
 def draw(result: Result) -> "Figure":
     """Four panels of ``predict_and_measure``: R^c and non-zeros through the layers, cosines of tokens before and after compression.
 
@@ -36,7 +38,7 @@ def draw(result: Result) -> "Figure":
 
 def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     """R^c(Z; U) through unrolled steps, as a share of its start: exact, paper's and tied residual form, guarantee and null."""
-    for name, colour, style in (
+    for name, colour, dashes in (
         ("exact", COLOURS["crate"], "-"),
         ("guaranteed", COLOURS["crate"], DASHED),
         ("paper", COLOURS["rate_reduction"], "-"),
@@ -45,23 +47,32 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     ):
         if (curve := arrays.get(f"crate/rate/{name}")) is not None:
             label = {"guaranteed": "exact, bound", "random": "random U"}.get(name, name)
-            line(ax, range(len(curve)), np.maximum(curve / curve[0], FLOOR), label=label, color=colour, linestyle=style)
+            line(ax, range(len(curve)), np.maximum(curve / curve[0], FLOOR), label=label, color=colour, linestyle=dashes)
     ax.set_yscale("log")
     ax.set_title("$R^c(Z; U)$, start = 1")
     _layers(ax)
+    _say(ax, FLOOR, "less is drawn here")
     label_ends(ax)
 
 
 def gap_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """The objective of the sparse code above its optimum, per token, by step of ISTA and FISTA; what is below 1e-12 is rounding."""
+    """The objective of the sparse code above its optimum, per token, by step of ISTA and FISTA; what is below ROUNDING is just that."""
     for name, colour in (("ISTA", COLOURS["rate_reduction"]), ("FISTA", COLOURS["crate"])):
         gaps = arrays[f"crate/gap/{name}"]
-        line(ax, range(len(gaps)), np.maximum(gaps, 1e-12), label=name, color=colour)
+        line(ax, range(len(gaps)), np.maximum(gaps, ROUNDING), label=name, color=colour)
     ax.set_yscale("log")
     ax.set_title("LASSO above its optimum")
     ax.set_xlabel("step")
+    ax.set_ylabel("a token")
     ax.locator_params(axis="x", integer=True)
+    _say(ax, ROUNDING, "rounding: less is drawn here")
     label_ends(ax)
+
+
+def _say(ax: "Axes", floor: float, words: str) -> None:
+    """Names the level at which curves were cut off, if any was."""
+    if any(np.min(np.asarray(curve.get_ydata(), dtype=float)) <= floor for curve in ax.get_lines()):
+        null_band(ax, floor, label=words)
 
 
 def _layers(ax: "Axes") -> None:

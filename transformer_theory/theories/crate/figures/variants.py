@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import axes, caption, colour
+from ....plotting import axes, caption, colour, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MARKS = ("o", "s", "^")
 
 
+@style()
 def draw(arrays: Mapping[str, np.ndarray], compressions: Sequence[str], sparsifications: Sequence[str]) -> "Figure":
     """Accuracy, R^c last over first, non-zeros and time of a step: a line a compression, a mark a sparsification, bars the range of seeds.
 
@@ -27,7 +28,7 @@ def draw(arrays: Mapping[str, np.ndarray], compressions: Sequence[str], sparsifi
         ("Accuracy, test part", table[:, :, 0]),
         ("$R^c$, last over first layer", table[:, :, 1]),
         ("Non-zeros, last layer", table[:, :, 3]),
-        (f"Time of a step over\n{compressions[0]}, {sparsifications[0]}", relative),
+        ("Time of a training step", relative),
     )
     for ax, (title, values) in zip(panels, shown):
         for row in range(len(compressions)):
@@ -40,7 +41,12 @@ def draw(arrays: Mapping[str, np.ndarray], compressions: Sequence[str], sparsifi
         ax.set_yticks(range(len(compressions)), compressions if ax is panels[0] else [""] * len(compressions))
         ax.invert_yaxis()
         ax.set_title(title)
+    panels[3].set_xlabel(f"{compressions[0]}, {sparsifications[0]} = 1")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    caption(figure, "Marks: medians of the seeds (of the rounds, for times); bars: their range. Rows: compressions.")
+    caption(
+        figure,
+        "Rows: compressions; marks: sparsifications, at medians of the seeds (of the rounds, for times); bars: their range. Token "
+        "statistics is the attention that reads one second moment a channel.",
+    )
     return figure

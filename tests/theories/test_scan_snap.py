@@ -169,7 +169,7 @@ def test_long_sequences_follow_the_population():
     assert float(flow[0, 19]) == pytest.approx(0.601, abs=5e-4)  # the likeliest distinct token
     assert float(flow[0, 0]) == pytest.approx(-0.319, abs=5e-4)  # a common token
     start = Weights.zeros(classes.tokens, classes.queries, 2, classes.vocab_size, runs=(1,))
-    noisy = gradient_descent(start, sampled(classes, 32, context=4000, seeds=[0]), steps=150, eta_y=1.0, eta_z=1.0)
+    noisy = gradient_descent(start, sampled(classes, 128, context=4000, seeds=[0]), steps=150, eta_y=1.0, eta_z=1.0)
     long = exact_flow(classes, tensor(150.0), eta_y=1.0, eta_z=1.0).logits[0]
     assert float(long.abs().max()) > 0.25
     assert_close(noisy.final.attention[0], long, rtol=0, atol=0.02)

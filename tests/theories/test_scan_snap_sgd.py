@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multinomial
+from scipy.stats import binom, chi2, multinomial
 from torch.testing import assert_close
 
 from tests.problems.scan_snap import explicit_loss
@@ -20,6 +20,7 @@ from transformer_theory.theories.scan_snap import (
     synthetic,
 )
 from transformer_theory.theories.scan_snap.dynamics import Batch, Layout, load, save
+from transformer_theory.theories.scan_snap.dynamics.multinomial import BITS, UNDECIDED, Multinomial
 from transformer_theory.theories.scan_snap.experiments import LongSequences, SynMedium
 from transformer_theory.theories.scan_snap.experiments.recall import share_above
 from transformer_theory.theories.scan_snap.experiments.syn_medium import distinct_entropy, entropies
@@ -97,6 +98,35 @@ def test_sampled_counts_are_multinomial():
         chance = float(multinomial.pmf(counts, 4, [0.1, 0.2, 0.3, 0.4]))
         seen = float((own[:, [4, 2, 6, 7]] == counts).all(1).mean())
         assert seen == pytest.approx(chance, abs=4 * (chance / len(own)) ** 0.5)
+
+
+@pytest.mark.parametrize("context", [1, 7, 127, 1000])
+def test_counts_by_halving_have_the_multinomial_law(context: int):
+    P = np.array([[0.1, 0.2, 0.05, 0.25, 0.4, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.3, 0.0, 0.7]])
+    drawn = Multinomial(P, context).draw(np.repeat([0, 1], 40_000), np.random.default_rng(0))
+    assert (drawn.sum(1) == context).all()
+    assert (drawn[np.repeat(P == 0, 40_000, axis=0)] == 0).all()
+    for own, p in zip(np.split(drawn, 2), P):
+        for kind in np.nonzero(p)[0]:  # each count is binomial
+            k = np.arange(context + 1)
+            pmf = binom.pmf(k, context, p[kind])
+            seen, likely = np.bincount(own[:, kind], minlength=context + 1), pmf * len(own) >= 10
+            rest = max(1 - pmf[likely].sum(), 0) * len(own)
+            statistic = ((seen[likely] - pmf[likely] * len(own)) ** 2 / (pmf[likely] * len(own))).sum()
+            assert seen[~likely].sum() <= rest + 6 * rest**0.5 + 6
+            assert chi2.sf(statistic, max(1, likely.sum() - 1)) > 1e-4
+        expected = context * (np.diag(p) - np.outer(p, p))
+        assert np.abs(np.cov(own.T) - expected).max() < 0.035 * context + 1e-9
+
+
+def test_the_guide_names_what_the_distribution_function_does():
+    source = Multinomial(np.array([[0.3, 0.7]]), 20)
+    cells = 2**BITS
+    named = source.guide.reshape(len(source.p), 21, cells)[int(np.searchsorted(source.p, 0.3)), 20]
+    exact = binom.ppf(np.array([np.arange(cells) + 1e-9, np.arange(1, cells + 1) - 1e-9]) / cells, 20, 0.3)
+    sure = named != UNDECIDED
+    assert (exact[:, sure] == named[sure]).all()
+    assert (exact[0] != exact[1])[~sure].all()
 
 
 def test_a_run_does_not_depend_on_those_beside_it():

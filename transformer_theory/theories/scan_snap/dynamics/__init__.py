@@ -5,7 +5,8 @@ tokens normalised to Euclidean norm one, a linear decoder Y, cross-entropy. No p
 counts, and nothing costs more for a longer sequence. Everything takes leading axes of independent runs (seeds, learning rates).
 
 :mod:`.weights` the two matrices, :mod:`.batches` any sequences and Lemma 1's descent directions, :mod:`.sampling` the paper's fresh
-sequences and :mod:`.grouped` their directions class by class, :mod:`.optimisers`, :mod:`.training` the loop.
+sequences, :mod:`.multinomial` their counts, :mod:`.grouped` their directions class by class, :mod:`.optimisers`, :mod:`.training` the
+loop.
 """
 
 from .batches import Batch, Descent, Pass, attend, forward, minibatches, population

@@ -47,8 +47,16 @@ class Layout:
 
     @classmethod
     def of(cls, classes: SequenceClasses) -> "Layout":
-        """The layout of these classes."""
-        own = classes.distinct() if classes.classes > FEW else torch.zeros_like(classes.distinct())
+        """The layout in which the products are cheapest: with few classes all tokens count as shared."""
+        if classes.classes > FEW:
+            return cls.by_class(classes)
+        every = torch.arange(classes.tokens)
+        return cls(every, every, classes.conditional, classes.query, shared=classes.tokens, width=0)
+
+    @classmethod
+    def by_class(cls, classes: SequenceClasses) -> "Layout":
+        """The layout that has each class's distinct tokens apart."""
+        own = classes.distinct()
         shared = (~own.any(0)).nonzero()[:, 0]
         width = int(own.sum(1).max())
         owned = torch.zeros(classes.classes, width, dtype=torch.long)

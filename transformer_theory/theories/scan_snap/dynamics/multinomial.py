@@ -2,8 +2,8 @@ r"""Multinomial counts by halving: how many of n tokens fall into the left half 
 
 A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to ``MOST`` the first ``BITS``
 bits of u choose a cell of a table; most cells lie between two values of F and name k at once, and for the others the rest of u is drawn and
-F is searched. So it is exact to the rounding of F and of p (14 digits), and takes a look-up for most numbers. Larger n take numpy's binomial
-numbers, so nothing costs more for longer sequences.
+F is searched. So it is exact to the rounding of F and of p (14 digits), and takes a look-up for most numbers. Larger n take numpy's
+binomial numbers, so nothing costs more for longer sequences.
 
 Source: inversion with a guide table is textbook.
 """

@@ -53,4 +53,5 @@ def _attention(ax: "Axes", steps: np.ndarray, c: np.ndarray, title: str, most: f
     ax.invert_yaxis()
     ax.axhline(9.5, color="white", linewidth=1.0)
     ax.set_xticks(range(len(steps)), [str(step) for step in steps])
+    ax.set_yticks([0, 5, 10, 15])
     ax.set(title=title, xlabel="step", ylabel="token")

@@ -27,6 +27,9 @@ class BGrowth(Experiment):
     """B(t) in closed form for several learning rates of attention at a fixed ratio of the rates: two panels.
 
     The figure does not state the constant and the number of classes; with C_0 = 1 and K = 1 the curves fill its axes (0.8 and 1.6).
+
+    Raises:
+        ValueError: a parameter is beyond its bounds, or the panels' tuples have different lengths.
     """
 
     vocab_sizes: tuple[int, ...] = parameter((100, 10_000), at_least=3, says="vocabulary M, one a panel")

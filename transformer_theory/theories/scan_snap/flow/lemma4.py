@@ -6,7 +6,7 @@ with :math:`q_{nn} = M/(M-1)`, :math:`q_{kn} = -M/(M-1)^2` and
 :math:`\gamma_{kn} = (M-1) h(w_k t) \cdot (M-1)/(M-1+e^{M h(w_n t)})`; for equal shares :math:`w_n = 1/K` this is :math:`\gamma(t)` of
 :mod:`..closed_form`. The paper leaves :math:`w_n` out of the last equation while keeping t/K inside gamma; both are needed. In its
 coefficients :math:`\beta_{nn'}` the term with :math:`q_0 = -M/(M-1)^2` must enter with a minus, as it comes out here; with the printed
-sign common tokens would grow when M = K.
+sign common tokens would grow where the overlap is below about 1/M.
 
 A distinct token of class n meets only :math:`\xi_n = a_{nn} - f_n . g_n`: :math:`\dot z_l = \eta_Z w_n f_{nl}^2 \xi_n` (Thm. 2).
 

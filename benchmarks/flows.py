@@ -1,0 +1,90 @@
+"""Scan-and-snap's exact population flow: ours against autograd in plain time, and against LSODA in log time on our own rate.
+
+Both sides run in turn on one thread; times are processor time, medians, ratios medians of the rounds' ratios. Ours integrates twice, to
+measure its error; LSODA runs once.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.flows import in_plain_time
+from transformer_theory.theories.scan_snap import SequenceClasses, alike, exact_flow, single_common, symmetric_exact_flow
+
+WEIGHTS = torch.linspace(0.1, 1, 10, dtype=torch.float64)
+RATES = {"eta_y": 1.0, "eta_z": 0.1}
+
+
+def instance(classes: int, vocab_size: int) -> SequenceClasses:
+    return single_common(WEIGHTS.expand(classes, -1), 0.06, vocab_size=vocab_size)
+
+
+def lsoda_in_log_time(classes: SequenceClasses, end: float, tolerance: float) -> Tensor:
+    """The strongest other way: LSODA on the same rate in the same logarithmic time, one run, error not measured."""
+    from scipy.integrate import solve_ivp
+
+    from transformer_theory.theories.scan_snap.flow.trained_decoder import _rate
+
+    rate = _rate(classes, lambda f: f, RATES["eta_z"])
+    size = classes.tokens * (classes.classes + 2)
+    solved = solve_ivp(
+        lambda u, y: np.exp(u) * rate(np.expm1(u), y),
+        (0.0, float(np.log1p(end))),
+        np.zeros(size),
+        method="LSODA",
+        rtol=tolerance,
+        atol=tolerance * 1e-3,
+    )
+    return torch.from_numpy(solved.y[-classes.tokens :, -1].copy())
+
+
+def interleaved(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], rounds: int, within: float) -> tuple[list[float], list[float]]:
+    """Seconds of each, a round each in turn after one warm-up; they must agree."""
+    error = float((ours() - theirs()).abs().max())
+    assert error < within, f"logits differ by {error:.1e}"
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for function, kept in zip((ours, theirs), times):
+            started = time.process_time()
+            function()
+            kept.append(time.process_time() - started)
+    return times
+
+
+def report(what: str, ours: list[float], theirs: list[float]) -> None:
+    ratio = statistics.median(b / a for a, b in zip(ours, theirs))
+    print(f"{what}\n  ours {statistics.median(ours):.3f} s, other {statistics.median(theirs):.3f} s, {ratio:.1f}x")
+
+
+def end_of(classes: SequenceClasses, end: float, tolerance: float = 1e-8) -> Tensor:
+    return exact_flow(classes, torch.tensor([end], dtype=torch.float64), **RATES, tolerance=tolerance).logits[0, 0]
+
+
+def main() -> None:
+    small, end = instance(2, 20), 300.0
+    plain = lambda: in_plain_time(small.conditional, 20, end, ratio=0.1, method="RK45", tolerance=1e-7)[0]  # noqa: E731
+    report("K = 2, M = 20, t = 300: autograd in plain time, RK45", *interleaved(lambda: end_of(small, end), plain, 5, 1e-5))
+    far = instance(10, 1000)
+    other = lambda: lsoda_in_log_time(far, 1e12, 1e-8)  # noqa: E731
+    report("K = 10, M = 1000, S = 101, t = 1e12: LSODA in log time", *interleaved(lambda: end_of(far, 1e12), other, 7, 1e-6))
+    error = float((end_of(far, 1e12) - end_of(far, 1e12, 1e-11)).abs().max())
+    print(f"  error against tolerance 1e-11: {error:.1e} (target <= 1e-6)")
+    huge = instance(10, 10**6)
+    report("  the same, other: M = 1e6 (target 1.0x +- 0.2)", *interleaved(lambda: end_of(far, 1e12), lambda: end_of(huge, 1e12), 7, 9.0))
+    for M in (10_000, 1_000_000):
+        family = alike(10_000, vocab_size=M, weights=WEIGHTS, common_share=0.3)
+        times = []
+        for _ in range(5):
+            started = time.process_time()
+            found = symmetric_exact_flow(family, torch.tensor([1e12], dtype=torch.float64), **RATES)
+            times.append(time.process_time() - started)
+        print(f"K = 10,000, M = {M:,}, all alike, t = 1e12: {statistics.median(times):.3f} s, error {found.error:.0e} (target <= 1 s)")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -1,11 +1,13 @@
 """Blocks: the change that each makes is that of its step, and a layer takes any of them."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from tests.problems.crate import gaussian, released_statistics_by_loops
+from tests.problems.crate import gaussian, released_statistics_by_loops, statistics_by_loops
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate.attention import expansion
 from transformer_theory.theories.crate.sparse_coding import curvature
@@ -48,10 +50,9 @@ def after(module, tokens):
         case crate.CausalReleasedAttention():
             linear = module.to_out[0]
             return crate.causal_released_step(tokens, U, linear.weight.T.unflatten(0, (3, 4)), linear.bias)
-        case crate.CausalTokenStatisticsAttention():
-            coords = tokens.unsqueeze(1) @ U
-            pi = crate.causal_memberships(coords, temperature=module.temperature)
-            return tokens - module.step * (crate.causal_shrinkage(coords, pi, eps=module.eps) @ U.mT).sum(1)
+        case crate.TokenStatisticsAttention():  # the causal one too
+            numbers = {"step": module.step, "eps": module.eps, "causal": module.is_causal}
+            return torch.stack([statistics_by_loops(each, U.detach(), module.temperature.detach(), **numbers) for each in tokens])
         case crate.ReleasedTokenStatisticsAttention():  # the causal one too
             weights = dict(module.named_parameters())
             return tokens + torch.stack([released_statistics_by_loops(weights, each, heads=3) for each in tokens])
@@ -62,9 +63,6 @@ def after(module, tokens):
         case crate.ReleasedAttention():
             linear = module.to_out[0]
             return crate.released_step(tokens, U, linear.weight.T.unflatten(0, (3, 4)), linear.bias)
-        case crate.TokenStatisticsAttention():
-            kappa = module.step / expansion(U, n=tokens.shape[1], eps=module.eps)
-            return crate.tssa_step(tokens, U, kappa=kappa, eps=module.eps, temperature=module.temperature)
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
@@ -75,6 +73,31 @@ def test_a_compression_block_returns_the_change_of_its_step(name):
             nn.init.normal_(getattr(module, weight), generator=torch.Generator().manual_seed(1))
     assert_close(tokens + module(tokens), after(module, tokens))
     assert module.is_causal == name.startswith("causal")
+
+
+def test_the_step_of_token_statistics_is_given_as_its_share():
+    module, tokens = block("token statistics"), gaussian(5, 12)
+    kappa = module.step / expansion(module.subspaces(), n=5, eps=module.eps)
+    stepped = crate.tssa_step(tokens, module.subspaces(), kappa=kappa, eps=module.eps, temperature=module.temperature)
+    assert_close(tokens + module(tokens[None])[0], stepped)
+
+
+@pytest.mark.parametrize("higher", [2.8, 30.0, 300.0])
+@pytest.mark.parametrize("name", [name for name in COMPRESSIONS if "token statistics" in name])
+def test_memberships_that_underflow_are_no_nan(name, higher):
+    """In float32 a head has no member at all: logits differ by (tau_2 - tau_1) p for alike tokens, beyond the 104 that exp can hold."""
+    torch.manual_seed(0)
+    module = COMPRESSIONS[name](128, heads=2, head_dim=64)
+    temperature = module.temperature if hasattr(module, "temperature") else module.temp
+    with torch.no_grad():
+        temperature.copy_(torch.tensor([1.0, higher]).view_as(temperature))
+    alone, alike, zero = gaussian(5, 128), gaussian(1, 128, seed=1).expand(5, 128), torch.zeros(5, 128, dtype=torch.float64)
+    tokens = torch.stack([alone, alike, zero]).float().requires_grad_()
+    exact = copy.deepcopy(module).double()(tokens.detach().double())
+    found = module(tokens)
+    assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
+    (1e3 * found * gaussian(3, 5, 128, seed=2).float()).sum().backward()
+    assert all(bool(each.grad.isfinite().all()) for each in (tokens, *module.parameters()))
 
 
 @pytest.mark.parametrize("name", [name for name in COMPRESSIONS if name.startswith("causal")])
@@ -167,3 +190,15 @@ def test_sizes_of_blocks_are_checked():
         crate.Fista(12, steps=0)
     with pytest.raises(ValueError, match=r"ratio must be at least 1, .* got 0"):
         crate.OvercompleteIsta(12, ratio=0)
+
+
+def test_the_block_of_the_docstring_keeps_to_the_interface():
+    code = "\n".join(line[4:] for line in (crate.block.__doc__ or "").splitlines() if line.startswith("    ") or not line)
+    names = {name: getattr(crate.block, name) for name in ("Subspaces", "Layer", "Ista")}
+    torch.manual_seed(0)
+    exec(code, names)
+    layer, tokens = names["layer"].double(), gaussian(2, 5, 96)
+    assert layer(tokens).shape == tokens.shape
+    read = layer[0].fn.coordinates(tokens)
+    moved = torch.einsum("bknp,kdp->bnd", read.mean(2, keepdim=True) - read, layer[0].fn.subspaces())
+    assert_close(layer[0].fn(tokens), 0.1 * moved)

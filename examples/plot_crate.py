@@ -39,7 +39,7 @@ some = unit_norm(tokens[::8].flatten(0, 1))
 def share(subspaces: torch.Tensor, lam: float) -> float:
     """Share of non-zeros of the optimal code in both signs of all directions of the subspaces."""
     whole = subspaces.transpose(0, 1).flatten(1)
-    return float(crate.nonzeros(crate.fista(some, torch.cat([whole, -whole], dim=1), lam=lam)))
+    return float(crate.nonzeros(crate.fista(some, torch.cat([whole, -whole], dim=1), lam=lam).code))
 
 
 random = crate.random_subspaces(4, 24, 6, generator=generator)

@@ -80,6 +80,26 @@ def tssa_gradient_by_loops(tokens: Tensor, bases: Tensor, pi: Tensor, *, eps: fl
     return p / (n * eps**2) * out
 
 
+def statistics_by_loops(tokens: Tensor, bases: Tensor, temperature: Tensor, *, step: float, eps: float, causal: bool) -> Tensor:
+    """Tokens after a step of derived token statistics, token by token: what each loses along every channel of every subspace; tokens
+    [n, d]. In the causal form token i knows the sums over tokens 1 ... i alone."""
+    n, p = len(tokens), bases.shape[-1]
+    seen = [range(i + 1) if causal else range(n) for i in range(n)]
+    coords = [[[float(u @ z) for u in U.T] for z in tokens] for U in bases]
+    pi = []
+    for i in range(n):
+        shares = [sum(W[i][c] ** 2 / sum(W[j][c] ** 2 for j in seen[i]) for c in range(p)) for W in coords]
+        weights = [math.exp(float(tau) * share) for tau, share in zip(temperature, shares)]
+        pi.append([weight / sum(weights) for weight in weights])
+    out = tokens.clone()
+    for i in range(n):
+        for k, (U, W) in enumerate(zip(bases, coords)):
+            for c in range(p):
+                moment = sum(pi[j][k] * W[j][c] ** 2 for j in seen[i]) / sum(pi[j][k] for j in seen[i])
+                out[i] -= step * pi[i][k] * W[i][c] / (1 + p / eps**2 * moment) * U[:, c]
+    return out
+
+
 def released_statistics_by_loops(w: dict[str, Tensor], tokens: Tensor, *, heads: int) -> Tensor:
     """Attention of the released token statistics, head by head and token by token; tokens [n, d]. With ``denom_bias`` [K, N, 1] it is the
     causal one, in which token i knows the sums over tokens 1 ... i alone."""

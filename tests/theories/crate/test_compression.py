@@ -38,6 +38,34 @@ def test_gradient_is_lipschitz_with_the_stated_constant():
     assert float(crate.rate_gradient(1e-6 * worst.T, bases, eps=eps).norm() / (1e-6 * worst.norm())) == pytest.approx(L, rel=1e-6)
 
 
+@pytest.mark.parametrize("eps", [1.0, 0.3, 0.1, 0.03, 0.01])
+def test_float32_keeps_three_digits_of_the_gradient_of_collapsed_tokens(eps):
+    """17 tokens of which two are distinct, layer-normalised, in bases as networks start: the identity is lost to float32 early."""
+    torch.manual_seed(0)
+    bases = crate.ExactAttention(192, heads=3, head_dim=64).subspaces().detach()
+    tokens = torch.nn.functional.layer_norm(gaussian(2, 192).float(), (192,))[torch.arange(17) % 2]
+    exact = crate.rate_gradient(tokens.double(), bases.double(), eps=eps)
+    found = crate.rate_gradient(tokens, bases, eps=eps)
+    assert found.dtype == torch.float32
+    assert (found - exact).norm() < 1e-3 * exact.norm()
+    causal = crate.causal_rate_gradient(tokens, bases, eps=eps, context=17)
+    exact = crate.causal_rate_gradient(tokens.double(), bases.double(), eps=eps, context=17)
+    assert (causal - exact).norm() < 1e-3 * exact.norm()
+    added = crate.added_rates(tokens, bases, eps=eps, context=17)
+    assert_close(added.double(), crate.added_rates(tokens.double(), bases.double(), eps=eps, context=17), atol=0, rtol=1e-6)
+
+
+def test_long_collapsed_tokens_do_not_stop_a_network():
+    torch.manual_seed(0)
+    block = crate.ExactAttention(192, heads=3, head_dim=64)
+    tokens = (1e3 * gaussian(1, 192).float()).expand(1, 17, 192).clone().requires_grad_()
+    change = block(tokens)
+    exact = crate.rate_gradient(tokens.detach().double(), block.subspaces().detach().double(), eps=block.eps)
+    assert_close(change.detach().double(), -block.kappa * exact, atol=0, rtol=1e-4)
+    change.square().sum().backward()
+    assert tokens.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_mssa_is_the_explicit_sum(scale):
     tokens, bases = gaussian(5, 12), subspaces()

@@ -21,7 +21,7 @@ def test_ista_step_is_a_proximal_step_of_autograd():
 def test_lasso_with_an_orthonormal_dictionary_is_soft_thresholding():
     tokens = gaussian(6, 5)
     dictionary = torch.cat([torch.eye(5), -torch.eye(5)], dim=1).double()
-    best = crate.fista(tokens, dictionary, lam=0.4, tol=1e-12)
+    best = crate.fista(tokens, dictionary, lam=0.4, tol=1e-12).code
     assert_close(best, soft_threshold(tokens, 0.4), atol=1e-11, rtol=0)
     assert_close(crate.ista(tokens, dictionary, lam=0.4, steps=60), soft_threshold(tokens, 0.4), atol=1e-11, rtol=0)
 
@@ -33,17 +33,50 @@ def test_fista_finds_the_optimum_of_an_independent_solver():
     code = cp.Variable((4, 10), nonneg=True)
     objective = 0.5 * cp.sum_squares(tokens.numpy() - code @ dictionary.numpy().T) + 0.3 * cp.sum(code)
     optimum = cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL)
-    ours = crate.lasso(crate.fista(tokens, dictionary, lam=0.3), tokens, dictionary, lam=0.3)
-    assert float(ours) == pytest.approx(optimum, rel=1e-7)
-    assert float(ours) <= optimum * (1 + 1e-9)
+    ours = crate.fista(tokens, dictionary, lam=0.3)
+    assert_close(ours.objective.sum(), crate.lasso(ours.code, tokens, dictionary, lam=0.3))
+    assert float(ours.objective.sum()) == pytest.approx(optimum, rel=1e-7)
+    assert float(ours.objective.sum()) <= optimum * (1 + 1e-9)
+    assert_close(ours.gap, crate.duality_gap(ours.code, tokens, dictionary, lam=0.3))
+    assert 0 <= float(ours.gap.sum()) <= 1e-10 * optimum
+
+
+@pytest.mark.parametrize(("longer", "stronger"), [(1.0, 1e8), (1.0, 1e-8), (1e-9, 1.0), (1e9, 1.0)])
+def test_the_verified_code_does_not_depend_on_units(longer, stronger):
+    """Y in another unit scales the code, D in another scales it back, and lambda goes with both."""
+    tokens, dictionary = gaussian(5, 12), gaussian(12, 18, seed=1)
+    tokens[2] *= 0.1  # every token is held against itself
+    best = crate.fista(tokens, dictionary, lam=0.1)
+    found = crate.fista(longer * tokens, stronger * dictionary, lam=0.1 * longer * stronger)
+    assert_close(found.objective / longer**2, best.objective, atol=0, rtol=1e-12)
+    assert_close(found.code * stronger / longer, best.code, atol=1e-12, rtol=0)
+    assert found.residual <= 1e-10
+    assert (found.gap <= 1e-10 * found.objective).all()
+
+
+def test_the_gap_bounds_the_distance_to_the_minimum():
+    tokens, dictionary = gaussian(20, 12), gaussian(12, 24, seed=1)
+    best = crate.fista(tokens, dictionary, lam=0.2, tol=1e-12)
+    for steps in (0, 3, 30, 300):
+        code = crate.ista(tokens, dictionary, lam=0.2, steps=steps)
+        above = torch.stack([crate.lasso(z[None], y[None], dictionary, lam=0.2) for z, y in zip(code, tokens)]) - best.objective
+        gap = crate.duality_gap(code, tokens, dictionary, lam=0.2)
+        assert (gap >= above * (1 - 1e-9)).all()
+        assert float(gap.sum()) < 1e3 * float(above.sum())  # and says something
+    alone = crate.fista(torch.zeros(2, 12, dtype=torch.float64), dictionary, lam=0.2)
+    assert torch.equal(alone.code, torch.zeros(2, 24, dtype=torch.float64))
+    assert torch.equal(alone.gap, torch.zeros(2, dtype=torch.float64))
 
 
 def test_fista_is_faster_than_ista_and_says_when_it_is_not_done():
     tokens, dictionary = gaussian(20, 12), gaussian(12, 24, seed=1)
     with pytest.raises(NotConverged, match="after 20 steps") as stopped:
         crate.fista(tokens, dictionary, lam=0.1, max_steps=20)
-    best = crate.lasso(crate.fista(tokens, dictionary, lam=0.1), tokens, dictionary, lam=0.1)
-    fast = crate.lasso(stopped.value.state, tokens, dictionary, lam=0.1)
+    best = crate.fista(tokens, dictionary, lam=0.1).objective.sum()
+    state = stopped.value.state
+    assert isinstance(state, crate.LassoSolution)
+    fast = state.objective.sum()
+    assert float(fast - best) <= float(state.gap.sum())
     slow = crate.lasso(crate.ista(tokens, dictionary, lam=0.1, steps=20), tokens, dictionary, lam=0.1)
     assert 0 < float(fast - best) < float(slow - best)
 
@@ -78,7 +111,7 @@ def test_fista_finds_the_code_of_an_active_set_method():
     tokens, dictionary = gaussian(6, 12), gaussian(12, 8, seed=1)
     best = nonnegative_least_squares(tokens, dictionary, 0.3)
     assert 0.2 < crate.nonzeros(best) < 0.8
-    assert_close(crate.fista(tokens, dictionary, lam=0.3, tol=1e-12), best, atol=1e-9, rtol=0)
+    assert_close(crate.fista(tokens, dictionary, lam=0.3, tol=1e-12).code, best, atol=1e-9, rtol=0)
     L = curvature(dictionary)
     start, allowed = torch.zeros_like(best), 2 * L * best.square().sum() / 101**2
     after = crate.fista_steps(start, tokens, dictionary, eta=1 / L, lam=0.3, steps=100)
@@ -135,6 +168,8 @@ def test_bad_input_is_named(unchecked):
         crate.ista_step(gaussian(5, 3), gaussian(5, 11), gaussian(12, 3), eta=0.1, lam=0.1)
     with pytest.raises(ValueError, match="dictionary must not be zero"):
         crate.fista(gaussian(5, 11), torch.zeros(11, 3, dtype=torch.float64), lam=0.1)
+    with pytest.raises(ValueError, match="lam must be positive and finite, got 0"):
+        crate.fista(gaussian(5, 12), gaussian(12, 3), lam=0.0)
     with pytest.raises(ValueError, match="tokens on a CPU must be float32 or float64, got float16"):
         crate.ista_step(gaussian(5, 3).half(), gaussian(5, 12).half(), gaussian(12, 3).half(), eta=0.1, lam=0.1)
     with pytest.raises(ValueError, match="tokens and dictionary must share a dtype"):

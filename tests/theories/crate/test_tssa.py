@@ -52,3 +52,23 @@ def test_step_goes_along_the_gradient_with_the_tokens_own_memberships():
 def test_a_channel_without_energy_is_no_nan():
     tokens = torch.zeros(2, 5, 12, dtype=torch.float64)
     assert_close(crate.tssa_step(tokens, subspaces(), kappa=0.3, eps=0.6), tokens)
+
+
+def test_a_subspace_without_members_takes_no_part():
+    """Memberships of nothing but the first two subspaces: rate, bound and gradient are those of the two, with finite gradients."""
+    tokens, bases = gaussian(5, 12), subspaces()
+    pi = torch.cat([gaussian(2, 5, seed=2).softmax(0), torch.zeros(1, 5, dtype=torch.float64)]).requires_grad_()
+    for quantity in (crate.tssa_gradient, crate.variational_rate, crate.membership_rate):
+        assert_close(quantity(tokens, bases, pi, eps=0.6), quantity(tokens, bases[:2], pi[:2], eps=0.6))
+    crate.variational_rate(tokens, bases, pi, eps=0.6).backward()
+    assert pi.grad.isfinite().all()
+
+
+def test_an_eps_with_the_dimension_of_the_tokens_is_another_by_a_root():
+    """log(1 + d/eps^2 x) of the paper is log(1 + p/eps^2 x) here, with eps sqrt(p/d)."""
+    tokens, bases = gaussian(5, 12), subspaces()
+    pi = crate.memberships(coordinates(tokens, bases))
+    size = pi.sum(-1)
+    moments = (pi.unsqueeze(-1) * coordinates(tokens, bases).square()).sum(-2) / size.unsqueeze(-1)
+    theirs = 0.5 * (size / 5 * torch.log1p(12 / 0.6**2 * moments).sum(-1)).sum()
+    assert_close(crate.variational_rate(tokens, bases, pi, eps=0.6 * (4 / 12) ** 0.5), theirs)

@@ -2,7 +2,7 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
 
     from transformer_theory import crate
     crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step, tssa_step
-    crate.fista(tokens, dictionary, lam=0.1)                # the non-negative LASSO
+    crate.fista(tokens, dictionary, lam=0.1).code           # the non-negative LASSO
 
 Definitions: :mod:`.problem`; compression: :mod:`.attention`, :mod:`.tssa`, :mod:`.causal`; what attention approximates: :mod:`.neumann`,
 :mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`; any network layer by layer: :mod:`.layer_curves`,
@@ -39,7 +39,18 @@ from .neumann import gradient_error, neumann_error, neumann_sum
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .readings import COMPRESSION, Compression, Sparsity, reducers
 from .segmentation import Overlap, class_attention, components, exceeding, overlap, random_patches, top_mass
-from .sparse_coding import fista, fista_steps, from_tokens, ista, ista_step, largest_step, lasso, overcomplete_code
+from .sparse_coding import (
+    LassoSolution,
+    duality_gap,
+    fista,
+    fista_steps,
+    from_tokens,
+    ista,
+    ista_step,
+    largest_step,
+    lasso,
+    overcomplete_code,
+)
 from .tssa import (
     causal_memberships,
     causal_shrinkage,
@@ -94,6 +105,7 @@ __all__ = [
     "ExactAttention",
     "Fista",
     "Ista",
+    "LassoSolution",
     "Layer",
     "Layers",
     "OvercompleteIsta",
@@ -116,6 +128,7 @@ __all__ = [
     "components",
     "compress",
     "denoise",
+    "duality_gap",
     "exact_step",
     "exceeding",
     "fista",

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...linalg import LARGEST_FLOAT32_CONDITION
 from ...tied_attention import tied_attention
 from .checks import positive, same_kind
 
@@ -110,7 +111,8 @@ def released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], 
 def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
     r"""Gradient of R^c(Z; U_[K]) with respect to Z by one p x p Cholesky factor a head, [*batch, n, d]; exact, in nats per unit of Z.
 
-    Autocast does not reach it: what is read in bfloat16 is computed in float32.
+    Autocast does not reach it: what is read in bfloat16 is computed in float32, and float32 in float64 where the identity would lose its
+    digits beside beta W^T W, as in a network whose tokens collapse (:func:`resolved`).
 
     Raises:
         ValueError: shapes or dtypes do not fit, ``eps`` is not positive and finite, or tokens are so large that adding the identity is
@@ -118,10 +120,31 @@ def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
     """
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
     with torch.autocast(tokens.device.type, enabled=False):
-        coords = coordinates(tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens, bases)
+        coords, frames = resolved(tokens, bases, beta=beta)
         inner = beta * coords.mT @ coords + torch.eye(bases.shape[-1], dtype=coords.dtype, device=coords.device)
         solved = torch.cholesky_solve(coords.mT, factor(inner)).mT  # W_k (I + beta W_k^T W_k)^-1
-        return (beta * (solved @ bases.mT).sum(-3)).to(tokens.dtype)
+        return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
+
+
+def resolved(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[Float[Tensor, "*batch K n p"], Bases]:
+    r"""Coordinates W_k and bases in a precision in which I + beta W_k^T W_k keeps three digits of the identity.
+
+    That is their own, float32 for bfloat16, and float64 for float32 where :math:`\beta \|W_k\|_F^2` exceeds 1e4 in any head: the rule of
+    :func:`~transformer_theory.linalg.logdet_identity_plus`. The products are repeated in float64, since a step shrinks the leading
+    directions until the rounding of the others shows.
+
+    Args:
+        tokens: Z, [*batch, n, d].
+        bases: U_k, [K, d, p].
+        beta: the factor before W^T W.
+    Raises:
+        ValueError: shapes or dtypes do not fit. Source: textbook (condition of I + beta W^T W).
+    """
+    read = tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens
+    coords = coordinates(read, bases)
+    with torch.no_grad():
+        large = coords.dtype == torch.float32 and bool((beta * coords.square().sum((-2, -1)) > LARGEST_FLOAT32_CONDITION).any())
+    return (coordinates(read.double(), bases.double()), bases.double()) if large else (coords, bases)
 
 
 def factor(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
@@ -133,7 +156,7 @@ def factor(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
     lower, failed = torch.linalg.cholesky_ex(inner)
     if bool(failed.any()):
         raise ValueError(
-            "I + beta W^T W must be finite and keep its identity, which rounding has lost; normalise the tokens or pass float64"
+            "I + beta W^T W must be finite and keep its identity, which rounding has lost; drop what is not finite, normalise the tokens"
         )
     return lower
 

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .attention import Bases, Tokens, coordinates, expansion, factor, subspace_attention
-from .checks import positive
+from .attention import Bases, Tokens, coordinates, expansion, factor, resolved, subspace_attention
+from .checks import positive, same_kind
 
 
 def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Float[Tensor, "*batch n"]:
@@ -35,9 +35,12 @@ def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Fl
         ValueError: shapes or dtypes do not fit, the sequence exceeds the context, or ``eps`` is not positive and finite.
             Source: :cite:t:`yu2023white`.
     """
-    prefix = torch.linalg.cholesky(_prefixes(tokens, bases, eps=eps, context=context))
+    check_length(tokens, context)
+    same_kind(tokens=tokens, bases=bases)
+    beta = expansion(bases, n=context, eps=eps)
+    prefix = factor(_prefixes(coordinates(tokens.double(), bases.double()), beta))  # what late tokens add is a difference of long sums
     rates = prefix.diagonal(dim1=-2, dim2=-1).log().sum(-1).sum(-2)  # [*batch, n]: halves of the log-determinants, over the heads
-    return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1)
+    return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1).to(tokens.dtype)
 
 
 def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Tokens:
@@ -48,12 +51,12 @@ def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: i
     Raises:
         ValueError: see there, or tokens are so large that adding the identity is lost to rounding. Source: :cite:t:`yu2023white`.
     """
+    check_length(tokens, context)
+    beta = expansion(bases, n=context, eps=eps)
     with torch.autocast(tokens.device.type, enabled=False):
-        wide = tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens
-        coords = coordinates(wide, bases)
-        lower = factor(_prefixes(wide, bases, eps=eps, context=context))
-        solved = torch.cholesky_solve(coords.unsqueeze(-1), lower).squeeze(-1)
-        return (expansion(bases, n=context, eps=eps) * (solved @ bases.mT).sum(-3)).to(tokens.dtype)
+        coords, frames = resolved(tokens, bases, beta=beta)
+        solved = torch.cholesky_solve(coords.unsqueeze(-1), factor(_prefixes(coords, beta))).squeeze(-1)
+        return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
 
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
@@ -89,12 +92,10 @@ def causal_released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K 
     return tokens + (heads @ output).sum(-3) + bias
 
 
-def _prefixes(tokens: Tensor, bases: Tensor, *, eps: float, context: int) -> Float[Tensor, "*batch K n p p"]:
+def _prefixes(coords: Tensor, beta: float) -> Float[Tensor, "*batch K n p p"]:
     """I + beta S_i of every head and token."""
-    check_length(tokens, context)
-    coords = coordinates(tokens, bases)
     sums = (coords.unsqueeze(-1) * coords.unsqueeze(-2)).cumsum(-3)
-    return torch.eye(bases.shape[-1], dtype=coords.dtype, device=coords.device) + expansion(bases, n=context, eps=eps) * sums
+    return torch.eye(coords.shape[-1], dtype=coords.dtype, device=coords.device) + beta * sums
 
 
 def check_length(tokens: Tokens, context: int) -> None:

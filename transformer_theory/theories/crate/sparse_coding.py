@@ -17,6 +17,8 @@ Sources: :cite:t:`beck2009fast` (descent and rate), :cite:t:`yu2023white`, :cite
 Notation: docs/notation.md.
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -145,6 +147,25 @@ def overcomplete_code(
     return ista_step(first, tokens, dictionary, eta=eta, lam=lam)
 
 
+@dataclass(frozen=True)
+class LassoSolution:
+    r"""A code that was verified to be near the minimiser of :func:`lasso`.
+
+    Attributes:
+        code: Z >= 0, [*batch, n, m].
+        objective: F of every token, [*batch, n]; :func:`lasso` is its sum over tokens.
+        gap: at least F - F* of every token, [*batch, n]; see :func:`duality_gap`.
+        residual: largest :math:`|\min(z, g/L)|` of a token, over the largest entry of its :math:`|D^\top y| / L` (no unit).
+        steps: how many were taken.
+    """
+
+    code: Float[Tensor, "*batch n m"]
+    objective: Float[Tensor, "*batch n"]
+    gap: Float[Tensor, "*batch n"]
+    residual: float
+    steps: int
+
+
 def fista(
     tokens: Float[Tensor, "*batch n d"],
     dictionary: Float[Tensor, "d m"],
@@ -153,40 +174,94 @@ def fista(
     tol: float = 1e-10,
     max_steps: int = 20_000,
     start: Float[Tensor, "*batch n m"] | None = None,
-) -> Float[Tensor, "*batch n m"]:
-    r"""The minimiser of the non-negative LASSO, by FISTA with restarts whenever the momentum points uphill.
+) -> LassoSolution:
+    r"""The minimiser of the non-negative LASSO, by FISTA; a token whose momentum points uphill starts anew (tokens do not interact).
 
-    The optimality conditions are verified: with G = (Z Dᵀ − Y) D + λ, at the optimum min(Z, G/L) = 0 in every entry.
+    Two things are verified of every token, neither of which depends on units. The optimality conditions: with
+    :math:`g = (Dz - y)^\top D + \lambda`, at the optimum :math:`\min(z, g/L) = 0` in every entry; held against the first step from zero,
+    the largest entry of :math:`|D^\top y| / L`. And the objective: :func:`duality_gap` bounds F - F*, held against F*.
 
     Args:
         tokens: Y, [*batch, n, d].
         dictionary: D, [d, m].
-        lam: weight of the l1 norm, >= 0.
-        tol: largest |min(Z, G/L)| accepted, relative to max(1, largest |Y|).
+        lam: weight of the l1 norm, > 0.
+        tol: largest residual and largest gap accepted, relative as above.
         max_steps: before giving up.
+        start: a code to start from; zero if not given.
     Returns:
-        Z, [*batch, n, m].
+        :class:`LassoSolution`.
     Raises:
-        ValueError: shapes do not fit.
-        NotConverged: the conditions are not met after ``max_steps``; carries the last code and the residual.
+        ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
+        NotConverged: a condition is not met after ``max_steps``; carries the last :class:`LassoSolution` and its residual.
             Source: :cite:t:`beck2009fast`.
     """
+    positive(lam=lam)
     L = curvature(dictionary)
     code = point = _start(tokens, dictionary, start)
-    momentum, residual = 1.0, torch.inf
-    limit = tol * max(1.0, float(tokens.abs().max()))
-    for _ in range(max_steps):
+    unit = (tokens @ dictionary).abs().amax(-1) / L
+    momentum = torch.ones_like(unit).unsqueeze(-1)
+    found = _judge(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=0)
+    for step in range(1, max_steps + 1):
         new = ista_step(point, tokens, dictionary, eta=1 / L, lam=lam)
-        if ((point - new) * (new - code)).sum() > 0:
-            momentum = 1.0
-        faster = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        uphill = ((point - new) * (new - code)).sum(-1, keepdim=True) > 0
+        momentum = torch.where(uphill, 1.0, momentum)
+        faster = (1 + (1 + 4 * momentum**2).sqrt()) / 2
         point = new + (momentum - 1) / faster * (new - code)
         code, momentum = new, faster
-        slack = ((code @ dictionary.mT - tokens) @ dictionary + lam) / L
-        residual = float(torch.minimum(code, slack).abs().max())
-        if residual <= limit:
-            return code
-    raise NotConverged(f"fista: optimality residual must fall to {limit:.1e}, got {residual:.1e} after {max_steps} steps", code, residual)
+        found = _judge(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=step)
+        if found.residual <= tol and bool((found.gap <= tol * (found.objective - found.gap)).all()):
+            return found
+    gap = float((found.gap / found.objective).nan_to_num(0.0).max())
+    raise NotConverged(
+        f"fista: residual and gap must fall to {tol:.1e}, got {found.residual:.1e} and {gap:.1e} after {max_steps} steps; "
+        "raise max_steps or tol",
+        found,
+        found.residual,
+    )
+
+
+def duality_gap(
+    code: Float[Tensor, "*batch n m"], tokens: Float[Tensor, "*batch n d"], dictionary: Float[Tensor, "d m"], *, lam: float
+) -> Float[Tensor, "*batch n"]:
+    r"""How far F of each token can be above its minimum: the distance to a value of the dual problem, [*batch, n], >= 0.
+
+    The dual of :math:`\min_{z \ge 0} \tfrac12\|y - Dz\|^2 + \lambda 1^\top z` is to maximise
+    :math:`\tfrac12\|y\|^2 - \tfrac12\|y - \theta\|^2` subject to :math:`D^\top\theta \le \lambda`. With r = y - D z the scaled residual
+    :math:`\theta = s r`, :math:`s = \min(1, \lambda / \max_j (D^\top r)_j)`, is feasible, and the distance is a sum of terms >= 0,
+
+    .. math:: \tfrac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j),
+
+    which loses nothing to cancellation and is zero at the minimiser.
+
+    Args:
+        code: Z >= 0, [*batch, n, m].
+        tokens: Y, [*batch, n, d].
+        dictionary: D, [d, m].
+        lam: weight of the l1 norm, > 0.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite. Source: textbook (Fenchel duality).
+    """
+    positive(lam=lam)
+    _check(tokens, dictionary)
+    left = tokens - code @ dictionary.mT
+    return _gap(code, left, left @ dictionary, lam)
+
+
+def _gap(code: Tensor, left: Tensor, along: Tensor, lam: float) -> Tensor:
+    """The duality gap of a code whose residuals are r = ``left`` and D^T r = ``along``."""
+    scale = lam / along.amax(-1, keepdim=True).clamp(min=lam)
+    slack = (lam - scale * along).clamp(min=0)  # the largest entry may round to just above lambda
+    return 0.5 * (1 - scale.squeeze(-1)).square() * left.square().sum(-1) + (code * slack).sum(-1)
+
+
+def _judge(code: Tensor, tokens: Tensor, dictionary: Tensor, *, lam: float, L: float, unit: Tensor, steps: int) -> LassoSolution:
+    """A code with what is known of its distance to the minimiser."""
+    left = tokens - code @ dictionary.mT
+    along = left @ dictionary
+    objective = 0.5 * left.square().sum(-1) + lam * code.sum(-1)
+    off = torch.minimum(code, (lam - along) / L).abs().amax(-1)
+    residual = float(torch.where(off > 0, off / unit, 0.0).max())  # a token of zeros has the code zero and no unit
+    return LassoSolution(code, objective, _gap(code, left, along, lam), residual, steps)
 
 
 def curvature(dictionary: Float[Tensor, "d m"]) -> float:

@@ -15,12 +15,19 @@ so a step Z - kappa grad B with kappa < 2/L, L of :func:`~.attention.lipschitz`,
 
     pi_ik = softmax_k(tau_k sum_c W_ikc^2 / sum_j W_jkc^2).
 
-Causal form: every sum over tokens becomes a sum over those up to i.
+Causal form: every sum over tokens becomes a sum over those up to i. A subspace with n_k = 0 takes no part: its terms, n_k times a logarithm
+of a moment, tend to zero with n_k whatever the moment.
+
+Which dimension goes with eps^2: the authors take f(x) = log(1 + d/eps^2 x), d the dimension of the *tokens*, as in the rate of a class, and
+keep it where U_k has p < d columns. Here it is p, so that with every membership one R^c(Z; U, Pi) is the R^c(Z; U_[K]) that the rest of
+this room lowers; an eps of ours is eps sqrt(d/p) in theirs.
 
 The released networks depart from this step: the change is -[... diag(pi_k) W_k diag(1 / (1 + m_k)) ...] V + b, with W_k = Z U_k + c_k, a
-free V and no kappa; so eps^2 = p, and nothing makes the change go down B. See :class:`~.block.ReleasedTokenStatisticsAttention`.
+free V and no kappa; so eps^2 = p (theirs: d), and nothing makes the change go down B.
+See :class:`~.block.ReleasedTokenStatisticsAttention`.
 
-Source: :cite:t:`wu2024token`, released code. Notation: docs/notation.md.
+Source: :cite:t:`wu2024token`, released code; f as the same authors give it in the textbook that covers the paper. Notation:
+docs/notation.md.
 """
 
 import torch
@@ -71,7 +78,7 @@ def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinate
     """
     positive(eps=eps)
     weighted = pi.unsqueeze(-1) * coords
-    moments = (weighted * coords).sum(-2, keepdim=True) / pi.sum(-1)[..., None, None]
+    moments = (weighted * coords).sum(-2, keepdim=True) / _filled(pi.sum(-1))[..., None, None]
     return weighted / (1 + coords.shape[-1] / eps**2 * moments)
 
 
@@ -83,7 +90,7 @@ def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coo
     """
     positive(eps=eps)
     weighted = pi.unsqueeze(-1) * coords
-    moments = (weighted * coords).cumsum(-2) / pi.cumsum(-1).unsqueeze(-1)
+    moments = (weighted * coords).cumsum(-2) / _filled(pi.cumsum(-1)).unsqueeze(-1)
     return weighted / (1 + coords.shape[-1] / eps**2 * moments)
 
 
@@ -121,7 +128,7 @@ def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: floa
     """
     positive(eps=eps)
     coords = coordinates(tokens, bases)
-    size = pi.sum(-1)
+    size = _filled(pi.sum(-1))
     moments = (pi.unsqueeze(-1) * coords.square()).sum(-2) / size.unsqueeze(-1)
     logs = torch.log1p(coords.shape[-1] / eps**2 * moments).sum(-1)
     return 0.5 * (size / tokens.shape[-2] * logs).sum(-1)
@@ -137,13 +144,20 @@ def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float
     """
     positive(eps=eps)
     coords = coordinates(tokens, bases)
-    size = pi.sum(-1)
+    size = _filled(pi.sum(-1))
     logs = logdet_identity_plus(pi.sqrt().unsqueeze(-1) * coords, coords.shape[-1] / (size * eps**2))
     return 0.5 * (size / tokens.shape[-2] * logs).sum(-1)
 
 
 def _softmax(coords: Tensor, energy: Tensor, temperature: Temperature, offset: Tensor | float = 0.0) -> Tensor:
     """Memberships from each token's share of the energies; a channel without any has no share to give."""
-    shares = (coords.square() / energy.clamp(min=torch.finfo(coords.dtype).tiny)).sum(-1) + offset
+    norms = energy.clamp(min=torch.finfo(coords.dtype).tiny).sqrt()  # dividing before squaring: 1 / tiny would overflow in the gradient
+    shares = (coords / norms).square().sum(-1) + offset
     tau = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
     return (tau * shares).softmax(-2)
+
+
+def _filled(size: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """n_k, kept off zero, where a softmax over subspaces underflows. What it divides is multiplied by memberships as small, so a size that
+    counts for nothing beside the others (they add up to the tokens) may be any; the square root leaves room for gradients."""
+    return size.clamp(min=torch.finfo(size.dtype).tiny ** 0.5)

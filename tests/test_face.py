@@ -115,7 +115,13 @@ def test_names_find_their_records():
         (lambda: theory("crat"), "unknown theory 'crat'; did you mean 'crate'"),
         (lambda: claim("attention_svm/global-directions"), "did you mean 'attention_svm/global-direction'"),
         (lambda: claims("scansnap"), "unknown claim or theory 'scansnap'; did you mean 'scan_snap'"),
-        (lambda: experiment("zzzzz"), "unknown experiment 'zzzzz'; there are: "),
+        (lambda: experiment("zzzzz"), r"unknown experiment 'zzzzz'; the nearest of \d+ are: .*; `transformer-theory list` shows all$"),
+        (
+            lambda: experiment("crate"),
+            "run takes one experiment, got the theory 'crate'; its experiments are crate.unrolled",
+        ),
+        (lambda: claims("foo"), "unknown claim or theory 'foo'; the nearest of "),
+        (lambda: tt.cite("foo"), "`transformer-theory list` with references.bib shows all$"),
         (lambda: tt.verify("attention_svm/globaldirection"), "did you mean 'attention_svm/global-direction'"),
         (lambda: tt.verify("crate"), "verify takes one claim, got the theory 'crate'; its claims are crate/"),
         (lambda: tt.cite("rate_reductio"), "did you mean 'rate_reduction'"),
@@ -126,6 +132,7 @@ def test_unknown_names_get_the_nearest(call, message):
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 def test_verify_gives_a_verdict():

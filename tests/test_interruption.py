@@ -73,17 +73,30 @@ sys.meta_path.insert(0, Interrupted())
 """
 
 
+@pytest.mark.parametrize(("command", "left"), [("compare", "; nothing was written"), ("verify", "")])
 @pytest.mark.parametrize(
     "start",
     [
-        "sys.argv = ['/bin/transformer-theory', 'list']; from transformer_theory.cli import main; main()",
-        # as `python -m transformer_theory list` does
-        "sys.argv, sys.orig_argv = ['-m', 'list'], ['python', '-m', 'transformer_theory', 'list']; import transformer_theory",
+        "sys.argv = ['/bin/transformer-theory', COMMAND]; from transformer_theory.cli import main; main()",
+        # as `python -m transformer_theory` does
+        "sys.argv, sys.orig_argv = ['-m', COMMAND], ['python', '-m', 'transformer_theory', COMMAND]; import transformer_theory",
     ],
 )
-def test_ctrl_c_while_the_library_is_imported(start):
-    ran = subprocess.run([sys.executable, "-c", IMPORTING + start], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "transformer-theory: interrupted; nothing was written\n")
+def test_ctrl_c_while_the_library_is_imported(start, command, left):
+    code = f"COMMAND = {command!r}\n{IMPORTING}{start}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", f"transformer-theory: interrupted{left}\n")
+
+
+@pytest.mark.parametrize("command", [["verify", "stand_in/good"], ["list"], ["cite", "stand_in"]])
+def test_commands_that_never_write_say_only_that_they_stopped(monkeypatch, capsys, command):
+    def stop(options):
+        raise KeyboardInterrupt
+
+    for name in ("verify_claims", "list_theories", "cite_sources"):
+        monkeypatch.setattr(f"transformer_theory.cli.commands.{name}", stop)
+    assert main(command) == 130
+    assert capsys.readouterr().err == "transformer-theory: interrupted\n"
 
 
 def test_ctrl_c_during_an_import_by_someone_else_is_theirs():

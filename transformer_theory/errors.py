@@ -4,6 +4,9 @@ import difflib
 import re
 from collections.abc import Iterable
 
+MANY = 8  # names that an error still lists whole
+FEW = 5  # names that it lists of more than that
+
 
 class Infeasible(ValueError):
     """No solution exists. ``certificate`` proves it (for a linear system: multipliers whose combination is contradictory)."""
@@ -21,10 +24,13 @@ class NotConverged(RuntimeError):
         self.state, self.residuals = state, residuals
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: ``"; did you mean 'crate'?"`` or the list of what there is.
+def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
+    """The end of an error message about an unknown name: ``"; did you mean 'crate'?"``, or what there is, of many names the nearest few.
 
     Of ``room.name`` and ``room/name`` it is what follows the room that is compared, among the names of that room if there is one.
+
+    Args:
+        shown_by: what shows all the names, told where they are too many to be listed.
     """
     names = list(names)
     room, short = _parted(name)
@@ -32,7 +38,19 @@ def nearest(name: str, names: Iterable[str]) -> str:
     last = {_parted(known)[1]: known for known in inside or names}
     whole = [] if inside else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     close = whole or [last[found] for found in difflib.get_close_matches(short, last, n=1, cutoff=0.5)]
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(inside or names)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    told = inside or names
+    if len(told) <= MANY:
+        return f"; there are: {', '.join(told)}"
+    few = ", ".join(nearest_first(name, told)[:FEW])
+    return f"; the nearest of {len(told)} are: {few}{f'; {shown_by} shows all' if shown_by else ''}"
+
+
+def nearest_first(name: str, names: Iterable[str]) -> list[str]:
+    """The names, those most like ``name`` first; a room in front of both or either does not count."""
+    short = _parted(name)[1]
+    return sorted(names, key=lambda known: -difflib.SequenceMatcher(None, short, _parted(known)[1]).ratio())
 
 
 def _parted(name: str) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one line says
 what was expected, what came, what to do; nothing is written); 130 interrupted, or told to terminate.
 
-:mod:`.commands` what each command does · :mod:`.parsers` its options · :mod:`.fields` options from an experiment · :mod:`.terminal` output
+:mod:`.commands` what each command does · :mod:`.parsers` its options · :mod:`.fields` options from an experiment · :mod:`.tables` results
+as tables · :mod:`.terminal` where they are shown
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from ..errors import NotConverged
 from .terminal import NAME
 
 INTERRUPTED = 130
+WRITING = ("compare", "run", "report")  # commands that leave files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # --help and --version
         return int(leaving.code or 0)
     except KeyboardInterrupt:
-        return _say("interrupted; nothing was written", INTERRUPTED)
+        return _interrupted(argv)
     except BrokenPipeError:  # the reader of our output has gone, as in `transformer-theory list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
@@ -53,7 +55,7 @@ def starting() -> Iterator[None]:
         by_module = sys.argv[0] == "-m" and "transformer_theory" in sys.orig_argv  # what -m has not replaced yet while it imports
         if not by_module and Path(sys.argv[0]).name != NAME:
             raise
-        sys.exit(_say("interrupted; nothing was written", INTERRUPTED))
+        sys.exit(_interrupted(sys.argv[1:]))
 
 
 @contextlib.contextmanager
@@ -72,6 +74,10 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupted(argv: list[str]) -> int:
+    return _say("interrupted; nothing was written" if argv[:1] and argv[0] in WRITING else "interrupted", INTERRUPTED)
 
 
 def _fail(argv: list[str], error: Exception, code: int) -> int:

@@ -3,33 +3,21 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import nearest
 from ..files import replacing
 from .terminal import NAME, console, progress_line
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from ..rows import Row
-
-SHOWN = 20  # references that a run prints
+SHOWN = 20  # rows that a run prints
 
 
 def list_theories(options: argparse.Namespace) -> int:
     """Theories with their claims and experiments."""
-    from rich.table import Table
-
     from ..theories import THEORIES
+    from .tables import catalogue
 
-    table = Table("theory", "question", box=None, padding=(0, 2, 1, 0))
-    for names in ("claims", "experiments"):
-        table.add_column(names, no_wrap=True)  # names are there to be copied
-    for theory in THEORIES:
-        claims = "\n".join(claim.id for claim in theory.claims)
-        table.add_row(theory.name, theory.question, claims, "\n".join(kind.name for kind in theory.experiments))
-    console().print(table)
+    console().print(catalogue(THEORIES), highlight=False)
     return 0
 
 
@@ -84,42 +72,18 @@ def _networks(text: str) -> tuple[str, ...]:
 
 def verify_claims(options: argparse.Namespace) -> int:
     """Claims with their controls as a table; 1 if a claim is violated or a control does not fail."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..claims import CONTROL_WORDS
     from ..theories import claims
+    from .tables import verdicts
 
-    chosen = claims(options.claim)
-    verdicts = []
+    chosen = {claim.id: claim for name in options.claims for claim in claims(name)}  # each once
+    found = []
+    seeds = "1 seed" if options.seeds == 1 else f"{options.seeds} seeds, each"
     with progress_line() as progress:
-        for number, claim in enumerate(chosen, 1):
-            progress(f"{claim.id} ({number} of {len(chosen)}): {options.seeds} seeds, each with its control")
-            verdicts.append(claim.verify(range(options.seeds)))
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("claim", no_wrap=True)  # a name to be copied
-    for name in ("verdict", "seeds", "95 % interval", "measured", "line", "control", "source"):
-        table.add_column(name, overflow="fold")
-    failed = False
-    for verdict in verdicts:
-        bad = verdict.verdict == "violated" or verdict.control != "fails"
-        failed |= bad
-        counts = [e.verdict for e in verdict.evidence]
-        low, high = verdict.interval
-        values = [e.value for e in verdict.evidence]
-        worst = max if verdict.evidence[0].op == "<=" else min
-        table.add_row(
-            verdict.claim.id,
-            Text(verdict.verdict, style="red" if verdict.verdict == "violated" else ""),
-            f"{counts.count('consistent')}/{len(counts)}",
-            f"[{low:.2f}, {high:.2f}]".replace("[", r"\["),
-            f"{worst(values):.3g}",
-            f"{verdict.evidence[0].op} {verdict.evidence[0].bound:.3g}",
-            Text(CONTROL_WORDS[verdict.control], style="" if verdict.control == "fails" else "red"),
-            verdict.claim.source.label,
-        )
-    console().print(table)
-    return int(failed)
+        for number, claim in enumerate(chosen.values(), 1):
+            progress(f"{claim.id} ({number} of {len(chosen)}): {seeds} with its control")
+            found.append(claim.verify(range(options.seeds)))
+    console().print(verdicts(found, console()))
+    return int(any(verdict.verdict == "violated" or verdict.control != "fails" for verdict in found))
 
 
 def run_experiment(options: argparse.Namespace) -> int:
@@ -130,6 +94,7 @@ def run_experiment(options: argparse.Namespace) -> int:
     from ..plotting import svg
     from ..theories import experiment
     from ..workers import listening
+    from .tables import beside_references
 
     kind = experiment(options.experiment)
     given = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}
@@ -144,31 +109,13 @@ def run_experiment(options: argparse.Namespace) -> int:
     if options.workers != 1 and result.provenance["workers"] is None:
         print(f"{NAME}: {kind.name} sweeps over no settings: it ran in one process, --workers changed nothing", file=sys.stderr)
     console().print(f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False)
-    if referred := [row for row in result.table if row.get("predicted") is not None]:
-        console().print(_beside_references(referred[:SHOWN]), highlight=False)
-    if len(referred) > SHOWN:
-        print(f"... and {len(referred) - SHOWN} more references in {options.out / 'table.jsonl'}")
+    if told := [row for row in result.table if {"predicted", "bound", "verdict"} & row.keys()]:
+        console().print(beside_references(told[:SHOWN]), highlight=False)
+    if more := told[SHOWN:]:
+        violated = sum(row.get("verdict") == "violated" for row in more)
+        print(f"... and {len(more)} more{f' ({violated} violated)' if violated else ''} in {options.out / 'table.jsonl'}")
     print(f"figure: {options.out / 'figure.svg'}")
     return 0
-
-
-def _beside_references(rows: "list[Row]") -> "Table":
-    """Each measurement, the number it stands beside, and where that comes from; a row's places (step, layer, ...) follow its quantity."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..rows import BASIS_WORDS
-
-    table = Table("quantity", box=None, padding=(0, 2, 0, 0))
-    for name in ("measured", "reference"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("which is", no_wrap=True)
-    for row in rows:
-        places = ", ".join(f"{name} {row.get(name)}" for name in ("model", "layer", "head", "step", "seed") if row.get(name) is not None)
-        numbers = ("none" if value is None else f"{value:.6g}" for value in (row["value"], row.get("predicted")))
-        basis = BASIS_WORDS[row["basis"]] if "basis" in row else ""
-        table.add_row(Text(f"{row['quantity']} ({places})" if places else row["quantity"]), *numbers, basis)
-    return table
 
 
 def write_report(options: argparse.Namespace) -> int:

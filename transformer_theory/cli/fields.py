@@ -1,12 +1,15 @@
 """Command-line options from the fields of an experiment: what a field is called, what it may hold, what it holds by default."""
 
 import argparse
+import sys
 import types
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from .. import experiment
 from ..experiment import Experiment
 from ..parameters import range_of
+from ..workers import sweep
 
 
 def add_fields(parser: Any, kind: type[Experiment]) -> None:
@@ -28,6 +31,12 @@ def add_fields(parser: Any, kind: type[Experiment]) -> None:
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
     if kind.seed is None:
         parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def sweeps(kind: type[Experiment]) -> bool:
+    """Whether the experiment works off settings by ``sweep``, told by its module (or that of a class it extends) importing it."""
+    modules = [sys.modules[base.__module__] for base in kind.__mro__]
+    return any(value is sweep for module in modules if module is not experiment for value in vars(module).values())
 
 
 def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:

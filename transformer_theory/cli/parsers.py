@@ -56,7 +56,8 @@ def _refuse_unknown(parser: argparse.ArgumentParser, argv: list[str]) -> None:
         return
     # compared without the dashes, which all of them share
     bare = unknown.partition("=")[0].removeprefix("--")
-    names = [flag.removeprefix("--") for flag, help in known.items() if flag.startswith("--") and help != argparse.SUPPRESS]
+    flags = [flag for flag, help in known.items() if flag.startswith("--") and help != argparse.SUPPRESS]
+    names = [flag.removeprefix("--") for flag in flags if flag != "--help"]
     if close := difflib.get_close_matches(bare, names, n=1, cutoff=0.5):
         raise ValueError(f"unknown option {unknown!r}; did you mean '--{close[0]}'?")
     ordered = ", ".join(f"--{name}" for name in nearest_first(bare, names))

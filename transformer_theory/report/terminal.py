@@ -70,14 +70,20 @@ def _cells(line: Line) -> "list[Text]":
     row = line.row
     if row is None:
         return [Text(wording.NOTHING), Text(), Text()]
-    name, _ = wording.verdict(row)
-    group, symbol = wording.kind(name)
     null, source = row.get("null"), cite(row.get("source"))
     measured = Text(wording.number(row["value"]), style="bold")
     if null is not None:
         side = {"above its null": "> ", "below its null": "< "}.get(wording.beside_null(row), "") if line.trained else ""
         measured.append(f"\n{side}null {wording.number(null)}", style="dim")
-    return [measured, Text(f"{symbol} {name}" if name else "", style=_STYLES[group]), Text(source.label if source else "")]
+    return [measured, judged(wording.verdict(row)[0]), Text(source.label if source else "")]
+
+
+def judged(name: str) -> "Text":
+    """A verdict by its name, with its symbol and colour; nothing without one."""
+    from rich.text import Text
+
+    group, symbol = wording.kind(name)
+    return Text(f"{symbol} {name}" if name else "", style=_STYLES[group])
 
 
 def plain(text: str) -> str:

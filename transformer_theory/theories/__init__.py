@@ -5,12 +5,13 @@ from typing import TypeVar
 
 from .. import citations
 from ..claims import Claim, Verdict
-from ..errors import nearest
+from ..errors import FEW, nearest
 from ..experiment import Experiment
 from ..theory import Theory
 from . import attention_svm, crate, joma, rate_reduction, scan_snap
 
 T = TypeVar("T")
+LIST = "`transformer-theory list`"  # shows theories, claims and experiments
 
 THEORIES: tuple[Theory, ...] = (attention_svm.THEORY, scan_snap.THEORY, joma.THEORY, rate_reduction.THEORY, crate.THEORY)
 
@@ -42,8 +43,11 @@ def experiment(name: str) -> type[Experiment]:
     """The class of one experiment by its name, ``"room.name"``.
 
     Raises:
-        ValueError: an unknown name; the nearest one is suggested.
+        ValueError: an unknown name (the nearest one is suggested), or that of a theory (its experiments are listed).
     """
+    if room := {record.name: record for record in THEORIES}.get(name):
+        there = ", ".join(kind.name for kind in room.experiments)
+        raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {there}")
     return _named("experiment", name, {kind.name: kind for record in THEORIES for kind in record.experiments})
 
 
@@ -67,7 +71,9 @@ def verify(id: str, seeds: Iterable[int] = range(5)) -> Verdict:
         ValueError: an unknown id (the nearest one is suggested), or no seed.
     """
     if room := {record.name: record for record in THEORIES}.get(id):
-        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {', '.join(c.id for c in room.claims)}")
+        some = ", ".join(found.id for found in room.claims[:FEW])
+        count = len(room.claims)
+        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some}{f', ... ({count})' if count > FEW else ''}")
     return claim(id).verify(seeds)
 
 
@@ -80,14 +86,14 @@ def cite(name: str) -> str:
     keys = {key: (key,) for key in citations.entries()}
     keys |= {id: (found.source.key,) for id, found in _claims().items()}
     keys |= {record.name: tuple(source.key for source in record.sources) for record in THEORIES}
-    return citations.bibtex(_named("theory, claim or key", name, keys))
+    return citations.bibtex(_named("theory, claim or key", name, keys, shown_by=f"{LIST} with references.bib"))
 
 
 def _claims() -> dict[str, Claim]:
     return {found.id: found for record in THEORIES for found in record.claims}
 
 
-def _named(kind: str, name: str, known: Mapping[str, T]) -> T:
+def _named(kind: str, name: str, known: Mapping[str, T], *, shown_by: str = LIST) -> T:
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}{nearest(name, known)}")
+        raise ValueError(f"unknown {kind} {name!r}{nearest(name, known, shown_by=shown_by)}")
     return known[name]

@@ -1,0 +1,133 @@
+"""Results as tables for a terminal: whole names, which are there to be copied, at any width from 80 columns on."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..claims import CONTROL_WORDS, Verdict
+from ..report import wording
+from ..report.terminal import judged
+from ..rows import BASIS_WORDS, Row
+from ..theory import Theory
+
+NOT_JUDGED = "not judged"  # a row without a verdict: a number stands beside another, and no line decides
+
+
+def catalogue(theories: Iterable[Theory]) -> Group:
+    """Each theory with its question, and the names of its claims and experiments in as many columns as fit."""
+    parts = []
+    for theory in theories:
+        parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
+        for title, names in (("claims", [c.id for c in theory.claims]), ("experiments", [kind.name for kind in theory.experiments])):
+            shown = Columns([Text(name) for name in names], column_first=True, equal=True, padding=(0, 2))
+            parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(shown, (0, 0, 0, 4))]
+        parts.append(Text())
+    return Group(*parts[:-1])
+
+
+def verdicts(found: Sequence[Verdict], console: Console) -> Table:
+    """A line for each claim where that fits the console, else a few: the source under the claim, the seeds under the verdict."""
+    table = _line_each(found)
+    unbound = console.options.update(width=10_000)
+    return table if console.measure(table, options=unbound).maximum <= console.width else _lines_each(found)
+
+
+def _line_each(found: Sequence[Verdict]) -> Table:
+    table = Table("claim", "verdict", "seeds", "95 % interval", "measured", "line", "control", "source", box=None, padding=(0, 2, 0, 0))
+    for verdict in found:
+        numbers = (Text(text) for text in (*_counted(verdict), *_measured(verdict)))
+        table.add_row(verdict.claim.id, judged(verdict.verdict), *numbers, _control(verdict), Text(verdict.claim.source.label))
+    return table
+
+
+def _lines_each(found: Sequence[Verdict]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)  # the longest name leaves room for one space between columns
+    for name in ("claim\n  source", "verdict\nseeds, interval", "measured\nline"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("control")
+    for verdict in found:
+        name = Text(f"{verdict.claim.id}\n  {verdict.claim.source.label}")
+        said = judged(verdict.verdict).append(f"\n{' '.join(_counted(verdict))}", style="default")
+        table.add_row(name, said, "\n".join(_measured(verdict)), _control(verdict))
+    return table
+
+
+def _counted(verdict: Verdict) -> tuple[str, str]:
+    """Consistent seeds of all, and the interval of their share."""
+    names = [evidence.verdict for evidence in verdict.evidence]
+    low, high = verdict.interval
+    return f"{names.count('consistent')}/{len(names)}", f"[{low:.2f}, {high:.2f}]"
+
+
+def _measured(verdict: Verdict) -> tuple[str, str]:
+    """The value of the worst seed, and the line that decides."""
+    first, values = verdict.evidence[0], [evidence.value for evidence in verdict.evidence]
+    return f"{max(values) if first.op == '<=' else min(values):.3g}", f"{first.op} {first.bound:.3g}"
+
+
+def _control(verdict: Verdict) -> Text:
+    return Text(CONTROL_WORDS[verdict.control], style="" if verdict.control == "fails" else "red")
+
+
+def beside_references(rows: Sequence[Row]) -> Table:
+    """Each measurement, the number it stands beside and what that is, the line that decides and the verdict.
+
+    Columns that would be empty are left out. A row's places (step, layer, ...) follow its quantity.
+    """
+    cells = {name: [_CELLS[name](row) for row in rows] for name in _CELLS}
+    cells = {name: column for name, column in cells.items() if name in ("measured", "verdict") or any(column)}
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("quantity", min_width=20)
+    for name in cells:
+        table.add_column(
+            name, justify="right" if name in ("measured", "reference") else "left", no_wrap=name in ("measured", "reference", "line")
+        )
+    for row, *values in zip(rows, *cells.values()):
+        table.add_row(_place(row), *values)
+    return table
+
+
+def _place(row: Row) -> Text:
+    places = ", ".join(f"{name} {row.get(name)}" for name in ("model", "layer", "head", "step", "seed") if row.get(name) is not None)
+    return Text(f"{row['quantity']} ({places})" if places else row["quantity"])
+
+
+def _number(value: float | None) -> Text:
+    return Text("none" if value is None else f"{value:.6g}")
+
+
+def _reference(row: Row) -> Text:
+    """What is predicted, unless it is the line itself."""
+    return Text() if row.get("predicted") is None or _is_line(row) else _number(row.get("predicted"))
+
+
+def _basis(row: Row) -> Text:
+    return Text(BASIS_WORDS[row["basis"]] if "basis" in row and _reference(row) else "")
+
+
+def _is_line(row: Row) -> bool:
+    """Whether the theory names no other number than the line: a bound, or the tolerance of a check."""
+    return "op" in row and row.get("basis", "theory") == "theory" and row.get("predicted") == row.get("bound")
+
+
+def _line(row: Row) -> Text:
+    bound = row.get("bound")
+    return Text() if bound is None or "op" not in row else Text(f"{row['op']} {bound:.6g}")
+
+
+def _verdict(row: Row) -> Text:
+    name, _ = wording.verdict(row)
+    return judged(name) if name else Text(NOT_JUDGED, style="dim")
+
+
+_CELLS = {
+    "measured": lambda row: _number(row["value"]),
+    "reference": _reference,
+    "which is": _basis,
+    "line": _line,
+    "verdict": _verdict,
+}

@@ -5,7 +5,7 @@ bits of u choose a cell of a table; most cells lie between two values of F and n
 F is searched. So it is exact to the rounding of F and of p (14 digits), and takes a look-up for most numbers. Larger n take numpy's
 binomial numbers, so nothing costs more for longer sequences.
 
-Source: inversion with a guide table is textbook.
+Source: the counts are those of :cite:t:`tian2023scan`; inversion with a guide table is textbook.
 """
 
 from dataclasses import dataclass

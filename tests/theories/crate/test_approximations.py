@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from tests.problems.crate import axis_subspaces, flat_tokens, gaussian, subspaces
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate.attention import coordinates, expansion
+from transformer_theory.theories.crate.claims.instance import complete_instance
 
 
 def test_neumann_sum_is_its_powers():
@@ -42,6 +43,56 @@ def test_on_layer_normalised_tokens_the_series_is_no_approximation():
     assert 1000 < float(error) < float(radius) ** 2
     small, _ = crate.gradient_error(0.001 * tokens, block.subspaces().detach(), eps=math.sqrt(0.5))
     assert float(small) < 1e-3
+
+
+def spread(values):
+    """Mean, least and largest; the page on the theory quotes them to three digits."""
+    return sum(values) / len(values), min(values), max(values)
+
+
+def rounded(quoted):
+    return pytest.approx(quoted, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("radius", "quoted"), [(0.0017, [1.50e-6, 1.24e-6, 1.78e-6]), (0.17, [0.0144, 0.0117, 0.0172]), (16.5, [76.7, 54.3, 99.2])]
+)
+def test_error_of_the_series_at_a_spectral_radius(radius, quoted):
+    """Twenty instances of the claims, their tokens scaled to the radius."""
+    errors = []
+    for seed in range(20):
+        tokens, bases = complete_instance(torch.Generator().manual_seed(seed))
+        drawn = float(crate.gradient_error(tokens, bases, eps=1.0)[1])
+        error, found = crate.gradient_error(tokens * (radius / drawn) ** 0.5, bases, eps=1.0)
+        assert float(found) == pytest.approx(radius)
+        errors.append(float(error))
+    assert spread(errors) == rounded(quoted)
+
+
+def test_spectral_radius_of_layer_normalised_tokens():
+    radii = {0.5: [], 0.01: []}
+    for seed in range(20):
+        torch.manual_seed(seed)
+        bases = crate.ReleasedAttention(192, heads=3, head_dim=64).subspaces().detach().double()
+        tokens = torch.nn.functional.layer_norm(gaussian(65, 192, seed=seed), (192,))
+        for square, found in radii.items():
+            found.append(float(crate.gradient_error(tokens, bases, eps=math.sqrt(square))[1]))
+    assert spread(radii[0.5]) == rounded([208, 188, 230])
+    assert spread(radii[0.01]) == rounded([10_400, 9_400, 11_500])
+
+
+def test_what_denoisers_leave():
+    """Of the norm of the signal: softmax over subspaces, projection on the true one, softmax over tokens."""
+    (claim,) = (each for each in crate.THEORY.claims if each.id == "crate/denoiser")
+    ours, known, tokens = [], [], []
+    for seed in range(20):
+        measured = claim.check(torch.Generator().manual_seed(seed)).detail
+        ours.append(measured["noise left"])
+        known.append(measured["oracle"])
+        tokens.append(claim.control(torch.Generator().manual_seed(seed)).detail["noise left"])
+    assert spread(ours) == rounded([0.304, 0.273, 0.315])
+    assert spread(known) == rounded([0.288, 0.268, 0.299])
+    assert spread(tokens) == rounded([0.962, 0.957, 0.971])
 
 
 def test_denoiser_is_the_posterior_mean_by_sampling():

@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from tests.problems.crate import axis_subspaces
+from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.theories import crate
+from transformer_theory.theories.crate.claims import causal, token_statistics
 
 # sixty trainings take longer than a minute under shape checks: the contract has five seeds, and docs/theories/crate.md forty
 WITHOUT_TRAINING = [claim for claim in crate.THEORY.claims if claim.id != "crate/training-compresses"]
@@ -24,3 +28,52 @@ def test_the_paper_step_claim_measures_that_the_neumann_series_converges(generat
     bases = crate.random_subspaces(4, 24, 6, generator=generator)
     alike = torch.ones(20, 24, dtype=torch.float64) / 24**0.5  # beta = 0.3 < 1 does not make the series converge
     assert 0.3 * max(float(torch.linalg.matrix_norm(alike @ U, 2)) ** 2 for U in bases) > 1
+
+
+def named(name):
+    (claim,) = (each for each in crate.THEORY.claims if each.id == f"crate/{name}")
+    return claim
+
+
+def test_long_tokens_of_unequal_length_lower_the_rate_in_the_tied_residual_form():
+    """Why `crate/released-sign` asks for tokens of norm one: one head, U the identity."""
+    rows = [[-16.6, 3.6, -0.2, 15.9], [6.4, -7.9, 2.3, -11.1], [-16.2, 7.1, -0.2, 17.5], [3.8, -3.1, 0.7, -6.1], [9.2, -5.3, 1, -11.8],
+            [7.1, -7.4, 2.1, -11.4], [14.1, -3.1, -0.2, -12], [1.7, 2.6, -1.3, -0.8], [1.7, 2.6, -1.3, -0.8], [-17.7, -0.9, 1.7, 13.9],
+            [0.9, 2.5, -1.9, 1.3], [0.7, 2.2, -1.8, 1.2]]  # fmt: skip
+    tokens, bases = torch.tensor(rows, dtype=torch.float64), torch.eye(4, dtype=torch.float64)[None]
+    before = subspace_coding_rate(tokens, bases, eps=0.1)
+    changes = [subspace_coding_rate(crate.released_step(tokens, bases, c * bases.mT), bases, eps=0.1) - before for c in (0.05, 0.1, 0.25)]
+    assert [round(float(change), 4) for change in changes] == [-0.0078, -0.0132, -0.0094]
+    one = unit_norm(tokens)
+    for c in (0.05, 0.1, 0.25, 1.0):
+        after = crate.released_step(one, bases, c * bases.mT)
+        assert subspace_coding_rate(after, bases, eps=0.1) > subspace_coding_rate(one, bases, eps=0.1)
+
+
+def test_the_paper_step_raises_the_rate_of_a_single_token_beyond_a_beta_of_one():
+    """Why `crate/paper-step` asks for beta <= 1: the token is multiplied by 1 + kappa beta (beta - 1), the series converging or not."""
+    bases = axis_subspaces(4, 6)
+    token = torch.zeros(1, 24, dtype=torch.float64)
+    token[0, ::6] = 0.5
+    for eps, kappa, factor in ((2**0.5, 0.5 / 3, 2.0), (6**0.5, 0.5, 1.0), (3.0, 0.75, 5 / 6)):  # beta is 3, 1 and 2/3
+        assert_close(crate.paper_step(token, bases, kappa=kappa, eps=eps), factor * token)
+    rates = [float(subspace_coding_rate(size * token, bases, eps=2**0.5)) for size in (1.0, 2.0)]
+    assert rates == pytest.approx([1.119, 2.773], abs=5e-4)
+
+
+def test_statements_in_two_halves_are_checked_in_both(generator, monkeypatch):
+    bound, rates = token_statistics.variational_rate, causal.added_rates
+    monkeypatch.setattr(token_statistics, "variational_rate", lambda *args, **kwargs: 2 * bound(*args, **kwargs))
+    assert named("tssa-bound").check(generator).verdict == "violated"
+    monkeypatch.setattr(causal, "added_rates", lambda *args, **kwargs: rates(*args, **kwargs) + 1)
+    assert named("causal-exact-step").check(generator).verdict == "violated"
+
+
+def test_the_spectral_radius_of_the_series_is_drawn():
+    claim = named("neumann-converges")
+    for check, least, most in ((claim.check, 0.2, 0.99), (claim.control, 1.01, 3.0)):
+        found = [check(torch.Generator().manual_seed(seed)) for seed in range(5)]
+        assert len({round(evidence.value, 3) for evidence in found}) == 5
+        for evidence in found:
+            assert least < evidence.detail["rho"] < most
+            assert evidence.value == pytest.approx(evidence.detail["rho"], rel=1e-5)

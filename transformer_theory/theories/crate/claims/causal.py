@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ....citations import Source
 from ....claims import Claim, Evidence
+from ....metrics.coding import subspace_coding_rate
 from ..attention import coordinates, exact_step, lipschitz, paper_step, released_step
 from ..causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
 from ..tssa import causal_memberships, causal_shrinkage, memberships, shrinkage
@@ -53,12 +54,14 @@ def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
 
 
 def _own_rate(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The worst change of what one token adds to the rate when it alone steps, in units of the decrease guaranteed: at most -1."""
+    """The worst change of what one token adds to the rate when it alone steps, in units of the decrease guaranteed: at most -1; or, if
+    that is more, the relative distance of the sum of these terms to the rate, less 1."""
     tokens, bases = complete_instance(generator)
     L = lipschitz(bases, n=N, eps=EPS)
     before = added_rates(tokens, bases, eps=EPS, context=N)
     gradient = causal_rate_gradient(tokens, bases, eps=EPS, context=N)
-    changes = {}
+    whole = subspace_coding_rate(tokens, bases, eps=EPS)
+    changes = {"sum over rate, distance to one, less 1": float((before.sum() / whole - 1).abs()) - 1}
     for share in (0.5, 1.0, 1.5):
         for i in (0, N // 2, N - 1):
             moved = tokens.clone()

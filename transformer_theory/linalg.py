@@ -147,8 +147,9 @@ def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
 
 
 def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
-    r"""The same resolvent, differentiable. :math:`[I, A; A^\top, -I]`, :math:`A = \sqrt s X`, has singular values :math:`\sqrt{1 + s\sigma^2}`,
-    so that solving it loses half as many digits as a Gram matrix would; its inverse has :math:`A(I + A^\top A)^{-1}` off the diagonal."""
+    r"""The same resolvent, differentiable, for :math:`A = \sqrt s X`: :math:`[I, A; A^\top, -I]` has singular values
+    :math:`\sqrt{1 + s\sigma^2}`, so that solving it loses half as many digits as a Gram matrix would; its inverse has
+    :math:`A(I + A^\top A)^{-1}` off the diagonal."""
     n, d = X.shape[-2:]
     root = s.clamp(min=torch.finfo(s.dtype).tiny).sqrt()[..., None, None]
     A = root * X

@@ -245,12 +245,12 @@ def test_reducer_reads_the_metric_and_its_null():
 
 def test_few_samples_and_many_are_read_alike():
     """Few samples are kept, many folded into moments; what merges may be either."""
-    y, output = torch.arange(60) % 3, normal(60, 5, 8)
-    few, many = slice(0, 20), slice(20, 60)
+    y, output = torch.arange(210) % 3, normal(210, 5, 8)
+    few, many = slice(0, 60), slice(60, 210)
     readers = [room.RateReduction() for _ in range(7)]
     whole, batched, a, b, c, d, small = readers
     for reducer, parts in (
-        (whole, [slice(0, 60)]),
+        (whole, [slice(0, 210)]),
         (batched, [few, many]),
         (a, [few]),
         (b, [many]),
@@ -264,6 +264,7 @@ def test_few_samples_and_many_are_read_alike():
     c.merge(d)
     assert small.kept
     assert not small.states
+    assert whole.states
     for reducer in (batched, a, c):
         for one, other in zip(reducer.compute(), whole.compute(), strict=True):
             assert_close(one["value"], other["value"], rtol=1e-9, atol=0)
@@ -273,6 +274,29 @@ def test_few_samples_and_many_are_read_alike():
     assert_close(first[0]["value"], float(rate_reduction(X, y[few], eps=small.eps)), rtol=1e-10, atol=0)
     assert first[0]["value"] > 0
     assert 0 < first[0]["null"] != first[0]["value"]
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_the_null_is_that_of_shuffled_labels_however_samples_are_ordered(classes):
+    """A loader that is sorted by class has batches of one class each, in which a shuffle changes nothing."""
+    n, d = 600, 8
+    y = torch.arange(n) % classes
+    output = normal(n, 1, d) + 2 * normal(classes, 1, d, seed=3)[y]
+    order, generator = y.argsort(stable=True), torch.Generator().manual_seed(5)
+    X, shuffles = unit_norm(output[:, 0]), [y[torch.randperm(n, generator=generator)] for _ in range(20)]
+    nulls = torch.tensor([float(rate_reduction(X, labels, eps=0.5**0.5)) for labels in shuffles])
+    mixed, by_class, first, second = (room.RateReduction() for _ in range(4))
+    for part in torch.arange(n).split(50):
+        mixed.update(observe(output[part]), y[part])
+        by_class.update(observe(output[order][part]), y[order][part])
+        (first if int(part[0]) < n // 2 else second).update(observe(output[order][part]), y[order][part])
+    first.merge(second)
+    for reducer in (mixed, by_class, first):
+        row = reducer.compute()[0]
+        assert row == reducer.compute()[0]
+        assert_close(row["value"], float(rate_reduction(X, y, eps=reducer.eps)), rtol=1e-9, atol=0)
+        assert row["null"] == pytest.approx(float(nulls.mean()), rel=0.25)
+        assert len(reducer.kept[0][0]) == 16 * d
 
 
 def test_reducer_leaves_out_what_is_not_finite_and_names_bad_labels(unchecked):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
@@ -86,6 +86,49 @@ def test_redunet_is_the_constructed_network(digits):
     assert (np.diff(model.network_.reductions.numpy()) > 0).all()
 
 
+@pytest.mark.parametrize("n", [40, 100])
+def test_few_samples_take_shorter_steps(n, digits):
+    """η = 0.5 throws samples that guess their class across the sphere, which ΔR does not show; the default step does not."""
+    X, y, unseen, truth = digits
+    model = ReduNetClassifier().fit(X[:n], y[:n])
+    assert model.network_.step == pytest.approx(8 * n * 0.1 / (9 * 64))
+    assert model.score(X[:n], y[:n]) > 0.98
+    assert model.score(unseen, truth) > 0.3
+    with pytest.warns(ConvergenceWarning, match=rf"step 0.5 is too long for {n} samples: training accuracy is 1.000 as built, 0\.[012]"):
+        long = ReduNetClassifier(step=0.5).fit(X[:n], y[:n])
+    assert long.score(unseen, truth) < 0.2
+    assert float(long.network_.reductions.diff().min()) > -1e-9
+
+
+def test_a_long_step_that_does_no_harm_is_not_warned_of(digits):
+    X, y, _, _ = digits
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ReduNetClassifier(step=0.5, layers=20).fit(X[:300], y[:300]).network_.step > 0.42
+        assert ReduNetClassifier(layers=2).fit(X, y).network_.step == 0.5
+
+
+def test_predictions_do_not_depend_on_the_sharpness(digits):
+    X, y, unseen, _ = digits
+    sharp, blunt = (RateReductionClassifier(sharpness=each).fit(X, y).predict(unseen) for each in (500.0, 1e-18))
+    assert np.array_equal(sharp, blunt)
+
+
+def test_classes_of_unlike_sizes_are_for_the_nearest_subspace():
+    """What the module says: the large class takes all that is new, but not from a subspace of its own dimensions."""
+    rng = np.random.default_rng(0)
+    bases = [np.linalg.qr(rng.normal(size=(20, 3)))[0] for _ in range(2)]
+
+    def draw(*sizes):
+        clean = np.concatenate([rng.normal(size=(n, 3)) @ basis.T for n, basis in zip(sizes, bases)])
+        return clean + 0.3 * rng.normal(size=clean.shape), np.repeat([0, 1], sizes)
+
+    (X, y), (unseen, truth) = draw(200, 20), draw(200, 200)
+    assert RateReductionClassifier().fit(X, y).score(unseen, truth) < 0.52
+    assert ReduNetClassifier(layers=5).fit(X, y).score(unseen, truth) < 0.52
+    assert NearestSubspaceClassifier(3).fit(X, y).score(unseen, truth) > 0.9
+
+
 def test_features_of_redunet_go_into_a_pipeline(digits):
     X, y, _, _ = digits
     pipeline = make_pipeline(ReduNetClassifier(layers=3), NearestSubspaceClassifier(rank=6))
@@ -110,7 +153,7 @@ def test_what_is_no_direction_or_no_class_is_refused(kind):
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (NearestSubspaceClassifier(rank=0), "rank must be at least 1, got 0"),
+        (NearestSubspaceClassifier(rank=0), "rank must be a whole number, at least 1, got 0"),
         (RateReductionClassifier(eps=0.0), "eps must be positive and finite"),
         (RateReductionClassifier(sharpness=-1.0), "sharpness must be positive and finite"),
         (ReduNetClassifier(layers=0), "layers must be at least 1, got 0"),
@@ -120,6 +163,12 @@ def test_what_is_no_direction_or_no_class_is_refused(kind):
 def test_settings_out_of_range_are_refused(model, says):
     with pytest.raises(ValueError, match=says):
         model.fit(np.eye(4), np.array([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize("rank", [2.5, float("nan"), "six"])
+def test_a_rank_is_a_whole_number(rank, unchecked):
+    with pytest.raises(ValueError, match=f"rank must be a whole number, at least 1, got {rank}"):
+        NearestSubspaceClassifier(rank=rank).fit(np.eye(4), np.array([0, 0, 1, 1]))
 
 
 def test_the_room_offers_them_by_name():

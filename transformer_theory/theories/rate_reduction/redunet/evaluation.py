@@ -3,6 +3,8 @@
 Source: :cite:t:`yu2020learning`.
 """
 
+from numbers import Integral
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,13 +21,12 @@ def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], tes
     Returns:
         ``[m]`` classes.
     Raises:
-        ValueError: rank < 1.
+        ValueError: rank is no whole number >= 1.
     Source: :cite:t:`yu2020learning` (evaluation).
     """
-    inside = test.new_full((int(labels.max()) + 1, len(test)), -1.0)
-    for j, basis in principal_subspaces(train, labels, rank=rank).items():
-        inside[j] = torch.linalg.vector_norm(test @ basis.mT, dim=-1)
-    return inside.argmax(0)
+    bases = principal_subspaces(train, labels, rank=rank)
+    inside = torch.stack([torch.linalg.vector_norm(test @ basis.mT, dim=-1) for basis in bases.values()])
+    return torch.tensor([*bases], device=test.device)[inside.argmax(0)]
 
 
 def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, rank: int) -> dict[int, Float[Tensor, "r d"]]:
@@ -38,9 +39,9 @@ def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], 
     Returns:
         ``[r, d]`` for each class with samples.
     Raises:
-        ValueError: rank < 1.
+        ValueError: rank is no whole number >= 1.
     Source: :cite:t:`yu2020learning` (evaluation).
     """
-    if rank < 1:
-        raise ValueError(f"rank must be at least 1, got {rank}")
+    if not (isinstance(rank, Integral) and rank >= 1):
+        raise ValueError(f"rank must be a whole number, at least 1, got {rank}")
     return {j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank] for j in labels.unique().tolist()}

@@ -14,7 +14,7 @@ from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
 from ....checks import positive
-from ....metrics.coding.checks import check_finite, check_integers
+from ....metrics.coding.checks import check_finite, check_integers, check_tensor
 from ....metrics.coding.resolvents import rate_and_inverse
 
 
@@ -45,14 +45,18 @@ def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
     Raises:
         ValueError: labels are no integers, not one for each of ``count`` samples, negative, or leave out a class.
     """
+    check_tensor("labels", labels)
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(f"labels must be one a sample, [{count}], got {list(labels.shape)}")
     check_integers(labels)
-    sizes = torch.bincount(labels) if count and int(labels.min()) >= 0 else torch.zeros(1, dtype=torch.int64)
-    if not bool(sizes.all()):
-        missing = "a negative label" if count and int(labels.min()) < 0 else f"no sample of class {int((sizes == 0).nonzero()[0, 0])}"
+    if not count:
+        raise ValueError("labels must name at least one class, got none")
+    present, sizes = labels.unique(return_counts=True)  # not a count of 0..max, which may be any number
+    if not torch.equal(present, torch.arange(len(present), dtype=present.dtype, device=present.device)):
+        absent = (present != torch.arange(len(present), device=present.device)).nonzero()
+        missing = "a negative label" if int(present[0]) < 0 else f"no sample of class {int(absent[0, 0])}"
         raise ValueError(
-            f"labels must name each class 0..{max(len(sizes) - 1, 0)} at least once, got {missing}; "
+            f"labels must name each class 0..{max(int(present[-1]), 0)} at least once, got {missing}; "
             "relabel with labels.unique(return_inverse=True)[1]"
         )
     return sizes
@@ -64,6 +68,7 @@ def check_samples(samples: Float[Tensor, "n *rest"]) -> None:
     Raises:
         ValueError: they are not float32 or float64, not finite, or one is zero, which has no direction.
     """
+    check_tensor("features", samples)
     if samples.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"features must be float32 or float64, got {samples.dtype}; convert with .double()")
     check_finite(samples)

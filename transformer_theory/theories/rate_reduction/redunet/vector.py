@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ....checks import positive
 from ....metrics.coding import unit_norm
+from ....metrics.coding.checks import check_tensor
 from .constructed import Constructed, Growth, grow
 from .operators import check_samples, check_settings, class_sizes
 
@@ -100,8 +101,7 @@ class ReduNet(Constructed):
         Raises:
             ValueError: the width is not the network's, or a sample is zero or not finite.
         """
-        if features.ndim != 2 or features.shape[1] != self.features.shape[1]:
-            raise ValueError(f"features must have shape [n, {self.features.shape[1]}] as in training, got {list(features.shape)}")
+        self._check(features)
         check_samples(features)
         rows = unit_norm(features)
         for each in self.layers[:-1]:
@@ -109,8 +109,15 @@ class ReduNet(Constructed):
         return rows
 
     def distances(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of samples that went through :meth:`transform`, by the last layer."""
+        """``||x C_j||`` of samples that went through :meth:`transform`, by the last layer. Raises ValueError for another shape."""
+        self._check(transformed)
         return self.layers[-1].distances(transformed)
+
+    def _check(self, features: Float[Tensor, "n d"]) -> None:
+        check_tensor("features", features)
+        if features.ndim != 2 or features.shape[1] != self.features.shape[1]:
+            hint = "; a single sample is x[None]" if features.ndim == 1 else ""
+            raise ValueError(f"features must have shape [n, {self.features.shape[1]}] as in training, got {list(features.shape)}{hint}")
 
 
 def construct(
@@ -123,7 +130,8 @@ def construct(
         labels: ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: η.
+        step: η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer one may still raise it for training samples, which know
+            their class, and throw samples that have to guess it across the sphere: ΔR does not show that.
         sharpness: λ of the softmax for new samples.
     Returns:
         :class:`ReduNet`.
@@ -132,6 +140,7 @@ def construct(
             is below 1, eps, step or sharpness is not positive, or eps is so small that adding the identity is lost to rounding.
     Source: :cite:t:`chan2022redunet`. Training samples use their labels.
     """
+    check_tensor("features", features)
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten what is wider")
     check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)

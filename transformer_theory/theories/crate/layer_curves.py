@@ -232,7 +232,7 @@ def compressions(model: nn.Module) -> list[tuple[Layer, nn.Module, Any]]:
 
 
 def observe(model: nn.Module, layers: list[tuple[Layer, nn.Module, Any]], inputs: Tensor, emit: Callable[[Observation], None]) -> None:
-    """One forward pass of a network of CRATE layers, whose attention may have no map for a probe to see.
+    """One forward pass of a network of CRATE layers on inputs [batch, ...], whose attention may have no map for a probe to see.
 
     Source: none, this is machinery.
     """

@@ -1,6 +1,7 @@
 """What is measured: attention weights (entropy, sharpness, sinks), coding rates, and the geometry of features and matrices."""
 
 from .attention import (
+    diagonal_mass,
     effective_support,
     entropy,
     entropy_lower_bound,
@@ -50,6 +51,7 @@ __all__ = [
     "coding_rate",
     "coding_rate_gradient",
     "compression_operators",
+    "diagonal_mass",
     "effective_rank",
     "effective_support",
     "entropy",

@@ -132,6 +132,23 @@ def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor,
     return mean[..., position]
 
 
+def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
+    r"""Mean weight that a token gives to itself, :math:`\frac1T \sum_q a_{qq}`.
+
+    Args:
+        weights: self-attention, rows are distributions, ``[*batch, tokens, tokens]``.
+    Returns:
+        ``[*batch]``, in [0, 1], no unit; uniform causal attention over T tokens reads :math:`\frac1T \sum_{i \le T} \frac1i`.
+    Raises:
+        ValueError: a row is not a distribution, or queries and keys are not the same tokens.
+    Source: textbook.
+    """
+    _check_distributions(weights)
+    if weights.shape[-1] != weights.shape[-2]:
+        raise ValueError(f"the diagonal needs as many queries as keys, got {list(weights.shape[-2:])}; pass self-attention")
+    return weights.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+
 def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[Tensor, "*batch"]:
     r"""Smallest entropy that scores of a given spread allow: no row of softmax attention can be sharper.
 

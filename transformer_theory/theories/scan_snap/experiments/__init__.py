@@ -10,8 +10,26 @@ from .recall import Recall
 from .regime_map import RegimeMap
 from .syn_medium import SynMedium
 from .syn_small import SynSmall, SynSmallAdam
+from .text_attention import TextAttention
+from .text_depth import TextDepth
+from .text_rates import TextRates
 
-EXPERIMENTS = (Fates, Chi, DecoderGain, BGrowth, Exponents, RegimeMap, SynSmall, SynSmallAdam, SynMedium, Recall, LongSequences)
+EXPERIMENTS = (
+    Fates,
+    Chi,
+    DecoderGain,
+    BGrowth,
+    Exponents,
+    RegimeMap,
+    SynSmall,
+    SynSmallAdam,
+    SynMedium,
+    Recall,
+    LongSequences,
+    TextAttention,
+    TextRates,
+    TextDepth,
+)
 
 __all__ = [
     "EXPERIMENTS",
@@ -26,4 +44,7 @@ __all__ = [
     "SynMedium",
     "SynSmall",
     "SynSmallAdam",
+    "TextAttention",
+    "TextDepth",
+    "TextRates",
 ]

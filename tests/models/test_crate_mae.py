@@ -157,6 +157,7 @@ def test_as_many_patches_are_masked_in_each_image_and_all_alike():
     assert (draws.double().mean(0) - 0.75).abs().max() < 0.03  # over four standard deviations
     assert int(models.random_mask(1, 196, generator=torch.Generator()).sum()) == 147
     assert int(models.random_mask(1, 5, generator=torch.Generator(), share=0.5).sum()) == 3
+    assert int(models.random_mask(1, 10, generator=torch.Generator(), share=0.9).sum()) == 9
 
 
 def test_products_of_positions_depend_on_how_far_apart_they_are():

@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from transformer_theory.metrics.coding import segmented_coding_length
+from transformer_theory.theories.rate_reduction import NearestSubspaceClassifier
 from transformer_theory.theories.rate_reduction.clustering import EXPECTED_FAILED_CHECKS, CodingLengthClustering, clustering_accuracy
 
 
@@ -116,8 +117,33 @@ def test_the_distortion_must_be_positive(eps):
 
 
 def test_samples_too_large_for_the_distortion_are_refused():
-    with pytest.raises(ValueError, match=r"samples must be at most 1e\+15 eps, got 1e\+200 with eps 1"):
+    with pytest.raises(ValueError, match=r"samples must be at most 1e\+11 eps, got 1e\+200 with eps 1"):
         CodingLengthClustering(1.0).fit(1e200 * np.eye(3))
+
+
+@pytest.mark.parametrize("sizes", [(9e10, 0.08), (9e10, 10.0), (1e6, 1e-2)])
+def test_lengths_of_wide_spectra_are_right(sizes):
+    """A direction counts by how many distortions it holds, however much more another one holds."""
+    X = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 2)))[0] * sizes
+    found = CodingLengthClustering(1.0).fit(X)
+    assert found.n_clusters_ == 1
+    expected = 42 / 2 * np.log2(1 + 2 / 40 * np.square(sizes)).sum()
+    assert found.lengths_[-1] == pytest.approx(expected, rel=1e-7)
+
+
+def test_spectra_too_wide_are_refused():
+    X = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 2)))[0] * (1e6, 1e-7)
+    with pytest.raises(ValueError, match=r"at most 1e\+11 eps, got .* with eps 1e-08; take a larger eps, or rescale"):
+        CodingLengthClustering(1e-8).fit(X)
+
+
+def test_new_samples_go_to_the_nearest_subspace():
+    """What the docstring offers in the place of predict, at the distortion that it names."""
+    X, truth = mixture((2, 3), 80, 10, noise=0.05)
+    found = CodingLengthClustering(0.05 * 10**0.5).fit(X[::2])
+    assert found.n_clusters_ == 2
+    guessed = NearestSubspaceClassifier(3).fit(X[::2], found.labels_).predict(X[1::2])
+    assert clustering_accuracy(truth[1::2], guessed) > 0.95
 
 
 def test_the_unit_does_not_matter():

@@ -35,14 +35,23 @@ from ...checks import positive
 
 EXPECTED_FAILED_CHECKS = {"check_clustering": "its groups lie around means, not around subspaces through the origin"}
 
-LARGEST = 1e15  # distortions in a sample: beyond, its rounding errors are larger than the distortion
+LARGEST = 1e11  # distortions in a sample: up to here singular values are rounded by less than a thousandth of one
+NEGLIGIBLE = 1e-3  # distortions: a direction that holds less does not count
 
 
 class CodingLengthClustering(ClusterMixin, BaseEstimator):
-    """Agglomerative lossy compression: merges groups while the coding length of all samples falls.
+    r"""Agglomerative lossy compression: merges groups while the coding length of all samples falls.
 
     Args:
-        eps: distortion, in the unit of the samples, > 0; squared inside.
+        eps: distortion, in the unit of the samples, > 0; squared inside. 1 by default, which means nothing for your data: choose it.
+
+    **Choosing eps.** Samples are taken as they are (not scaled to norm 1), and ε is a distance between a sample and its code. If the noise
+    around the subspaces has standard deviation s in each of d coordinates, :math:`\epsilon = s\sqrt d`. If s is not known, fit for several
+    ε, from a hundredth of the typical norm of a sample up in steps of two: much below the noise every sample is a group of its own, much
+    above it all are one, and a number of groups that stays over several ε is a finding.
+
+    There is no ``predict``: the criterion is the length of one code for all samples, and a new sample would change it. To put new samples
+    into the groups found, take :func:`~.redunet.nearest_subspace` or ``NearestSubspaceClassifier().fit(X, found.labels_)``.
 
     Attributes:
         labels_: group of each sample, numbered by first appearance, ``[n]``.
@@ -132,7 +141,7 @@ class _Groups:
                 taken += [*factors[own]]
                 self.factors[rows] = groups[~own], factors[~own]
         _, sizes, directions = np.linalg.svd(np.concatenate(taken), full_matrices=False)
-        kept = max(1, int((sizes > 1e-12 * sizes[0]).sum()))
+        kept = max(1, int((sizes > min(1e-12 * sizes[0], NEGLIGIBLE)).sum()))
         sizes, directions = sizes[:kept], directions[:kept]
         rows = 1 << (kept - 1).bit_length()
         factor = np.zeros((1, rows, directions.shape[1]))

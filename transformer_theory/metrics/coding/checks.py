@@ -41,4 +41,4 @@ def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
     if features.ndim < 2 or 0 in features.shape[-2:]:
         raise ValueError(f"features must have shape [*batch, n, d] with n, d >= 1, got {list(features.shape)}")
     if features.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"features must be float32 or float64, got {features.dtype}; convert with .float()")
+        raise ValueError(f"features must be float32 or float64, got {features.dtype}; convert with .float(), also under autocast")

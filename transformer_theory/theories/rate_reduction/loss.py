@@ -65,7 +65,10 @@ class MaximalCodingRateReduction(nn.Module):
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
-        """Loss of a batch. A class without samples adds nothing. Second derivatives exist. Autocast is switched off inside.
+        """Loss of a batch. A class without samples adds nothing. Second derivatives exist.
+
+        Autocast is switched off inside, but what a network puts out under autocast is bfloat16 or float16 and is refused: pass
+        ``features.float()``, normalised after that.
 
         Args:
             features: rows of norm 1, ``[n, d]``, float32 or float64.

@@ -12,6 +12,7 @@ from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 
 LANDSCAPE = Source("wang2024global")
 SIZES, DIM, EPS = (3, 3, 4), 3, 0.5**0.5
+CONSTRUCTED = 5  # critical points made by hand
 CRITICAL = 1e-9  # the gradient's norm, in units of the penalty
 LEVEL = 1e-6  # eigenvalues of the Hessian, in units of the penalty, and disorder below which nothing is seen
 
@@ -32,8 +33,8 @@ def _ends(problem: Regularised, generator: Generator, count: int) -> list[Tensor
 
 
 def _others(problem: Regularised, generator: Generator, *, searches: int) -> Iterator[Tensor]:
-    """Critical points where no ascent ends: singular values at the smaller root, two classes on one line, and what a search from random
-    starts for a zero of the gradient has found."""
+    """Critical points where no ascent ends: first five that are constructed (singular values at the smaller root, two classes on one line),
+    which the seed only rotates, then what a search from random starts for a zero of the gradient has found."""
     for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 0, 1))):
         yield orthogonal_critical_point(problem, smaller, larger, generator=generator)
     first, second, _ = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator).split(problem.sizes)
@@ -53,14 +54,28 @@ def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
     points = list(_others(problem, generator, searches=0)) if of_saddles else _ends(problem, generator, 2)
     steepest = max(map(problem.steepest, points))
     settled = all(_critical(problem, X) for X in points)
-    return Evidence(max(map(problem.disorder, points)), LEVEL, "<=", converged=settled, detail={"largest eigenvalue": steepest})
+    detail = {"largest eigenvalue": steepest, "points": len(points), "of them zero, where disorder is 0 by definition": _zeros(points)}
+    return Evidence(max(map(problem.disorder, points)), LEVEL, "<=", converged=settled, detail=detail)
 
 
 def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
     problem = _problem()
-    points = _ends(problem, generator, 1) if of_maximisers else list(_others(problem, generator, searches=2))
+    points = _ends(problem, generator, 1) if of_maximisers else list(_others(problem, generator, searches=4))
+    steepness = [problem.steepest(X) for X in points]
     settled = all(_critical(problem, X) for X in points)
-    return Evidence(min(map(problem.steepest, points)), 1e-3, ">=", converged=settled, detail={"points": len(points)})
+    detail: dict[str, float] = {"points": len(points)}
+    if not of_maximisers:
+        searched = steepness[CONSTRUCTED:]
+        detail["of them constructed, the same up to rotation at every seed"] = CONSTRUCTED
+        detail["least steep of the constructed"] = min(steepness[:CONSTRUCTED])
+        detail["distinct values of F found by search"] = len({round(problem.value(X) / problem.penalty, 6) for X in points[CONSTRUCTED:]})
+        if searched:
+            detail["least steep of those found by search"] = min(searched)
+    return Evidence(min(steepness), 1e-3, ">=", converged=settled, detail=detail)
+
+
+def _zeros(points: list[Tensor]) -> int:
+    return sum(float(X.abs().max()) < LEVEL for X in points)
 
 
 ASSUMED = (

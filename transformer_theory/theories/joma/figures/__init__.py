@@ -1,8 +1,10 @@
 """Pictures, drawn from stored results alone; one file a picture."""
 
 from .analysis import draw
+from .hierarchy import hierarchy
 from .invariant import invariant
 from .linear_orbit import linear_orbit
+from .relatives import relatives
 from .two_phases import two_phases
 
-__all__ = ["draw", "invariant", "linear_orbit", "two_phases"]
+__all__ = ["draw", "hierarchy", "invariant", "linear_orbit", "relatives", "two_phases"]

@@ -23,7 +23,7 @@ from transformer_theory.theories.scan_snap.continuations import count_continuati
 from transformer_theory.theories.scan_snap.experiments import TextAttention, TextDepth, TextRates
 from transformer_theory.theories.scan_snap.phases import phases
 from transformer_theory.theories.scan_snap.published_text import ENTROPY, START
-from transformer_theory.theories.scan_snap.text_runs import Run, follow, texts
+from transformer_theory.theories.scan_snap.text_runs import Run, follow, shuffled, texts
 
 V, CONTEXT = 7, 5
 IDS = torch.multinomial(torch.tensor([0.3, 0.3, 0.1, 0.1, 0.1, 0.05, 0.05]), 600, True, generator=torch.Generator().manual_seed(0))
@@ -208,6 +208,16 @@ def test_a_run_reads_what_the_metrics_read():
     own = [row for row in found.rows if row["quantity"] == "attention entropy"]
     assert all(row["null"] != row["value"] for row in own)
     assert {row["null"] for row in own} == {own[0]["null"]}, "one untrained network"
+
+
+def test_shuffled_words_are_the_same_words():
+    text, _ = texts("", "", words=50)
+    other = shuffled(text, torch.Generator().manual_seed(0))
+    assert torch.equal(other.ids.sort().values, text.ids.sort().values)
+    assert not torch.equal(other.ids, text.ids)
+    written, unordered = (follow(Run(**RUN, **SMALL, order=order)) for order in ("as written", "shuffled"))
+    assert set(unordered.words) != set(written.words)
+    assert unordered.vocabulary == written.vocabulary
 
 
 def test_text_of_the_users_own(tmp_path):

@@ -3,6 +3,7 @@ r"""Language models that learn a text, and what is read in their attention while
 A run trains a small causal decoder on one text and reads it, in evaluation mode, on fixed windows of another: entropy, sharpness, top-1
 mass, effective support, sink and diagonal mass, how alike successive maps are, what the words attended to are (:mod:`.attended_words`),
 and the loss. What has no null of its own is given what an untrained decoder reads on the same windows ("random weights").
+A run on the same words in another order is a null too: such a text has frequencies to learn and nothing else.
 
 Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the experiments on WikiText-2).
 """
@@ -26,6 +27,19 @@ from .continuations import LEAST, count_continuations
 from .reducers import ScanAndSnap
 
 RECIPES: dict[str, Callable[[float], Recipe]] = {"sgd": sgd, "adam": adam}
+
+
+def as_written(text: Text, generator: torch.Generator) -> Text:
+    """The text itself."""
+    return text
+
+
+def shuffled(text: Text, generator: torch.Generator) -> Text:
+    """The same words in random order."""
+    return Text(text.ids[torch.randperm(len(text), generator=generator)], text.vocabulary, f"{text.name}, shuffled")
+
+
+ORDERS: dict[str, Callable[[Text, torch.Generator], Text]] = {"as written": as_written, "shuffled": shuffled}
 SHARE = 0.8  # of a text that is learnt if there is no other to read attention on
 HELD_OUT = "held-out loss"
 
@@ -42,6 +56,7 @@ class Run:
         steps, batch, length: of training; ``at`` are the steps at which attention is read.
         windows: on which it is read.
         seed: of initial weights and dropout.
+        order: of the words, of both texts: "as written" or "shuffled".
     """
 
     text: str
@@ -58,6 +73,7 @@ class Run:
     batch: int = 20
     length: int = 35
     windows: int = 100
+    order: str = "as written"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +122,9 @@ def follow(run: Run) -> Followed:
         ValueError: a text that cannot be read or is too short, or settings out of range.
         NotConverged: the loss became infinite or NaN. Source: :cite:t:`tian2023scan`.
     """
-    learnt, held_out = texts(run.text, run.held_out, words=run.words)
-    seen = held_out.windows(run.windows, length=run.length)
     generator = torch.Generator().manual_seed(run.seed)
+    learnt, held_out = (ORDERS[run.order](one, generator) for one in texts(run.text, run.held_out, words=run.words))
+    seen = held_out.windows(run.windows, length=run.length)
 
     def untrained() -> Decoder:
         sizes = {"dim": run.dim, "hidden": run.dim, "depth": run.depth, "dropout": run.dropout}

@@ -39,9 +39,9 @@ def attention(result: Result) -> "Figure":
     for number, depth in enumerate(depths_):
         place = spec[-1, cuts[number] : cuts[number + 1]] if cuts is not None else spec[-1, min(number, columns - 1)]
         _curves(figure.add_subplot(place), steps, result.arrays[f"{NAME}/{depth}/entropy"], f"Entropy, nats: {_layers(depth)}")
-    caption(
-        figure, "Maps: the lowest layer's attention to one held-out window, keys after the query left white. Curves: means of all windows."
-    )
+        figure.axes[-1].plot(steps, result.arrays[f"{NAME}/{depth}/shuffled"], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+    words = "Maps: the lowest layer's attention to one held-out window, keys after the query left white. Curves: means of all windows"
+    caption(figure, f"{words}; dashed: the same words shuffled.")
     return figure
 
 

@@ -1,21 +1,28 @@
 """JoMA: attention and MLP learn jointly, and attention follows from the MLP's lower layer.
 
 :mod:`.forms` ways to attend, :mod:`.problem` the block and its data, :mod:`.dynamics` their training, :mod:`.invariants` what it leaves
-alone, :mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` the nonlinear one, :mod:`.claims` checkable statements,
-:mod:`.experiments` runs, :mod:`.subject`, :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
+alone, :mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` the nonlinear one, :mod:`.tree` and
+:mod:`.relatives` a binary tree of latents, :mod:`.hierarchy`, :mod:`.stack`, :mod:`.joint` and :mod:`.recovery` a network that learns
+sequences made from latents, :mod:`.claims` checkable statements, :mod:`.experiments` runs, :mod:`.subject`, :mod:`.analysis` and
+:mod:`.reducers` what it says about data and about trained networks.
 """
 
 from ...citations import Source
 from ...theory import Theory
-from . import dynamics, forms, invariants, nonlinear, orbit
+from . import dynamics, forms, invariants, mixture, nonlinear, orbit, recovery
 from .analysis import ANSWER, predict_and_measure
 from .claims import CLAIMS
 from .dynamics import Model, Path, train
-from .experiments import EXPERIMENTS, Invariant, LinearOrbit, TwoPhases
+from .experiments import EXPERIMENTS, HierarchyLearning, Invariant, LinearOrbit, Relatives, TwoPhases
 from .figures import draw
 from .forms import Exponential, Linear, Softmax
+from .hierarchy import Hierarchy, random_hierarchy
+from .joint import Learning, learn
 from .problem import Block, Contexts, gaussian_block, gaussian_contexts, random_contexts, sampled_contexts, zero_block
 from .reducers import LOWER_RANK, JointDynamics, reducers
+from .relatives import MaskedLeaf, masked_leaf
+from .stack import Stack
+from .tree import Tree, pair_table, sample_leaves, uniform_tree
 
 THEORY = Theory(
     name="joma",
@@ -47,13 +54,20 @@ __all__ = [
     "Block",
     "Contexts",
     "Exponential",
+    "Hierarchy",
+    "HierarchyLearning",
     "Invariant",
     "JointDynamics",
+    "Learning",
     "Linear",
     "LinearOrbit",
+    "MaskedLeaf",
     "Model",
     "Path",
+    "Relatives",
     "Softmax",
+    "Stack",
+    "Tree",
     "TwoPhases",
     "draw",
     "dynamics",
@@ -61,12 +75,20 @@ __all__ = [
     "gaussian_block",
     "gaussian_contexts",
     "invariants",
+    "learn",
+    "masked_leaf",
+    "mixture",
     "nonlinear",
     "orbit",
+    "pair_table",
     "predict_and_measure",
     "random_contexts",
+    "random_hierarchy",
+    "recovery",
     "reducers",
+    "sample_leaves",
     "sampled_contexts",
     "train",
+    "uniform_tree",
     "zero_block",
 ]

@@ -10,18 +10,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "joma"
+TINTS = ("joma", "attention_svm", "scan_snap", "rate_reduction")
 WAYS = (("both", NAME, "both terms"), ("first", "null", "first term"), ("moving", "raw", "moving mean"))
 
 
 def invariant(result: Result) -> "Figure":
-    """A row a kind of contexts: correlation, relative error, predicted against true; below, the lower layer at the end and one unit."""
+    """A row a kind of contexts: correlation, relative error, predicted against true, the lower layer at the end, one unit over time."""
     kinds = [kind for kind in ("Gaussian", "random") if f"{NAME}/{kind}_true" in result.arrays]
     if not kinds:
         return text_figure("joma.invariant: nothing was measured")
-    figure, panels = axes(len(kinds), 4, width=9.5, height=2.6 * len(kinds))
+    figure, panels = axes(len(kinds), 5, width=12.0, height=2.6 * len(kinds))
     steps = result.arrays[f"{NAME}/steps"]
     for row, kind in enumerate(kinds):
-        correlation, error, sides, unit = panels[4 * row : 4 * row + 4]
+        correlation, error, sides, lower, unit = panels[5 * row : 5 * row + 5]
         for way, name, label in WAYS:
             for ax, measure in ((correlation, "correlation"), (error, "error")):
                 values = result.arrays[f"{NAME}/{kind}_{way}_{measure}"][:, 1:]
@@ -37,14 +38,19 @@ def invariant(result: Result) -> "Figure":
         diagonal(sides, true)
         sides.set(title="Change of z", xlabel="predicted", ylabel="measured")
         sides.legend(loc="best", fontsize=7, frameon=False)
-        image = heatmap(unit, result.arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
+        image = heatmap(lower, result.arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
         image.axes.set_aspect("auto")
-        unit.set_xticks(range(0, 20, 5))
-        unit.set_yticks(range(0, 20, 5))
-        unit.set(title="Lower layer", xlabel="token", ylabel="unit")
+        lower.set_xticks(range(0, 20, 5))
+        lower.set_yticks(range(0, 20, 5))
+        lower.set(title="Lower layer", xlabel="token", ylabel="unit")
+        for token, values in enumerate(result.arrays[f"{NAME}/{kind}_unit"].T):
+            line(unit, steps, values, name=TINTS[token], label=f"token {token}")
+        unit.set(title="Unit 0", xlabel="step", ylabel="v")
+        unit.autoscale_view()  # the labels stand where the limits say
+        label_ends(unit)
     caption(
         figure,
-        "Bands: all draws; lines: their mean. First draw in the two columns on the right; dashed: equality. 'Both terms' takes the mean "
+        "Bands: all draws; lines: their mean. First draw in the three columns on the right; dashed: equality. 'Both terms' takes the mean "
         "attention of the start, 'moving mean' that of each moment.",
     )
     return figure

@@ -22,8 +22,11 @@ def draw(result: Result) -> "Figure":
     cosines = [name for name in ("before", "after") if f"{NAME}/cosines_{name}" in result.arrays]
     figure, panels = axes(1, 2 + len(cosines), height=2.4)
     curve(panels[0], result)
+    if f"{NAME}/null_reductions" in result.arrays:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=7, frameon=False)
     for ax, name in zip(panels[1:], cosines):
-        similarity(ax, result.arrays[f"{NAME}/cosines_{name}"], result.arrays[f"{NAME}/labels"], f"|cosine| {name}")
+        values, labels = result.arrays[f"{NAME}/cosines_{name}"], result.arrays[f"{NAME}/labels"]
+        similarity(ax, values, labels, f"Cosines {name}", bar=name == cosines[-1])
     spectra(panels[-1], result)
     return figure
 
@@ -35,25 +38,26 @@ def curve(ax: "Axes", result: Result) -> None:
     if f"{NAME}/null_reductions" in result.arrays:
         null = result.arrays[f"{NAME}/null_reductions"]
         line(ax, range(len(null)), null, name="null", linewidth=1.1, label="shuffled labels")
-        ax.legend(loc="lower right", fontsize=7)
     best = float(result.arrays[f"{NAME}/optimum"])
     if np.isfinite(best):
         ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))
         ax.annotate("optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=COLOURS[NAME], fontsize=7)
         ax.set_ylim(0, 1.12 * max(best, float((rates[:, 0] - rates[:, 1]).max())))
-    ax.set_title("Rate reduction, nats")
+    ax.set_title("Rate reduction")
+    ax.set_ylabel("ΔR, nats")
     ax.set_xlabel("layer of ReduNet")
 
 
-def similarity(ax: "Axes", cosines: np.ndarray, labels: np.ndarray, title: str) -> None:
+def similarity(ax: "Axes", cosines: np.ndarray, labels: np.ndarray, title: str, *, bar: bool) -> None:
     """Absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the diagonal."""
-    heatmap(ax, np.abs(cosines), title, vmin=0, vmax=1, bar=False)
+    heatmap(ax, np.abs(cosines), "|cosine| of two samples" if bar else "", vmin=0, vmax=1, bar=bar)
+    ax.set_title(title)
     edges = np.flatnonzero(np.diff(labels)) + 0.5
     middles = np.convolve(np.concatenate([[-0.5], edges, [len(labels) - 0.5]]), [0.5, 0.5], "valid")
     shown = len(middles) <= 12
     ax.set_xticks([])
     ax.set_yticks(middles if shown else [], [str(label) for label in dict.fromkeys(labels.tolist())] if shown else [])
-    ax.set_xlabel("unseen samples by class")
+    ax.set_xlabel("unseen samples")
 
 
 def spectra(ax: "Axes", result: Result) -> None:
@@ -63,6 +67,8 @@ def spectra(ax: "Axes", result: Result) -> None:
     for values, name, label in ((before, "null", "before"), (after, NAME, "after")):
         for k, row in enumerate(values[:20, :shown]):
             line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
-    ax.set_title("Singular values")
-    ax.set_xlabel("direction, by class")
+    ax.set_title("Spectra of classes")
+    ax.set_ylabel(r"singular value / $\sqrt{n_j}$")
+    ax.set_xlabel("direction, a line a class")
+    ax.locator_params(axis="x", integer=True)
     ax.legend(loc="upper right", fontsize=7, frameon=False)

@@ -25,14 +25,15 @@ def label_corruption(result: Result) -> "Figure":
         for (method, (tint, dash)), values in zip(DRAWN.items(), 100 * result.arrays[f"{NAME}/{key}"]):
             ax.plot(ratios, values.mean(1), dash, color=tint, label=method, marker=".")
             ax.fill_between(ratios, values.min(1), values.max(1), color=tint, alpha=0.12, linewidth=0)
-        ax.set_title(f"{title}, %")
+        ax.set_title(title)
         ax.set_xlabel("share of labels drawn anew")
+    panels[0].set_ylabel("accuracy on unseen samples, %")
     panels[1].sharey(panels[0])
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7.5, frameon=False)
     steps = result.arrays[f"{NAME}/steps"]
     for (tint, dash), values in zip(DRAWN.values(), 100 * result.arrays[f"{NAME}/curves"]):
         panels[2].plot(steps, values.mean(0), dash, color=tint)
         panels[2].fill_between(steps, values.min(0), values.max(0), color=tint, alpha=0.12, linewidth=0)
-    panels[2].set_title(f"By step, {ratios[-1]:g} drawn anew, %")
+    panels[2].set_title(f"By step, {ratios[-1]:g} drawn anew")
     panels[2].set_xlabel("step")
     return figure

@@ -23,8 +23,10 @@ def landscape(result: Result) -> "Figure":
     values = result.arrays[f"{NAME}/reached"]
     line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
     null_band(left, float(result.arrays[f"{NAME}/closed_form"]), label="optimum, closed form")
-    left.set_xlabel("start, sorted")
-    left.set_title("Rate reduction reached, nats")
+    left.set_xlabel("start, sorted by where it ends")
+    left.set_ylabel("ΔR reached, nats")
+    left.set_title("Ascents under the constraint")
+    left.locator_params(axis="x", integer=True)
     left.margins(y=0.15)
     points = result.arrays[f"{NAME}/critical"]
     right.axhline(0, color=COLOURS["null"], linewidth=0.9)
@@ -32,8 +34,8 @@ def landscape(result: Result) -> "Figure":
         own = points[points[:, 0] == kind]
         hollow = {"facecolors": "none", "edgecolors": COLOURS[tint]} if marker == "s" else {"color": COLOURS[tint]}
         right.scatter(own[:, 1], own[:, 3], s=22, marker=marker, linewidths=1.0, label=label, **hollow)
-    right.set_title("Critical points")
+    right.set_title("Critical points, with a penalty")
     right.set_ylabel("largest Hessian eigenvalue / λ")
     right.set_xlabel("ΔR - λ‖X‖²/2, nats")
-    right.legend(fontsize=7, loc="upper right")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=3, fontsize=7, frameon=False)
     return figure

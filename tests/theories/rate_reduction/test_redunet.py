@@ -145,6 +145,10 @@ def net(features=None, labels=None, **more):
         (lambda: net(layers=0), "layers must be at least 1"),
         (lambda: net().transform(normal(3, 4)), r"shape \[n, 2\] as in training, got \[3, 4\]"),
         (lambda: net().transform(torch.zeros(3, 2, dtype=torch.float64)), "3 of 3 that are zero"),
+        (lambda: net().predict(normal(2)), r"shape \[n, 2\] as in training, got \[2\]; a single sample is x\[None\]"),
+        (lambda: net(labels=torch.tensor([0, 1, 0, 10**9])), "0..1000000000 at least once, got no sample of class 2; relabel"),
+        (lambda: net(normal(4, 2).numpy()), "features must be a torch.Tensor, got ndarray"),
+        (lambda: net(labels=[0, 1, 0, 1]), "labels must be a torch.Tensor, got list"),
         (lambda: room.layer(normal(4, 2), torch.tensor([0, 0, 2, 2]), eps=1.0), "no sample of class 1"),
     ],
 )

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ import transformer_theory as tt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ALONE = {"docs/theories/crate.md"}  # every block of these pages runs by itself, with nothing at hand
+GIVEN = {"docs/theories/rate_reduction.md"}  # its snippets speak of a model, batches, features and labels of the reader
 QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are looked up
 
 
@@ -84,21 +83,21 @@ def pages() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "code"), pages(), ids=lambda value: value if value.endswith(".md") else "")
 def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With a small ``mine.npz``, a small ``model`` and its ``batches``, ``features`` and ``labels`` at hand (unless the page stands alone),
-    and few training steps."""
+    """Each block alone in an empty folder, as if pasted into a new interpreter, with few training steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tt, "compare", functools.partial(tt.compare, steps=2))
+    with torch.random.fork_rng():
+        exec(compile(code, page, "exec"), given() if page in GIVEN else {})
+
+
+def given() -> dict[str, object]:
+    """A small ``model`` with its ``batches``, ``features`` and ``labels``."""
     from tests.contract.instances import sequences
 
     data = sequences()
     assert data.labels is not None
-    monkeypatch.chdir(tmp_path)
-    np.savez("mine.npz", tokens=data.tokens.numpy(), labels=data.labels.numpy())
-    monkeypatch.setattr(tt, "compare", functools.partial(tt.compare, steps=2))
-    with torch.random.fork_rng():
-        model = tt.models.ViT.for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=1, heads=2)
-        batches = [(data.tokens.float(), data.labels)] * 2
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        given = {"model": model, "batches": batches, "optimizer": optimizer, "features": data.tokens[:, 0], "labels": data.labels}
-        exec(compile(code, page, "exec"), {} if page in ALONE else given)
+    model = tt.models.ViT.for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=1, heads=2)
+    return {"model": model, "batches": [(data.tokens.float(), data.labels)], "features": data.tokens[:, 0], "labels": data.labels}
 
 
 def test_the_bilinear_form_of_the_readme_gives_the_scores():

@@ -76,6 +76,15 @@ def test_index_takes_numbers_slices_positions_and_masks():
         full[6:]
 
 
+def test_a_prompt_shows_shapes():
+    unlabelled = TokenData(torch.zeros(2, 3, 4).double(), name="mine")
+    assert repr(unlabelled) == "TokenData('mine', tokens [2, 3, 4], query [2, 4])"
+    ids, labels = torch.arange(6).reshape(2, 3), torch.tensor([0, 1])
+    full = TokenData(torch.zeros(2, 3, 4).double(), labels=labels, ids=ids, next_id=torch.tensor([7, 8]), name="mine")
+    assert repr(full) == "TokenData('mine', tokens [2, 3, 4], labels [2] of 2 classes, query [2, 4], ids [2, 3] of 9, next_id [2])"
+    assert "labels [1] of 1 class," in repr(full[0])
+
+
 def test_an_explicit_query_survives_indexing():
     own = data(query=torch.arange(12).reshape(6, 2).double())
     assert torch.equal(own[torch.tensor([3])].query, own.query[3:4])

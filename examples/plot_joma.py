@@ -12,6 +12,7 @@ import torch
 import transformer_theory as tt
 from transformer_theory import joma
 from transformer_theory.plotting import axes, label_ends, line
+from transformer_theory.rows import collect
 from transformer_theory.theories.joma import Exponential, Model, Softmax, invariants, nonlinear
 from transformer_theory.theories.joma.dynamics import rk4, tanh
 
@@ -58,7 +59,7 @@ label_ends(right)
 # %%
 # Handwritten digits: 16 visual words an image, the label is the next token. The assumptions are measured; the prediction meets its null.
 digits = tt.data.load("digits")
-rows, arrays = tt.rows.collect(joma.THEORY.measure(digits, torch.Generator().manual_seed(0)))
+rows, arrays = collect(joma.THEORY.measure(digits, torch.Generator().manual_seed(0)))
 for row in rows:
     if row["value"] is not None:
         print(f"{row['quantity']}: {row['value']:.3g} (null {row.get('null', float('nan')):.3g}) {row.get('verdict', '')}")

@@ -28,7 +28,8 @@ def hierarchy(result: Result) -> "Figure":
         recovered, rank, entropy, shuffled = (result.arrays[f"{NAME}/{kind}_{name}"] for name in names)
         for layer in range(recovered.shape[2]):
             tint, label = TINTS[layer % len(TINTS)], f"layer {layer}"
-            line(left, steps, recovered[:, :, layer].mean(0), name=tint, null=float(shuffled[layer]))
+            null = float(shuffled[layer]) if layer < recovered.shape[2] - 1 else None  # classes are what they are, shuffled or not
+            line(left, steps, recovered[:, :, layer].mean(0), name=tint, null=null)
             for ax, values in ((middle, rank / rank[:, :1]), (right, entropy)):
                 ax.fill_between(steps, values[:, :, layer].min(0), values[:, :, layer].max(0), color=COLOURS[tint], alpha=0.18, linewidth=0)
                 line(ax, steps, values[:, :, layer].mean(0), name=tint, label=label)

@@ -8,7 +8,7 @@ statements, :mod:`.subject`, :mod:`.analysis` and :mod:`.reducers` what it says 
 from ...citations import Source
 from ...theory import Theory
 from . import closed_form
-from .analysis import ANSWER, predict_and_measure
+from .analysis import Analysis, analyse
 from .claims import CLAIMS
 from .dynamics import (
     Adam,
@@ -49,7 +49,10 @@ from .gains import (
     relative_gains,
 )
 from .growth import Growth, decades_near_half, growth_exponents, longest_logarithmic_growth
+from .measure import predict_and_measure
 from .problem import CountedSequences, SequenceClasses, WeakOverlap, count_sequences, single_common, synthetic
+from .reading import Reading
+from .reading_rows import ANSWER
 from .reducers import SHARPNESS, ScanAndSnap, reducers
 
 THEORY = Theory(
@@ -81,6 +84,7 @@ THEORY = Theory(
 __all__ = [
     "THEORY",
     "Adam",
+    "Analysis",
     "Batch",
     "CountedSequences",
     "DrivenFlow",
@@ -90,6 +94,7 @@ __all__ = [
     "GainClock",
     "Growth",
     "HeavyBall",
+    "Reading",
     "RelativeGains",
     "ScanAndSnap",
     "SequenceClasses",
@@ -101,6 +106,7 @@ __all__ = [
     "WeakOverlap",
     "Weights",
     "alike",
+    "analyse",
     "attend",
     "closed_form",
     "count_sequences",

@@ -1,47 +1,64 @@
-r"""Which part of given sequences the theory can read, how distinct their tokens are, and how to compare two orders of tokens.
+r"""Which part of given sequences the theory can read: those of one query, with next tokens that follow it more than once.
 
-The theory treats one query at a time: the sequences of the most frequent query are read. The *distinctness* of a token is
-:math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in all. The query is the class
-token or the last token, and the next token its class (:cite:t:`tian2023scan`).
+The theory treats one query at a time. Of its sequences the most frequent next tokens are kept as classes (20 if no other number is given),
+and at most 2000 sequences. A next token that follows once is left out: it could be neither held out nor told from a shuffled one. Of each
+class nearly a third of the sequences is held out; :math:`P(l | n)` is counted on the others.
+
+Source: :cite:t:`tian2023scan`.
 """
 
-import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...data.tokens import TokenData
+from .orders import distinctness
 from .problem import CountedSequences, SequenceClasses, count_sequences
 
-MOST_SEQUENCES, MOST_CLASSES, MOST_COUNTS = 2000, 50, 4_000_000
-DISTINCT = 0.5  # a token counts as distinct if its likeliest class outweighs all others together
+MOST_SEQUENCES, MOST_CLASSES, MOST_COUNTS = 2000, 20, 4_000_000
+LEAST = 2  # sequences of a class
+HELD_OUT = 0.3  # share of each class, rounded down
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The sequences of the most frequent query.
+    """The sequences of one query.
 
     Attributes:
-        counted: their tokens as counts.
-        classes: P(l | n) estimated from them, one query.
+        query_id: its number in the vocabulary.
+        counted: the sequences to learn from, as counts.
+        held_out: others of the same classes, counts of the same tokens (tokens that were not learnt from are left out); None if there are
+            too few.
+        classes: P(l | n) estimated from ``counted``, one query.
         context: contextual tokens a sequence.
-        share: of all sequences, those that ask with this query (before rare classes and surplus sequences are left out).
+        asked: sequences that ask with this query, before rare next tokens and surplus sequences are left out.
         total: number of all sequences.
     """
 
+    query_id: int
     counted: CountedSequences
+    held_out: CountedSequences | None
     classes: SequenceClasses
     context: int
-    share: float
+    asked: int
     total: int
+
+    @property
+    def share(self) -> float:
+        """Of all sequences, those that ask with this query."""
+        return self.asked / self.total
+
+    @property
+    def kept(self) -> int:
+        """Sequences that are read, held-out ones included."""
+        return len(self.counted.target) + (0 if self.held_out is None else len(self.held_out.target))
 
     @property
     def distinctness(self) -> Float[Tensor, " S"]:
         """Share of the likeliest class in each token: between 1/K and 1."""
-        P = self.classes.conditional
-        return P.max(0).values / P.sum(0)
+        return distinctness(self.classes.conditional)
 
     @property
     def frequency(self) -> Float[Tensor, " S"]:
@@ -49,68 +66,118 @@ class Subject:
         return self.classes.weights @ self.classes.conditional
 
 
-def subject(data: TokenData, generator: torch.Generator) -> Subject | str:
-    """The part of the data that the theory can read, or the reason why there is none.
+@dataclass(frozen=True)
+class Unread:
+    """A query that the theory has nothing to say about, and why."""
 
-    The word at the query's position asks (the last one, if no position holds the query); the words at the others are the context.
+    query_id: int
+    asked: int
+    reason: str
 
-    At most the 50 most frequent classes and 2000 sequences (fewer for thousands of words; drawn by the generator) are kept.
+
+def whole_numbers(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int[Tensor, "..."]:
+    """Ids as an int64 tensor on the CPU.
+
+    Args:
+        values: an array, a tensor, or what numpy makes an array of.
+        name: for the error.
+        shape: in words, one part a dimension: ``"[n, context]"``.
+    Raises:
+        ValueError: they are no whole numbers, too large for int64, or of another rank.
+
+    Source: textbook.
     """
-    assert data.ids is not None
-    assert data.next_id is not None
-    assert data.vocab_size is not None
-    if data.ids.shape[1] < 3:
-        return f"needs sequences of at least two contextual tokens and a query, got {data.ids.shape[1]} tokens"
-    place = data.ids.shape[1] - 1 if data.query_position is None else data.query_position
-    query, context = data.ids[:, place], torch.cat([data.ids[:, :place], data.ids[:, place + 1 :]], dim=1)
-    asked = (query == torch.bincount(query).argmax()).nonzero()[:, 0]
-    classes, counts = data.next_id[asked].unique(return_counts=True)
-    frequent = classes[counts.argsort(descending=True, stable=True)[:MOST_CLASSES]]
-    if len(frequent) < 2:
-        return f"needs at least two next tokens after the same query, got one in the {len(asked)} sequences of the most frequent query"
-    kept = asked[torch.isin(data.next_id[asked], frequent)]
-    most = min(MOST_SEQUENCES, max(100, MOST_COUNTS // len(context[kept].unique())))
-    if len(kept) > most:
-        kept = kept[torch.randperm(len(kept), generator=generator)[:most]].sort().values
-    counted = count_sequences(context[kept], query[kept], data.next_id[kept], max(data.vocab_size, 2))
+    if not isinstance(values, Tensor):
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise ValueError(f"{name} must be an array {shape} of whole numbers, got rows of unequal length; cut or pad them") from error
+        if array.dtype.kind not in "iu":
+            hint = "convert with .astype(int)" if array.dtype.kind == "f" else "number the tokens from 0"
+            raise ValueError(f"{name} must be an array {shape} of whole numbers, got dtype {array.dtype}; {hint}")
+        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+            raise ValueError(f"{name} must fit into int64, got {int(array.max())}; recode")
+        values = torch.from_numpy(array.astype(np.int64))
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{name} must be a tensor {shape} of whole numbers, got {values.dtype}; convert with .long()")
+    rank = shape.count(",") + 1
+    if values.ndim != rank or not values.numel():
+        raise ValueError(f"{name} must have shape {shape} with at least one of each, got {list(values.shape)}")
+    return values.detach().cpu().long()
+
+
+def subject(
+    ids: Int[Tensor, "n context"],
+    query_ids: Int[Tensor, " n"],
+    next_ids: Int[Tensor, " n"],
+    *,
+    query_id: int,
+    vocab_size: int,
+    most: int,
+    generator: torch.Generator,
+) -> Subject | Unread:
+    """The sequences of a query that the theory can read, or the reason why there are none.
+
+    Args:
+        ids, query_ids, next_ids: as :func:`~.analysis.analyse` has checked them.
+        query_id: the query.
+        vocab_size: M.
+        most: classes.
+        generator: draws what is held out and, of many sequences, which are kept.
+
+    Source: :cite:t:`tian2023scan`.
+    """
+    asked = (query_ids == query_id).nonzero()[:, 0]
+    if len(asked) == 1:
+        return Unread(query_id, 1, "one sequence only: there is nothing to tell apart")
+    if ids.shape[1] < 2 or len(ids[asked].unique()) < 2:
+        return Unread(query_id, len(asked), "one contextual token only: attention has nothing to choose from")
+    kept = _repeated(asked, next_ids, most)
+    if len(next_ids[asked].unique()) == len(asked):
+        return Unread(query_id, len(asked), "every sequence has a next token of its own, so shuffling them changes nothing")
+    if len(kept):
+        room = min(MOST_SEQUENCES, max(100, MOST_COUNTS // len(ids[kept].unique())))
+        if len(kept) > room:
+            kept = kept[torch.randperm(len(kept), generator=generator)[:room]].sort().values
+            kept = _repeated(kept, next_ids, most)
+    found = len(next_ids[kept].unique())
+    if found < 2:
+        came = f"got {('none', 'one')[found]} in {len(asked)} sequences"
+        return Unread(query_id, len(asked), f"needs at least two next tokens that follow the query {LEAST} times or more, {came}")
+    held = _held_out(next_ids[kept], generator)
+    counted = count_sequences(ids[kept[~held]], query_ids[kept[~held]], next_ids[kept[~held]], vocab_size)
     K = len(counted.next_ids)
-    if K < 2:
-        return f"needs at least two next tokens after the same query, got one in {len(kept)} sequences"
-    found = SequenceClasses(counted.conditional(), torch.zeros(K, dtype=torch.long), counted.vocab_size, counted.shares())
-    return Subject(counted, found, data.ids.shape[1] - 1, len(asked) / len(data), len(data))
+    classes = SequenceClasses(counted.conditional(), torch.zeros(K, dtype=torch.long), vocab_size, counted.shares())
+    others = _like(counted, ids[kept[held]], next_ids[kept[held]])
+    return Subject(query_id, counted, others, classes, ids.shape[1], len(asked), len(ids))
 
 
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """Which tokens count as distinct and which as common, ``[S]`` each, and the rule in words."""
-
-    distinct: Bool[Tensor, " S"]
-    common: Bool[Tensor, " S"]
-    rule: str
+def _repeated(chosen: Int[Tensor, " m"], next_ids: Int[Tensor, " n"], most: int) -> Int[Tensor, " less"]:
+    """Those whose next token is among the most frequent ones and follows often enough."""
+    classes, counts = next_ids[chosen].unique(return_counts=True)
+    frequent = counts.argsort(descending=True, stable=True)[:most]
+    return chosen[torch.isin(next_ids[chosen], classes[frequent[counts[frequent] >= LEAST]])]
 
 
-def groups(distinctness: Float[Tensor, " S"]) -> Groups:
-    """Distinct: the likeliest class outweighs all others together. If that leaves a group empty: the most and least distinct quarter."""
-    distinct = distinctness > DISTINCT
-    if bool(distinct.any()) and not bool(distinct.all()):
-        return Groups(distinct, ~distinct, "distinct: more likely in one class than in all others together; common: the rest")
-    rank = distinctness.argsort(stable=True).argsort(stable=True)
-    S, size = len(rank), max(1, len(rank) // 4)
-    return Groups(rank >= S - size, rank < size, "distinct: the quarter of the tokens that is most distinct; common: the least")
+def _held_out(target: Int[Tensor, " n"], generator: torch.Generator) -> Tensor:
+    """A random share of each class, rounded down, so that every class keeps a sequence to learn from; bool ``[n]``."""
+    order = torch.randperm(len(target), generator=generator)
+    order = order[target[order].argsort(stable=True)]
+    _, member, counts = target[order].unique(return_inverse=True, return_counts=True)
+    rank = torch.arange(len(target)) - (counts.cumsum(0) - counts)[member]
+    held = torch.zeros(len(target), dtype=torch.bool)
+    held[order] = rank < (HELD_OUT * counts).floor()[member]
+    return held
 
 
-def agreement(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tensor, "*runs"]:
-    """Goodman and Kruskal's rank correlation: concordant minus discordant pairs, as a share of both; ties do not count.
-
-    Returns:
-        A number in [-1, 1] a run; NaN if every pair is tied.
-    """
-    order = torch.sign(a[:, None] - a) * torch.sign(b[..., :, None] - b[..., None, :])
-    return order.sum((-1, -2)) / order.abs().sum((-1, -2))
-
-
-def chance(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: torch.Generator) -> float:
-    """The agreement that 95 % of random orders stay below (200 permutations); NaN if every pair is tied."""
-    permuted = torch.stack([b[torch.randperm(len(b), generator=generator)] for _ in range(200)])
-    values = agreement(a, permuted)
-    return float(values.quantile(0.95)) if bool(torch.isfinite(values).all()) else math.nan
+def _like(counted: CountedSequences, ids: Int[Tensor, "n context"], next_ids: Int[Tensor, " n"]) -> CountedSequences | None:
+    """Further sequences in the numbering of those counted; None if none of them has a known token."""
+    place = torch.searchsorted(counted.token_ids, ids).clamp(max=len(counted.token_ids) - 1)
+    known = counted.token_ids[place] == ids
+    counts = torch.zeros(len(ids), len(counted.token_ids), dtype=torch.float64).scatter_add_(1, place, known.double())
+    some = known.any(1)
+    if not bool(some.any()):
+        return None
+    target = torch.searchsorted(counted.next_ids, next_ids[some])
+    query = torch.zeros_like(target)
+    return CountedSequences(counts[some], query, target, counted.token_ids, counted.query_ids, counted.next_ids, counted.vocab_size)

@@ -12,18 +12,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
+SHOWN = (("exact flow", NAME), ("Lemma 4", "attention_svm"))  # dynamics beside descent, and their colours
 
 
 def draw(result: Result) -> "Figure":
-    """Logits over training, their change against distinctness, the relative gain against its closed form, and where attention goes."""
+    """Logits over training and by distinctness, beside the flows, when they moved, relative gains, and where attention goes."""
     if f"{NAME}/logits" not in result.arrays:
         reasons = [str(row.get("note", "")) for row in result.select(theory=NAME) if row["value"] is None]
         return text_figure("Scan and snap: " + (reasons[0] if reasons and reasons[0] else "no data were measured"))
-    figure, panels = axes(2, 2, height=5.0)
-    logits(panels[0], result)
-    fates(panels[1], result)
-    gains(panels[2], result)
-    attention(panels[3], result)
+    figure, panels = axes(3, 2, height=7.4)
+    for panel, part in zip(panels, (logits, fates, predicted, movement, gains, attention)):
+        part(panel, result)
     return figure
 
 
@@ -36,16 +35,21 @@ def logits(ax: "Axes", result: Result) -> None:
         own = [token for token in shown if group[token]]
         for rank, token in enumerate(own):
             line(ax, steps[1:], z[1:, token], name=name, label=label if rank == 0 else "", linewidth=0.9, alpha=0.85)
-    t0 = float(result.arrays[f"{NAME}/scanning_time"])
-    if t0 < steps[-1]:
-        ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.annotate("t0'", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",
-                    color=COLOURS["null"], fontsize=7)  # fmt: skip
+    _scanning(ax, result)
     ax.set_xscale("log")
     ax.set_title("Attention logit of each token")
     ax.set_xlabel("step")
     if ax.get_legend_handles_labels()[1]:
         ax.legend(loc="best", fontsize=7, frameon=False)
+
+
+def _scanning(ax: "Axes", result: Result) -> None:
+    """A line at t0', if training gets there."""
+    t0 = float(result.arrays[f"{NAME}/scanning_time"])
+    if t0 < result.arrays[f"{NAME}/steps"][-1]:
+        ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+        ax.annotate("t0'", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",
+                    color=COLOURS["null"], fontsize=7)  # fmt: skip
 
 
 def fates(ax: "Axes", result: Result) -> None:
@@ -59,6 +63,45 @@ def fates(ax: "Axes", result: Result) -> None:
     ax.locator_params(axis="x", nbins=5)
     ax.set_title("Change of the logit (grey: shuffled)")
     ax.set_xlabel("distinctness of the token: 1 = one class only")
+
+
+def predicted(ax: "Axes", result: Result) -> None:
+    """Change of the logit of each token, in the flows against descent; the diagonal is agreement."""
+    measured = result.arrays[f"{NAME}/logits"][-1]
+    ends = [float(measured.min()), float(measured.max())]
+    for dynamics, name in reversed(SHOWN):
+        if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
+            ax.plot(flow[-1], measured, ".", color=COLOURS[name], markersize=5, alpha=0.7, label=dynamics)
+            ends = [min(ends[0], flow[-1].min()), max(ends[1], flow[-1].max())]
+    ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+    ax.set_title("Logit change in the flows")
+    ax.set_xlabel("predicted from counts")
+    ax.set_ylabel("measured")
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(loc="best", fontsize=7, frameon=False)
+
+
+def movement(ax: "Axes", result: Result) -> None:
+    """How far the logits are from the start, as a share of the end; the line is half-way."""
+    steps, moved = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/movement"]
+    curves = [("shuffled", "null", values) for values in moved[:, 1:].T] + [("descent", "raw", moved[:, 0])]
+    for dynamics, name in SHOWN:
+        if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
+            curves.append((dynamics, name, np.linalg.norm(flow, axis=-1)))
+    named = set()
+    for label, name, values in curves:
+        if values[-1] > 0:
+            line(ax, steps[1:], values[1:] / values[-1], name=name, label="" if label in named else label, linewidth=1.2)
+            named.add(label)
+    _scanning(ax, result)
+    ax.axhline(0.5, color=COLOURS["null"], linewidth=0.7)
+    ax.set_xscale("log")
+    ax.set_ylim(bottom=0)
+    ax.set_title("Movement of all logits")
+    ax.set_xlabel("step")
+    ax.set_ylabel("distance from the start, 1: the end")
+    if named:
+        ax.legend(loc="best", fontsize=7, frameon=False)
 
 
 def gains(ax: "Axes", result: Result) -> None:

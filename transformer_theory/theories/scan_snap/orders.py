@@ -1,0 +1,102 @@
+r"""Two orders of the same tokens: how far they agree, and how far they would by chance; and which tokens count as distinct or common.
+
+The *distinctness* of a token is :math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in
+all (:cite:t:`tian2023scan` has the two ends). On real data the ends are rare, so a token counts as distinct if its likeliest class
+outweighs all others together. Orders are compared by Goodman and Kruskal's rank correlation, in which ties do not count.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+DISTINCT = 0.5
+PERMUTATIONS = 200
+
+
+def distinctness(conditional: Float[Tensor, "K S"]) -> Float[Tensor, " S"]:
+    """Share of the likeliest class in each token: between 1/K and 1.
+
+    Args:
+        conditional: P(l | n); every token occurs in some class.
+
+    Source: :cite:t:`tian2023scan` for the ends.
+    """
+    return conditional.max(0).values / conditional.sum(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which tokens count as distinct and which as common, ``[S]`` each, and the rule in words."""
+
+    distinct: Bool[Tensor, " S"]
+    common: Bool[Tensor, " S"]
+    rule: str
+
+
+def groups(values: Float[Tensor, " S"]) -> Groups:
+    """Distinct: the likeliest class outweighs all others together. If that leaves a group empty: the most and least distinct quarter.
+
+    Args:
+        values: distinctness of each token.
+
+    Source: :cite:t:`tian2023scan` for the words; the line is ours.
+    """
+    distinct = values > DISTINCT
+    if bool(distinct.any()) and not bool(distinct.all()):
+        return Groups(distinct, ~distinct, "distinct: more likely in one class than in all others together; common: the rest")
+    rank = values.argsort(stable=True).argsort(stable=True)
+    S, size = len(rank), max(1, len(rank) // 4)
+    return Groups(rank >= S - size, rank < size, "distinct: the quarter of the tokens that is most distinct; common: the least")
+
+
+def agreement(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tensor, "*runs"]:
+    """Goodman and Kruskal's rank correlation: concordant minus discordant pairs, as a share of both; ties do not count.
+
+    Returns:
+        A number in [-1, 1] a run; NaN if every pair is tied.
+
+    Source: textbook.
+    """
+    order = torch.sign(a[:, None] - a) * torch.sign(b[..., :, None] - b[..., None, :])
+    return order.sum((-1, -2)) / order.abs().sum((-1, -2))
+
+
+def chance(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: torch.Generator) -> float:
+    """The agreement that 95 % of random orders stay below (200 permutations); NaN if every pair is tied.
+
+    Source: textbook.
+    """
+    permuted = torch.stack([b[torch.randperm(len(b), generator=generator)] for _ in range(PERMUTATIONS)])
+    values = agreement(a, permuted)
+    return float(values.quantile(0.95)) if bool(torch.isfinite(values).all()) else math.nan
+
+
+@dataclass(frozen=True)
+class Order:
+    """How far the order that something predicts is the order of how far the logits moved.
+
+    Attributes:
+        value: rank correlation, NaN if every pair is tied.
+        chance: 95 % of random orders stay below it.
+        null: mean of the same over trainings on shuffled next tokens.
+        tokens: how many were ordered.
+    """
+
+    value: float
+    chance: float
+    null: float
+    tokens: int
+
+
+def order_of(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: torch.Generator) -> Order:
+    """The prediction against run 0, with the others as its null.
+
+    Source: ours.
+    """
+    value, *others = agreement(predicted, change).tolist()
+    nulls = [other for other in others if math.isfinite(other)]
+    null = sum(nulls) / len(nulls) if nulls else math.nan
+    return Order(value, chance(predicted, change[0], generator), null, len(predicted))

@@ -1,0 +1,100 @@
+r"""Where attention goes by each of the four dynamics, from counts alone: nothing is trained here.
+
+The flows start at zero with the class probabilities :math:`P(l | n)` and shares of the counted sequences. Each has assumptions of its own:
+the exact flow needs long sequences only; the modified and Lemma 4's need classes with linearly independent features as well, and weak
+overlap to be a good approximation; the closed form speaks of a single common token of classes that are all alike. What does not exist for
+given data says why.
+
+Source: :cite:t:`tian2023scan`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...errors import Infeasible, NotConverged
+from .closed_form import B
+from .flow import exact_flow, lemma4_flow, modified_flow
+from .problem import SequenceClasses
+
+EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"
+FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
+TOLERANCE = 1e-6
+ALIKE = 0.1  # relative spread of overlaps and shares up to which classes count as alike
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Attention logits over time by one of the dynamics.
+
+    Attributes:
+        dynamics: its name.
+        tokens: numbers of the tokens that it speaks of, ``[some]``; none if it does not exist.
+        logits: at the times, ``[t, some]``.
+        reason: why it does not exist; empty if it does.
+    """
+
+    dynamics: str
+    tokens: Int[Tensor, " some"]
+    logits: Float[Tensor, "t some"]
+    reason: str = ""
+
+
+def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float) -> tuple[Prediction, ...]:
+    """The four dynamics at the times, in steps, for classes with one query.
+
+    Raises:
+        ValueError: a rate or time is out of range, see :func:`~.flow.exact_flow`.
+
+    Source: :cite:t:`tian2023scan`.
+    """
+    found = [_flow(name, flow, classes, times, eta_y, eta_z) for name, flow in FLOWS]
+    return (*found, _closed_form(classes, times, eta_y, eta_z))
+
+
+def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
+    try:
+        path = flow(classes, times, eta_y=eta_y, eta_z=eta_z, tolerance=TOLERANCE)
+    except Infeasible as error:
+        return _none(name, times, str(error).split(",")[0] + ", which these do not have")
+    except NotConverged as error:
+        return _none(name, times, f"not resolved: {error}")
+    return Prediction(name, torch.arange(classes.tokens), path.logits[:, 0])
+
+
+def _closed_form(classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
+    K, common = classes.classes, classes.common().nonzero()[:, 0]
+    if len(common) != 1:
+        return _none(CLOSED, times, f"needs a single common token, got {len(common)}")
+    overlaps = classes.overlap()[~torch.eye(K, dtype=torch.bool)]
+    for name, values in (("overlaps", overlaps), ("shares", classes.weights)):
+        spread = float((values.max() - values.min()) / values.mean())
+        if spread > ALIKE:
+            return _none(CLOSED, times, f"needs classes that are all alike, got {name} that differ by {spread:.0%} of their mean")
+    z = -B(times, classes=K, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z, overlap=float(overlaps.mean()))
+    return Prediction(CLOSED, common, z[:, None])
+
+
+def _none(name: str, times: Tensor, reason: str) -> Prediction:
+    return Prediction(name, torch.empty(0, dtype=torch.long), torch.empty(len(times), 0, dtype=torch.float64), reason)
+
+
+def half_way(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> float:
+    """The time from which on the logits have made half of their movement, interpolated linearly between the times; 0 if none moved.
+
+    Movement is the Euclidean distance from the start, as a share of that at the end; the last crossing of one half counts.
+
+    Args:
+        times: increasing, the first one of the start.
+
+    Source: ours.
+    """
+    moved = torch.linalg.vector_norm(logits - logits[0], dim=-1)
+    if not float(moved[-1]) > 0:
+        return 0.0
+    share = moved / moved[-1]
+    k = int((share < 0.5).nonzero()[-1])
+    return float(times[k] + (times[k + 1] - times[k]) * (0.5 - share[k]) / (share[k + 1] - share[k]))

@@ -14,6 +14,7 @@ Source: :cite:t:`tian2023scan`. Here classes are rows: ``conditional[n, l]`` is 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -119,7 +120,8 @@ class SequenceClasses:
     ) -> tuple[Float[Tensor, "batch S"], Int[Tensor, " batch"]]:
         r"""Sequences as counts of their contextual tokens, which is all that the model sees.
 
-        Classes are drawn by their shares, then multinomial counts as a chain of binomials: exact, at a cost that does not grow with length.
+        Classes are drawn by their shares, then multinomial counts by halving (:mod:`.dynamics.multinomial`): exact, at a cost that does not
+        grow with length.
 
         Args:
             batch: number of sequences.
@@ -132,15 +134,12 @@ class SequenceClasses:
         if batch < 1 or context < 1:
             raise ValueError(f"batch and context must be at least 1, got {batch} and {context}")
         n = torch.multinomial(self.weights, batch, replacement=True, generator=generator)
-        tail = self.conditional.flip(1).cumsum(1).flip(1)
-        chance = torch.where(tail > 0, self.conditional / tail, torch.zeros_like(tail)).clamp(max=1.0)[n]
-        left = torch.full((batch,), float(context), dtype=torch.float64)
-        counts = torch.zeros(batch, self.tokens, dtype=torch.float64)
-        last = self.tokens - 1 - (self.conditional > 0).flip(1).int().argmax(1)  # nothing may be left over after the last possible token
-        for token in range(self.tokens):
-            drawn = torch.binomial(left, chance[:, token], generator=generator)
-            counts[:, token] = drawn = torch.where(last[n] == token, left, drawn)
-            left = left - drawn
+        # not at the top of the file: the package of training needs these classes
+        from .dynamics.multinomial import Multinomial
+
+        numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
+        source = Multinomial(self.conditional.numpy(), context, tabled=0)
+        counts = torch.from_numpy(source.draw(n.numpy(), numbers)).double()
         return counts, n
 
     def sample(self, n: int, *, seq: int, generator: torch.Generator) -> TokenData:

@@ -31,18 +31,23 @@ class _Level:
 
 
 class Multinomial:
-    """Draws counts of ``context`` tokens for classes with the given probabilities of kinds, ``[K, W]``, rows of sum one."""
+    """Draws counts of ``context`` tokens for classes with the given probabilities of kinds, ``[K, W]``, rows of sum one.
 
-    def __init__(self, probabilities: np.ndarray, context: int):
+    Args:
+        probabilities, context: as above.
+        tabled: largest n with a table, at most ``MOST``; 0 if too few batches are drawn for tables to pay off.
+    """
+
+    def __init__(self, probabilities: np.ndarray, context: int, *, tabled: int = MOST):
         self.context = context
         self.levels = _halve(probabilities)
         every = np.concatenate([level.p.ravel() for level in self.levels] or [np.zeros(1)])
-        self.p, self.most = np.unique(every), min(context, MOST)
+        self.p, self.most = np.unique(every), min(context, tabled)
         self.cdf = _distribution_functions(self.p, self.most)
         self.guide = _guide(self.cdf)
         self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # of the tables, [classes, split]
 
-    def draw(self, classes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def draw(self, classes: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         """Counts ``[n, W]`` of sequences of these classes ``[n]``, int64."""
         counts = np.full((len(classes), 1), self.context, dtype=np.int64)
         for level, rows in zip(self.levels, self.rows):
@@ -53,7 +58,7 @@ class Multinomial:
             counts[:, level.single_to] = single
         return counts
 
-    def _binomial(self, n: np.ndarray, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _binomial(self, n: np.ndarray, rows: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         if n.max() > self.most:
             return generator.binomial(n, self.p[rows])
         bits = generator.integers(2**DRAWN, size=n.shape, dtype=np.uint32)

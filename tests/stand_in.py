@@ -1,5 +1,6 @@
 """A theory made up for the tests of the frame: quick, and with claims of every verdict. It stands in for the rooms."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -101,6 +102,12 @@ THEORY = Theory(
     order_parameter="nothing",
     answer="largest token",
 )
+
+
+def install(monkeypatch) -> None:
+    """Puts this theory in the place of all rooms, for the length of a test."""
+    for module in ("transformer_theory.theories", "transformer_theory.compare"):
+        monkeypatch.setattr(importlib.import_module(module), "THEORIES", (THEORY,))
 
 
 def process(*arguments, **options):

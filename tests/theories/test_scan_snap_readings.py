@@ -15,7 +15,7 @@ from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation
 from transformer_theory.rows import collect, select
 from transformer_theory.theories.scan_snap import THEORY, Fates, ScanAndSnap
-from transformer_theory.theories.scan_snap.orders import agreement, chance, groups
+from transformer_theory.theories.scan_snap.orders import agreement
 
 
 def read(subject_: TokenData, seed: int = 0) -> Result:
@@ -132,21 +132,6 @@ def test_agreement_by_hand():
     # five pairs are not tied in a; (1, 5) is discordant in b, the others agree
     assert float(agreement(a, torch.tensor([1.0, 0.0, 5.0, 9.0], dtype=torch.float64))) == pytest.approx(3 / 5)
     assert bool(torch.isnan(agreement(a, torch.ones(4, dtype=torch.float64))))
-
-
-def test_chance_of_many_tokens_shrinks(generator):
-    few, many = torch.randn(8, generator=generator).double(), torch.randn(150, generator=generator).double()
-    assert 0.3 < chance(few, few, generator) < 0.7
-    assert chance(many, many, generator) < 0.15
-
-
-def test_groups_fall_back_to_quarters():
-    clear = groups(torch.tensor([0.9, 1.0, 0.3], dtype=torch.float64))
-    assert clear.distinct.tolist() == [True, True, False]
-    assert clear.common.tolist() == [False, False, True]
-    vague = groups(torch.linspace(0.1, 0.4, 8, dtype=torch.float64))
-    assert vague.distinct.tolist() == [False] * 6 + [True] * 2
-    assert vague.common.tolist() == [True] * 2 + [False] * 6
 
 
 # ---- attention maps

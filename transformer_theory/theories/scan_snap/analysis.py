@@ -14,6 +14,7 @@ Source: :cite:t:`tian2023scan`.
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from ...rows import Arrays, Row, not_applicable
 from .closed_form import check_rates
-from .predictions import predictions
+from .predictions import UNMOVED, predictions
 from .reading import Reading, reading
 from .reading_rows import NAME, arrays_of, rows_of
 from .subject import MOST_CLASSES, Unread, subject, whole_numbers
@@ -126,6 +127,9 @@ def analyse(
             unread.append(read)
             continue
         trained = train(read, steps=steps or affordable(read), eta_y=eta_y, eta_z=eta_z, generator=generator)
+        if float(trained.change[0].abs().max()) < UNMOVED:
+            unread.append(Unread(query, read.asked, f"attention moved by less than {UNMOVED:g} in {trained.steps} steps"))
+            continue
         predicted = predictions(read.classes, trained.path.steps.double(), eta_y=eta_y, eta_z=eta_z)
         readings.append(reading(read, predicted, trained, eta_y=eta_y, eta_z=eta_z, generator=generator))
     return Analysis(len(ids), ids.shape[1], M, tuple(readings), tuple(unread))
@@ -158,6 +162,9 @@ def _check(queries: int, classes: int, steps: int | None, seed: int, **rates: fl
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
             upto = "" if most == math.inf else f" and at most {most:,}"
             raise ValueError(f"{name} must be a whole number of at least {least}{upto}, got {value!r}")
+    for name, rate in rates.items():
+        if not isinstance(rate, Real):
+            raise ValueError(f"{name} must be a number, got {type(rate).__name__}")
     check_rates(**rates)
     for name, rate in rates.items():
         if rate > FASTEST:

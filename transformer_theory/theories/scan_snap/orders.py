@@ -1,8 +1,8 @@
 r"""Two orders of the same tokens: how far they agree, and how far they would by chance; and which tokens count as distinct or common.
 
 The *distinctness* of a token is :math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in
-all (:cite:t:`tian2023scan` has the two ends). On real data the ends are rare, so a token counts as distinct if its likeliest class
-outweighs all others together. Orders are compared by Goodman and Kruskal's rank correlation, in which ties do not count.
+all (:cite:t:`tian2023scan` has the two ends). On real data the ends are rare, so a token counts as distinct if it is nearer to the
+first end than to the second. Orders are compared by Goodman and Kruskal's rank correlation, in which ties do not count.
 """
 
 import math
@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-DISTINCT = 0.5
 PERMUTATIONS = 200
 
 
@@ -36,17 +35,18 @@ class Groups:
     rule: str
 
 
-def groups(values: Float[Tensor, " S"]) -> Groups:
-    """Distinct: the likeliest class outweighs all others together. If that leaves a group empty: the most and least distinct quarter.
+def groups(values: Float[Tensor, " S"], classes: int) -> Groups:
+    """Distinct: nearer to 1 than to 1/K. If that leaves a group empty: the most and least distinct quarter.
 
     Args:
         values: distinctness of each token.
+        classes: K.
 
     Source: :cite:t:`tian2023scan` for the words; the line is ours.
     """
-    distinct = values > DISTINCT
+    distinct = values > (1 + 1 / classes) / 2
     if bool(distinct.any()) and not bool(distinct.all()):
-        return Groups(distinct, ~distinct, "distinct: more likely in one class than in all others together; common: the rest")
+        return Groups(distinct, ~distinct, "distinct: nearer to one class only than to all alike; common: the rest")
     rank = values.argsort(stable=True).argsort(stable=True)
     S, size = len(rank), max(1, len(rank) // 4)
     return Groups(rank >= S - size, rank < size, "distinct: the quarter of the tokens that is most distinct; common: the least")

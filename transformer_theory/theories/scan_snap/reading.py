@@ -105,7 +105,7 @@ class Reading:
     @cached_property
     def groups(self) -> Groups:
         """Distinct and common tokens."""
-        return groups(self.subject.distinctness)
+        return groups(self.subject.distinctness, self.subject.classes.classes)
 
     @property
     def overlap(self) -> Float[Tensor, "K K"]:
@@ -187,7 +187,7 @@ class Reading:
                 2 * self.scanning_time,
                 ">=",
                 "Thm. 1",
-                f"steps; the line is twice t0' = K ln M / eta_Y = {self.scanning_time:.0f}",
+                f"steps; the line is twice t0' = K ln M / eta_Y = {self.scanning_time:.4g}",
             ),
         )
 
@@ -240,7 +240,7 @@ class Reading:
             f"{classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
             f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold"
             + "".join(f"; not: {s}" for s in failed),
-            f"  predicted: attention scans until t0' = {self.scanning_time:.0f}, then snaps",
+            f"  predicted: attention scans until t0' = {self.scanning_time:.4g}, then snaps",
         ]
         if any(match.dynamics == EXACT for match in self.matches):
             lines.append(f"  tokens by predicted gain (exact flow): {_ends(self.order(EXACT))}")

@@ -136,7 +136,7 @@ def _match(found: Reading, match: Match) -> Iterator[Row]:
             predicted=1.0,
             null=float(off[1:].mean()),
             note=f"half of the logits' movement is made by step {float(times[0]):.0f}, predicted {match.half_way:.0f}, "
-            f"shuffled next tokens {float(times[1:].mean()):.0f}; t0' = {found.scanning_time:.0f}",
+            f"shuffled next tokens {float(times[1:].mean()):.0f}; t0' = {found.scanning_time:.4g}",
         )
 
 

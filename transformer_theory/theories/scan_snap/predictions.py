@@ -22,7 +22,8 @@ from .problem import SequenceClasses
 
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
-TOLERANCE = 1e-6
+TOLERANCE = 1e-8
+UNRESOLVED = "not resolved"  # so begins the reason if a flow exists but its integration failed
 UNMOVED = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
 ALIKE = 0.1  # relative spread of overlaps and shares up to which classes count as alike
 
@@ -62,7 +63,7 @@ def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, et
     except Infeasible as error:
         return _none(name, times, str(error).split(",")[0] + ", which these do not have")
     except NotConverged as error:
-        return _none(name, times, f"not resolved: {error}")
+        return _none(name, times, f"{UNRESOLVED}: {error}")
     logits = path.logits[:, 0]
     if float(logits[-1].abs().max()) < UNMOVED:
         return _none(name, times, f"attention moves by less than {UNMOVED:g}")

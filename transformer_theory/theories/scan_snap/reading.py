@@ -247,7 +247,7 @@ class Reading:
         lines.append(f"  tokens by measured gain, {self.trained.steps} steps: {_ends(self.measured_order)}")
         lines.append(f"  rank correlation with the measured gain: distinctness {_told(self.by_distinctness)}")
         lines += [f"    {match.dynamics} {_told(match.order)}; half-way at step {match.half_way:.0f}" for match in self.matches]
-        lines += [f"    {given.dynamics}: not applicable: {given.reason}" for given in self.predictions if given.reason]
+        lines += [f"    {given.dynamics}: none, {given.reason}" for given in self.predictions if given.reason]
         half = self.half_way
         lines.append(f"  half-way measured at step {float(half[0]):.0f} (shuffled next tokens: {float(half[1:].mean()):.0f})")
         held = self.trained.held_out

@@ -12,7 +12,7 @@ import numpy as np
 from ...citations import Source
 from ...claims import Evidence
 from ...rows import Arrays, Row, assumption, finding
-from .predictions import CLOSED, EXACT
+from .predictions import CLOSED, EXACT, UNRESOLVED
 from .reading import Match, Reading
 
 NAME = "scan_snap"
@@ -100,8 +100,9 @@ def _dynamics(found: Reading) -> Iterator[Row]:
     """Each of the dynamics against descent: the order of the tokens, and how far they moved."""
     for given in found.predictions:
         if given.reason:
-            source, verdict = str(_source(given.dynamics)), f"not applicable: {given.reason}"
-            yield Row(theory=NAME, quantity=f"{ERROR}, {given.dynamics}", value=None, verdict=verdict, source=source)
+            source, quantity = str(_source(given.dynamics)), f"{ERROR}, {given.dynamics}"
+            verdict = "inconclusive" if given.reason.startswith(UNRESOLVED) else f"not applicable: {given.reason}"
+            yield Row(theory=NAME, quantity=quantity, value=None, verdict=verdict, source=source, note=given.reason)
         elif given.dynamics == CLOSED:
             measured, predicted = found.trained.change[:, given.tokens[0]], float(given.logits[-1, 0])
             off = ((measured - predicted) / measured).abs()

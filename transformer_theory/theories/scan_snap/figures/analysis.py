@@ -99,7 +99,7 @@ def movement(ax: "Axes", result: Result) -> None:
     ax.set_ylim(bottom=0)
     ax.set_title("Movement of all logits")
     ax.set_xlabel("step")
-    ax.set_ylabel("distance from the start, 1: the end")
+    ax.set_ylabel("share of the end")
     if named:
         ax.legend(loc="best", fontsize=7, frameon=False)
 

@@ -11,7 +11,7 @@ SHELL := /bin/bash
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
 
-demo: .venv/.installed  ## four theories on the same real data; the page is runs/digits/report.html
+demo: .venv/.installed  ## all theories on the same real data; the page is runs/digits/report.html
 	@$(BIN)/transformer-theory compare --data digits --out runs/digits --overwrite
 
 test: .venv/.installed  ## all tests

@@ -193,6 +193,8 @@ def test_agreement_without_ties_is_kendalls(generator):
     order = order_of(a, torch.stack([a.exp(), -a, b]), generator)
     assert (order.value, order.tokens) == (1.0, 30)
     assert order.null == pytest.approx((-1 + float(agreement(a, b))) / 2)
+    assert order.line == order.chance > order.null
+    assert order_of(a, torch.stack([b, a, a]), generator).line == 1.0  # what shuffled next tokens show as well is no evidence
 
 
 def test_distinctness_by_hand():

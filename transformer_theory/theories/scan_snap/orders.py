@@ -90,6 +90,11 @@ class Order:
     null: float
     tokens: int
 
+    @property
+    def line(self) -> float:
+        """What the value must reach to count: chance, or the null where that is larger; NaN if the pairs are tied."""
+        return self.null if self.null > self.chance else self.chance
+
 
 def order_of(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: torch.Generator) -> Order:
     """The prediction against run 0, with the others as its null.

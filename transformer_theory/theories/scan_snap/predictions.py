@@ -22,7 +22,7 @@ from .problem import SequenceClasses
 
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
-TOLERANCE = 1e-8
+TOLERANCES = (1e-8, 1e-10, 1e-12)  # tried in turn until two integrations agree
 UNRESOLVED = "not resolved"  # so begins the reason if a flow exists but its integration failed
 UNMOVED = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
 ALIKE = 0.1  # relative spread of overlaps and shares up to which classes count as alike
@@ -58,16 +58,19 @@ def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: 
 
 
 def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
-    try:
-        path = flow(classes, times, eta_y=eta_y, eta_z=eta_z, tolerance=TOLERANCE)
-    except Infeasible as error:
-        return _none(name, times, str(error).split(",")[0] + ", which these do not have")
-    except NotConverged as error:
-        return _none(name, times, f"{UNRESOLVED}: {error}")
-    logits = path.logits[:, 0]
-    if float(logits[-1].abs().max()) < UNMOVED:
-        return _none(name, times, f"attention moves by less than {UNMOVED:g}")
-    return Prediction(name, torch.arange(classes.tokens), logits)
+    reason = ""
+    for tolerance in TOLERANCES:
+        try:
+            logits = flow(classes, times, eta_y=eta_y, eta_z=eta_z, tolerance=tolerance).logits[:, 0]
+        except Infeasible as error:
+            return _none(name, times, str(error).split(",")[0] + ", which these do not have")
+        except NotConverged as error:
+            reason = f"{UNRESOLVED}: {error}"
+            continue
+        if float(logits[-1].abs().max()) < UNMOVED:
+            return _none(name, times, f"attention moves by less than {UNMOVED:g}")
+        return Prediction(name, torch.arange(classes.tokens), logits)
+    return _none(name, times, reason)
 
 
 def _closed_form(classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:

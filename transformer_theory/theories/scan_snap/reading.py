@@ -204,7 +204,7 @@ class Reading:
     @property
     def verdict(self) -> VerdictName:
         """Whether the tokens' order by distinctness shows in the change of the logits; "outside assumptions" if one fails."""
-        return Evidence(self.by_distinctness.value, self.by_distinctness.chance, ">=", in_assumptions=self.met).verdict
+        return Evidence(self.by_distinctness.value, self.by_distinctness.line, ">=", in_assumptions=self.met).verdict
 
     @property
     def modified_decoder(self) -> float:

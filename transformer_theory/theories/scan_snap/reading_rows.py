@@ -63,17 +63,17 @@ def _tokens(found: Reading) -> Iterator[Row]:
     order = found.by_distinctness
     yield _finding(
         ANSWER,
-        Evidence(order.value, order.chance, ">=", in_assumptions=found.met),
+        Evidence(order.value, order.line, ">=", in_assumptions=found.met),
         theorem,
         predicted=1.0,
         null=order.null,
         note=f"do tokens of one class gain attention and tokens of many lose it, in {trained.steps} steps? Over {order.tokens} tokens; "
-        "null: shuffled next tokens; the line: chance, 5 %",
+        "null: shuffled next tokens; the line: chance (5 %), or the null if larger",
     )
     if (held := found.by_held_out) is not None:
         yield _finding(
             "rank correlation of held-out distinctness and logit change",
-            Evidence(held.value, held.chance, ">=", in_assumptions=found.met),
+            Evidence(held.value, held.line, ">=", in_assumptions=found.met),
             theorem,
             predicted=1.0,
             null=held.null,
@@ -115,8 +115,8 @@ def _dynamics(found: Reading) -> Iterator[Row]:
 
 def _match(found: Reading, match: Match) -> Iterator[Row]:
     inside = found.settled if match.dynamics == EXACT else False
-    note = f"from the counted classes alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; the line: chance, 5 %"
-    order = Evidence(match.order.value, match.order.chance, ">=", in_assumptions=inside)
+    note = f"from counts alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; the line: chance or null"
+    order = Evidence(match.order.value, match.order.line, ">=", in_assumptions=inside)
     quantity = f"rank correlation of predicted and measured logit change, {match.dynamics}"
     yield _finding(quantity, order, _source(match.dynamics), predicted=1.0, null=match.order.null, note=note)
     yield _finding(

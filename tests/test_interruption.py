@@ -12,6 +12,14 @@ from tests.stand_in import process
 from transformer_theory.cli import main
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Children of a process that ignores Ctrl-C, as one in the background of a script does, would ignore it too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 

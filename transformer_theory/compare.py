@@ -11,6 +11,7 @@ networks' features, and verifies each theory's claims with their controls. All o
 * arrays: ``"<room>/..."`` on the raw tokens, ``"<network>::<room>/..."`` on features, ``"network/<network>/..."`` of the networks.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ import torch
 from torch import nn
 
 from . import data as data_module
-from .claims import CONTROL_WORDS, Evidence
+from .claims import CONTROL_WORDS, Claim, Evidence, Verdict
 from .data import TokenData
 from .errors import nearest
 from .experiment import Result, provenance
@@ -196,9 +197,15 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
     )
 
 
+@functools.cache
+def _verdict(claim: Claim) -> Verdict:
+    """It depends on neither data nor networks, so several comparisons in one process check each claim once."""
+    return claim.verify(CLAIM_SEEDS)
+
+
 def _claims(theory: Theory) -> Iterator[Row]:
     for claim in theory.claims:
-        verdict = claim.verify(CLAIM_SEEDS)
+        verdict = _verdict(claim)
         for row in verdict.rows():
             yield Row(**row)
         yield Row(

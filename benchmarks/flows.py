@@ -27,9 +27,9 @@ def lsoda_in_log_time(classes: SequenceClasses, end: float, tolerance: float) ->
     """The strongest other way: LSODA on the same rate in the same logarithmic time, one run, error not measured."""
     from scipy.integrate import solve_ivp
 
-    from transformer_theory.theories.scan_snap.flow.trained_decoder import _rate
+    from transformer_theory.theories.scan_snap.flow.trained_decoder import derivatives
 
-    rate = _rate(classes, lambda f: f, RATES["eta_z"])
+    rate = derivatives(classes, lambda f: f, RATES["eta_z"])
     size = classes.tokens * (classes.classes + 2)
     solved = solve_ivp(
         lambda u, y: np.exp(u) * rate(np.expm1(u), y),

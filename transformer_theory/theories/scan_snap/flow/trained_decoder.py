@@ -55,12 +55,12 @@ def _flow(name: str, classes: SequenceClasses, direction, times: Tensor, eta_y: 
     columns = classes.classes + (classes.vocab_size > classes.classes)
     cut = S * columns
     path = integrate(
-        _rate(classes, direction, eta_z / eta_y), cut + Q * S, s, watched=slice(cut, None), tolerance=tolerance, method="DOP853"
+        derivatives(classes, direction, eta_z / eta_y), cut + Q * S, s, watched=slice(cut, None), tolerance=tolerance, method="DOP853"
     )
     return Flow(name, times, torch.from_numpy(path.states[:, cut:].reshape(-1, Q, S)), path.error)
 
 
-def _rate(classes: SequenceClasses, direction, ratio: float) -> Rate:
+def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
     """Derivatives by eta_Y t of Y and Z, flat."""
     K, Q, S = classes.classes, classes.queries, classes.tokens
     rest = classes.vocab_size - K

@@ -15,7 +15,7 @@ demo: .venv/.installed  ## all theories on the same real data; the page is runs/
 	@$(BIN)/transformer-theory compare --data digits --out runs/digits --overwrite
 
 test: .venv/.installed  ## all tests
-	@$(BIN)/pytest -n 2
+	@$(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/.installed  ## style and types
 	@$(BIN)/ruff check .

@@ -84,19 +84,18 @@ def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, n
 def exact_gradient(instance, W):
     """The negative gradient of the mean logistic loss of one trial, in as many digits as it takes."""
     logits = room.problem.token_logits(instance.tokens, instance.query, W)
-    mpmath.mp.dps = 100 + int(0.44 * (logits.amax(-1) - logits.amin(-1)).max())  # digits of one less the smallest share
+    with mpmath.workdps(100 + int(0.44 * (logits.amax(-1) - logits.amin(-1)).max())):  # digits of one less the smallest share
+        return _mean_of_gradients(*(v.tolist() for v in (instance.tokens, instance.query, instance.scores, W)))
 
-    def sum_of(x):
-        return mpmath.fsum(x)
 
-    x, z, scores, W = (v.tolist() for v in (instance.tokens, instance.query, instance.scores, W))
+def _mean_of_gradients(x, z, scores, W):
     n, total = len(x), [[mpmath.mpf(0)] * len(z[0]) for _ in x[0][0]]
     for i in range(n):
-        image = [sum_of(mpmath.mpf(w) * q for w, q in zip(row, z[i])) for row in W]
-        logits = [sum_of(mpmath.mpf(u) * v for u, v in zip(token, image)) for token in x[i]]
+        image = [mpmath.fsum(mpmath.mpf(w) * q for w, q in zip(row, z[i])) for row in W]
+        logits = [mpmath.fsum(mpmath.mpf(u) * v for u, v in zip(token, image)) for token in x[i]]
         share = [mpmath.exp(a - max(logits)) for a in logits]
-        share = [s / sum_of(share) for s in share]
-        f = sum_of(s * mpmath.mpf(g) for s, g in zip(share, scores[i]))
+        share = [s / mpmath.fsum(share) for s in share]
+        f = mpmath.fsum(s * mpmath.mpf(g) for s, g in zip(share, scores[i]))
         for s, g, token in zip(share, scores[i], x[i]):
             c = s * (mpmath.mpf(g) - f) / (1 + mpmath.exp(f)) / n
             for row, value in zip(total, token):

@@ -47,6 +47,9 @@ def test_order_parameters_are_read_at_every_checkpoint_beside_a_null(result):
         rows = [row for row in result.select(theory=theory.name, quantity=theory.order_parameter, model="ViT") if row["value"] is not None]
         assert {row["step"] for row in rows} == set(checkpoints(STEPS))
         assert all(row.get("null") is not None for row in rows)
+        (last,) = result.select(quantity=f"{theory.order_parameter} in the trained network", model="ViT")
+        assert last["op"] == theory.order_relation
+    assert tt.joma.THEORY.order_relation == "<="  # the one that expects less than chance
     assert len(result.select(quantity="held-out accuracy", model="ViT")) == len(checkpoints(STEPS))
 
 

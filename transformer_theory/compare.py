@@ -189,7 +189,7 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
     yield finding(
         theory.name,
         f"{theory.order_parameter} in the trained network",
-        Evidence(value, null, ">=", in_assumptions=False),
+        Evidence(value, null, theory.order_relation, in_assumptions=False),
         source=theory.sources[0],
         null=null,
         model=model,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -38,6 +38,7 @@ class Theory:
         draw: a figure of ``predict_and_measure``, a pure function of the stored result.
         order_parameter: the quantity (of its reducers' rows) that stands for it on the common timeline.
         answer: the quantity (of its own rows) that stands for it in the summary table.
+        order_relation: which side of its null the theory expects the order parameter of a trained network on.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Theory:
     draw: Callable[[Result], "Figure"] = field(repr=False)
     order_parameter: str
     answer: str
+    order_relation: Literal["<=", ">="] = ">="
 
     def measure(self, data: TokenData, generator: torch.Generator) -> Iterator[Row | Arrays]:
         """:attr:`predict_and_measure`, or one row "not applicable: needs ..." if the data lack a field."""

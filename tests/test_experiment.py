@@ -45,6 +45,7 @@ def test_a_result_comes_back_as_it_was_stored(tmp_path):
     assert names(tmp_path / "deep" / "run") == ["arrays.npz", "result.json", "table.jsonl"]
     read = Result.load(tmp_path / "deep" / "run")
     assert read.name == "test.walk"
+    assert repr(read) == "Result('test.walk', rows=11, arrays=1)"
     assert read.params == {"seed": 3, "steps": 10, "scales": [1.0, 2.0]} == result.params
     assert read.table == result.table
     assert read.sources == (Source("tian2023scan", "Sec. 2"),)

@@ -120,6 +120,7 @@ def test_names_find_their_records():
             lambda: experiment("crate"),
             "run takes one experiment, got the theory 'crate'; its experiments are crate.unrolled",
         ),
+        (lambda: experiment("attention_svm"), r"its experiments are (attention_svm\.\w+, ){5}\.\.\. \(15\)$"),
         (lambda: claims("foo"), "unknown claim or theory 'foo'; the nearest of "),
         (lambda: tt.cite("foo"), "`transformer-theory list` with references.bib shows all$"),
         (lambda: tt.verify("attention_svm/globaldirection"), "did you mean 'attention_svm/global-direction'"),

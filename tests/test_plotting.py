@@ -39,6 +39,16 @@ def test_two_figures_on_one_page_share_no_id():
     assert "*{stroke" not in named.replace("room-figure_1 *{stroke", "")
 
 
+def test_labels_stand_where_the_curves_end():
+    figure, (ax,) = axes()
+    for name, end in (("low", 0.0), ("half", 50.0), ("high", 100.0)):
+        line(ax, [0, 1], [0.0, end], name="crate", label=name)
+    label_ends(ax)  # the limits were not asked for before
+    low, high = ax.get_ylim()
+    assert [text.get_text() for text in ax.texts] == ["low", "half", "high"]
+    assert [text.get_position()[1] for text in ax.texts] == pytest.approx([(y - low) / (high - low) for y in (0, 50, 100)], abs=0.02)
+
+
 def test_axes_are_flat_and_leave_the_readers_settings_alone():
     import matplotlib
 

@@ -53,6 +53,12 @@ def nearest_first(name: str, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda known: -difflib.SequenceMatcher(None, short, _parted(known)[1]).ratio())
 
 
+def some(names: Iterable[str]) -> str:
+    """The names in a line; of many the first few and how many there are: ``"a, b, c, d, e, ... (12)"``."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= MANY else f"{', '.join(names[:FEW])}, ... ({len(names)})"
+
+
 def _parted(name: str) -> tuple[str, str]:
     """The room, nothing if none is named, and what follows it."""
     *room, short = re.split(r"[./]", name, maxsplit=1)

@@ -58,6 +58,9 @@ class Result:
     sources: tuple[Source, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Result({self.name!r}, rows={len(self.table)}, arrays={len(self.arrays)})"
+
     def select(self, **equal) -> list[Row]:
         """The rows whose columns have the given values; a tuple lists choices: ``result.select(theory="crate", step=(0, 10))``."""
         return list(select(self.table, **equal))

@@ -147,6 +147,7 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
 
     Call it last, when the limits of the axes are final.
     """
+    ax.autoscale_view()  # limits that matplotlib has put off until drawing
     curves = [curve for curve in ax.get_lines() if not str(curve.get_label()).startswith("_")]
     ends = []
     for curve in curves:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from .. import citations
 from ..claims import Claim, Verdict
-from ..errors import FEW, nearest
+from ..errors import nearest, some
 from ..experiment import Experiment
 from ..theory import Theory
 from . import attention_svm, crate, joma, rate_reduction, scan_snap
@@ -46,7 +46,7 @@ def experiment(name: str) -> type[Experiment]:
         ValueError: an unknown name (the nearest one is suggested), or that of a theory (its experiments are listed).
     """
     if room := {record.name: record for record in THEORIES}.get(name):
-        there = ", ".join(kind.name for kind in room.experiments)
+        there = some(kind.name for kind in room.experiments)
         raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {there}")
     return _named("experiment", name, {kind.name: kind for record in THEORIES for kind in record.experiments})
 
@@ -71,9 +71,7 @@ def verify(id: str, seeds: Iterable[int] = range(5)) -> Verdict:
         ValueError: an unknown id (the nearest one is suggested), or no seed.
     """
     if room := {record.name: record for record in THEORIES}.get(id):
-        some = ", ".join(found.id for found in room.claims[:FEW])
-        count = len(room.claims)
-        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some}{f', ... ({count})' if count > FEW else ''}")
+        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(found.id for found in room.claims)}")
     return claim(id).verify(seeds)
 
 

@@ -40,7 +40,7 @@ def test_two_figures_on_one_page_share_no_id():
 
 
 def test_labels_stand_where_the_curves_end():
-    figure, (ax,) = axes()
+    _, (ax,) = axes()
     for name, end in (("low", 0.0), ("half", 50.0), ("high", 100.0)):
         line(ax, [0, 1], [0.0, end], name="crate", label=name)
     label_ends(ax)  # the limits were not asked for before

@@ -1,19 +1,19 @@
 """JoMA: attention and MLP learn jointly, and attention follows from the MLP's lower layer.
 
 :mod:`.forms` ways to attend, :mod:`.problem` the block and its data, :mod:`.dynamics` their training, :mod:`.invariants` what it leaves
-alone, :mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` the nonlinear one, :mod:`.tree` and
-:mod:`.relatives` a binary tree of latents, :mod:`.hierarchy`, :mod:`.stack`, :mod:`.joint` and :mod:`.recovery` a network that learns
-sequences made from latents, :mod:`.claims` checkable statements, :mod:`.experiments` runs, :mod:`.subject`, :mod:`.analysis` and
-:mod:`.reducers` what it says about data and about trained networks.
+alone, :mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` the nonlinear one, :mod:`.lower_layer` several
+units, :mod:`.tree` and :mod:`.relatives` a binary tree of latents, :mod:`.hierarchy`, :mod:`.stack`, :mod:`.joint` and :mod:`.recovery` a
+network that learns sequences made from latents, :mod:`.claims` checkable statements, :mod:`.experiments` runs, :mod:`.subject`,
+:mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
 
 from ...citations import Source
 from ...theory import Theory
-from . import dynamics, forms, invariants, mixture, nonlinear, orbit, recovery
+from . import dynamics, forms, invariants, lower_layer, mixture, nonlinear, orbit, recovery
 from .analysis import ANSWER, predict_and_measure
 from .claims import CLAIMS
 from .dynamics import Model, Path, train
-from .experiments import EXPERIMENTS, HierarchyLearning, Invariant, LinearOrbit, Relatives, TwoPhases
+from .experiments import EXPERIMENTS, HierarchyLearning, Invariant, LinearOrbit, LowerLayer, Relatives, TwoPhases
 from .figures import draw
 from .forms import Exponential, Linear, Softmax
 from .hierarchy import Hierarchy, random_hierarchy
@@ -62,6 +62,7 @@ __all__ = [
     "Learning",
     "Linear",
     "LinearOrbit",
+    "LowerLayer",
     "MaskedLeaf",
     "Model",
     "Path",
@@ -77,6 +78,7 @@ __all__ = [
     "gaussian_contexts",
     "invariants",
     "learn",
+    "lower_layer",
     "masked_leaf",
     "mixture",
     "nonlinear",

@@ -16,7 +16,6 @@ import transformer_theory as tt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GIVEN = {"docs/theories/rate_reduction.md"}  # its snippets speak of a model, batches, features and labels of the reader
 QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are looked up
 
 
@@ -87,17 +86,7 @@ def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt, "compare", functools.partial(tt.compare, steps=2))
     with torch.random.fork_rng():
-        exec(compile(code, page, "exec"), given() if page in GIVEN else {})
-
-
-def given() -> dict[str, object]:
-    """A small ``model`` with its ``batches``, ``features`` and ``labels``."""
-    from tests.contract.instances import sequences
-
-    data = sequences()
-    assert data.labels is not None
-    model = tt.models.ViT.for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=1, heads=2)
-    return {"model": model, "batches": [(data.tokens.float(), data.labels)], "features": data.tokens[:, 0], "labels": data.labels}
+        exec(compile(code, page, "exec"), {})
 
 
 def test_the_bilinear_form_of_the_readme_gives_the_scores():

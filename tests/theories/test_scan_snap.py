@@ -328,7 +328,18 @@ P2 = tensor([0.5, 0.5], [0.5, 0.5])
         (lambda: SequenceClasses(P2.float(), ONE_QUERY, 10), "must be float64"),
         (lambda: SequenceClasses(P2, ONE_QUERY[:1], 10), "query must name one query token a class"),
         (lambda: SequenceClasses(P2, ONE_QUERY - 1, 10), "query must name one query token a class"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 1), "vocab_size must be at least 2 and hold the 2 classes"),
+        (lambda: SequenceClasses(P2.numpy(), ONE_QUERY, 10), "conditional must be a float64 tensor, got ndarray; convert it with"),
+        (lambda: SequenceClasses(P2, ONE_QUERY.numpy(), 10), "query must name one query token a class: an int64 tensor \\[2\\]"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 1), "vocab_size must be a whole number of at least 2"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10.5), "vocab_size must be a whole number of at least 2 and at most 2\\*\\*63, got 10.5"),
+        (
+            lambda: SequenceClasses(P2, ONE_QUERY, math.nan),
+            "vocab_size must be a whole number of at least 2 and at most 2\\*\\*63, got nan",
+        ),
+        (lambda: SequenceClasses(tensor([1.0], [1.0], [1.0]), ONE_QUERY.new_zeros(3), 2), "vocab_size must hold the 3 classes, got 2"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(math.nan, 0.5)), "share must hold 2 positive probabilities"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.5, 0.5).float()), "share must be float64, got torch.float32; convert it"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.5, 0.5).numpy()), "share must be a float64 tensor, got ndarray"),
         (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.2, 0.2)), "share must hold 2 positive probabilities"),
         (lambda: synthetic(3, per_query=2), "positive multiple of per_query"),
         (lambda: single_common(tensor([0.0, 1.0]), 0.5, vocab_size=9), "weights must be positive"),
@@ -336,8 +347,14 @@ P2 = tensor([0.5, 0.5], [0.5, 0.5])
         (lambda: count_sequences(torch.tensor([[12]]), torch.tensor([0]), torch.tensor([1]), 10), "ids must lie in \\[0, 10\\), got 12"),
         (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([0]), torch.tensor([-1]), 10), "next_ids must lie in"),
         (
+            lambda: count_sequences(tensor([1.0]), torch.tensor([0]), torch.tensor([1]), 10),
+            "ids must be a tensor \\[n, context\\] of whole",
+        ),
+        (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([[0]]), torch.tensor([1]), 10), "query_ids must have shape \\[n\\]"),
+        (lambda: SequenceClasses.from_ids(tensor([1.0]), torch.tensor([0]), torch.tensor([1]), 10), "ids must be a tensor"),
+        (
             lambda: count_sequences(torch.zeros(2, 0, dtype=torch.long), ONE_QUERY, ONE_QUERY, 10),
-            "at least one sequence and one contextual token",
+            "ids must have shape \\[n, context\\] with at least one of each, got \\[2, 0\\]",
         ),
         (lambda: count_sequences(torch.tensor([[1]]), ONE_QUERY, torch.tensor([1]), 10), "one entry for each of the 1 sequences, got 2"),
         (lambda: closed_form.h(tensor(-1.0), vocab_size=10, eta_y=1.0), "times must be at least 0"),
@@ -351,12 +368,14 @@ P2 = tensor([0.5, 0.5], [0.5, 0.5])
         (lambda: descent(eta_y=-1.0), "eta_y must be a positive learning rate, got -1.0"),
         (lambda: HeavyBall(1.0), "momentum must lie in"),
         (lambda: synthetic(2).sample_counts(0, context=3, generator=torch.Generator()), "batch and context must be at least 1"),
+        (lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()), "context at most 2\\*\\*53, got 1 and 92233"),
         (lambda: synthetic(2).sample(3, seq=1, generator=torch.Generator()), "seq at least 2"),
     ],
 )
 def test_bad_input(make, message: str, unchecked):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
         make()
+    assert "\n" not in str(raised.value)
 
 
 def descent(**changed):

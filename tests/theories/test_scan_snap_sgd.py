@@ -147,6 +147,15 @@ def test_a_run_does_not_depend_on_those_beside_it():
     assert float((together.attention[-1, 0] - together.attention[-1, 2]).abs().max()) > 0.1  # one seed, two rates
 
 
+@pytest.mark.parametrize("seeds", [[7, 3], [7, 3, 9], [3, 7, 3]])
+def test_every_run_sees_the_sequences_of_its_own_seed(seeds: list[int]):
+    together = sampled(synthetic(2), 8, context=20, seeds=seeds)(1)
+    for run, seed in enumerate(seeds):
+        alone = sampled(synthetic(2), 8, context=20, seeds=[seed])(1)
+        assert torch.equal(together.counts[run], alone.counts[0])
+        assert torch.equal(together.target[run], alone.target[0])
+
+
 @pytest.mark.parametrize("optimiser", [HeavyBall(), HeavyBall(0.9), Adam()])
 def test_a_run_can_be_taken_up_again_bit_for_bit(optimiser, tmp_path):
     classes = synthetic(2, common=2, distinct=3)
@@ -279,6 +288,7 @@ def descent(**changed):
         (lambda: descent(eta_z=torch.tensor([1.0, -1.0])), "eta_z must be a positive learning rate"),
         (lambda: Adam(second=1.0), "factors must lie in"),
         (lambda: sampled(synthetic(2), 0, context=3, seeds=[0]), "batch and context must be at least 1"),
+        (lambda: sampled(synthetic(2), 3, context=2**63, seeds=[0]), r"context at most 2\*\*53, got 3 and 9223372036854775808"),
         (lambda: sampled(synthetic(2), 3, context=3, seeds=[]), "seeds must name at least one run"),
         (lambda: sampled(synthetic(2), 3, context=3, seeds=[-1]), "each at least 0"),
         (lambda: Weights.random(synthetic(2), seeds=[]), "seeds must name at least one run"),

@@ -274,8 +274,9 @@ IDS, QUERY, NEXT = np.arange(12).reshape(4, 3), np.full(4, 20), np.array([1, 2, 
         ({"next_ids": NEXT[:2]}, "next_ids must have one entry for each of the 4 sequences, got 2; cut them alike"),
         ({"ids": -IDS}, "ids must lie in [0, 21), got -11; pass a larger vocab_size or recode"),
         ({"vocab_size": 20}, "query_ids must lie in [0, 20), got 20; pass a larger vocab_size or recode"),
-        ({"vocab_size": 1}, "vocab_size must be a whole number of at least 2, got 1"),
-        ({"vocab_size": 30.0}, "vocab_size must be a whole number of at least 2, got 30.0"),
+        ({"vocab_size": 1}, "vocab_size must be a whole number of at least 2 and at most 2**63, got 1"),
+        ({"vocab_size": 30.0}, "vocab_size must be a whole number of at least 2 and at most 2**63, got 30.0"),
+        ({"vocab_size": 10**30}, "vocab_size must be a whole number of at least 2 and at most 2**63, got 1000000000"),
         ({"eta_y": 0.0}, "eta_y must be a positive learning rate, got 0.0"),
         ({"eta_z": -1.0}, "eta_z must be a positive learning rate, got -1.0"),
         ({"eta_y": math.nan}, "eta_y must be a positive learning rate, got nan"),
@@ -303,7 +304,7 @@ def rows_of(*rows: list[float]) -> torch.Tensor:
     [
         (rows_of([0.5, 0.4], [0.5, 0.5]), 9, "rows of conditional must sum to one, class 0 sums to 0.9; divide by the sum"),
         (rows_of([0.5, 0.5], [0.0, 0.0]), 9, "every class needs a token that can occur, class 1 has none; drop that class"),
-        (rows_of([1.0], [1.0], [1.0]), 2, "vocab_size must be at least 2 and hold the 3 classes, got 2; enlarge it"),
+        (rows_of([1.0], [1.0], [1.0]), 2, "vocab_size must hold the 3 classes, got 2; enlarge it"),
     ],
 )
 def test_classes_that_are_none_are_refused(P, vocab_size: int, words: str):

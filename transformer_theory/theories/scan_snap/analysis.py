@@ -24,10 +24,11 @@ from torch import Tensor
 
 from ...rows import Arrays, Row, not_applicable
 from .closed_form import check_rates
+from .ids import sequence_ids
 from .predictions import UNMOVED, predictions
 from .reading import Reading, reading
 from .reading_rows import NAME, arrays_of, rows_of
-from .subject import MOST_CLASSES, Unread, subject, whole_numbers
+from .subject import MOST_CLASSES, Unread, subject
 from .trained import affordable, train
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ def analyse(
 
     Source: :cite:t:`tian2023scan`.
     """
-    ids = whole_numbers(ids, "ids", shape="[n, context]")
-    query_ids, next_ids = whole_numbers(query_ids, "query_ids", shape="[n]"), whole_numbers(next_ids, "next_ids", shape="[n]")
-    M = _vocabulary(vocab_size, ids, query_ids, next_ids)
+    ids, query_ids, next_ids, M = sequence_ids(ids, query_ids, next_ids, vocab_size)
     _check(queries, classes, steps, seed, eta_y=eta_y, eta_z=eta_z)
     asked, counts = query_ids.unique(return_counts=True)
     readings, unread = [], []
@@ -133,21 +132,6 @@ def analyse(
         predicted = predictions(read.classes, trained.path.steps.double(), eta_y=eta_y, eta_z=eta_z)
         readings.append(reading(read, predicted, trained, eta_y=eta_y, eta_z=eta_z, generator=generator))
     return Analysis(len(ids), ids.shape[1], M, tuple(readings), tuple(unread))
-
-
-def _vocabulary(vocab_size: int | None, ids: Tensor, query_ids: Tensor, next_ids: Tensor) -> int:
-    given = (("ids", ids), ("query_ids", query_ids), ("next_ids", next_ids))
-    for name, values in given:
-        if len(values) != len(ids):
-            raise ValueError(f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; cut them alike")
-    if vocab_size is not None and (isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer) or vocab_size < 2):
-        raise ValueError(f"vocab_size must be a whole number of at least 2, got {vocab_size!r}")
-    M = max(2, 1 + max(int(values.max()) for _, values in given)) if vocab_size is None else int(vocab_size)
-    for name, values in given:
-        wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
-        if not 0 <= wrong < M:
-            raise ValueError(f"{name} must lie in [0, {M}), got {wrong}; pass a larger vocab_size or recode")
-    return M
 
 
 def _check(queries: int, classes: int, steps: int | None, seed: int, **rates: float) -> None:

@@ -21,6 +21,9 @@ from torch import Tensor
 
 from ...data.bridges import one_hot
 from ...data.tokens import TokenData
+from .ids import count_of_tokens, sequence_ids
+
+LONGEST = 2**53  # contextual tokens a sequence: counts are exact in float64 up to here
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +46,9 @@ class SequenceClasses:
     share: Float[Tensor, " K"] | None = None
 
     def __post_init__(self):
-        P = self.conditional
+        P = _doubles(self.conditional, "conditional")
         if P.ndim != 2 or 0 in P.shape:
             raise ValueError(f"conditional must have shape [classes, tokens] with at least one of each, got {list(P.shape)}")
-        if P.dtype != torch.float64:
-            raise ValueError(f"conditional must be float64, got {P.dtype}; convert it with .double()")
         if not bool(torch.isfinite(P).all()) or bool((P < 0).any()):
             raise ValueError("conditional must hold finite probabilities, got a negative, infinite or NaN entry; check the estimate")
         total = P.sum(dim=1)
@@ -57,14 +58,17 @@ class SequenceClasses:
         if bool(((total - 1).abs() > 1e-9).any()):
             worst = int((total - 1).abs().argmax())
             raise ValueError(f"rows of conditional must sum to one, class {worst} sums to {float(total[worst]):.9g}; divide by the sum")
-        if self.query.shape != (len(P),) or self.query.dtype != torch.int64 or bool((self.query < 0).any()):
-            raise ValueError(f"query must name one query token a class: int64 of shape [{len(P)}], at least 0, got {self.query}")
-        if self.vocab_size < max(2, len(P)):
-            raise ValueError(f"vocab_size must be at least 2 and hold the {len(P)} classes, got {self.vocab_size}; enlarge it")
+        query = self.query
+        if not isinstance(query, Tensor) or query.shape != (len(P),) or query.dtype != torch.int64 or bool((query < 0).any()):
+            raise ValueError(f"query must name one query token a class: an int64 tensor [{len(P)}], at least 0, got {query}")
+        object.__setattr__(self, "vocab_size", count_of_tokens(self.vocab_size))
+        if self.vocab_size < len(P):
+            raise ValueError(f"vocab_size must hold the {len(P)} classes, got {self.vocab_size}; enlarge it")
         if self.share is None:
             object.__setattr__(self, "share", torch.full((len(P),), 1 / len(P), dtype=torch.float64))
-        elif self.share.shape != (len(P),) or bool((self.share <= 0).any()) or abs(float(self.share.sum()) - 1) > 1e-9:
-            raise ValueError(f"share must hold {len(P)} positive probabilities that sum to one, got {self.share}; divide by the sum")
+        share = _doubles(self.share, "share")
+        if share.shape != (len(P),) or not bool((share > 0).all()) or abs(float(share.sum()) - 1) > 1e-9:
+            raise ValueError(f"share must hold {len(P)} positive probabilities that sum to one, got {share.tolist()}; divide by the sum")
 
     @property
     def classes(self) -> int:
@@ -129,10 +133,9 @@ class SequenceClasses:
         Returns:
             Counts, rows sum to ``context``, and the class of each sequence.
         Raises:
-            ValueError: batch or context below 1.
+            ValueError: batch or context below 1, or a context above 2**53.
         """
-        if batch < 1 or context < 1:
-            raise ValueError(f"batch and context must be at least 1, got {batch} and {context}")
+        check_sizes(batch, context)
         n = torch.multinomial(self.weights, batch, replacement=True, generator=generator)
         # not at the top of the file: the package of training needs these classes
         from .dynamics.multinomial import Multinomial
@@ -170,13 +173,31 @@ class SequenceClasses:
         """Classes estimated from data by counting, see :func:`count_sequences`; the query of a class is its most frequent one.
 
         Raises:
-            ValueError: an id lies outside the vocabulary, or there is no sequence or no contextual token.
+            ValueError: see :func:`count_sequences`.
         """
         found = count_sequences(ids, query_ids, next_ids, vocab_size)
         P = found.conditional()
         pairs = torch.zeros(len(found.next_ids), len(found.query_ids), dtype=torch.long)
         pairs.index_put_((found.target, found.query), torch.ones_like(found.target), accumulate=True)
         return cls(P, pairs.argmax(1), vocab_size, found.shares())
+
+
+def check_sizes(batch: int, context: int) -> None:
+    """Raises ValueError unless that many sequences of that many contextual tokens can be drawn as counts.
+
+    Source: textbook.
+    """
+    if batch < 1 or not 1 <= context <= LONGEST:
+        raise ValueError(f"batch and context must be at least 1, context at most 2**53, got {batch} and {context}")
+
+
+def _doubles(values: Tensor, name: str) -> Tensor:
+    """The values, if they are a float64 tensor."""
+    if not isinstance(values, Tensor):
+        raise ValueError(f"{name} must be a float64 tensor, got {type(values).__name__}; convert it with torch.as_tensor")
+    if values.dtype != torch.float64:
+        raise ValueError(f"{name} must be float64, got {values.dtype}; convert it with .double()")
+    return values
 
 
 @dataclass(frozen=True)
@@ -234,16 +255,9 @@ def count_sequences(
         query_ids, next_ids: the query of each sequence, and the token that follows it.
         vocab_size: all ids lie in ``[0, vocab_size)``.
     Raises:
-        ValueError: an id lies outside the vocabulary, lengths differ, or there is no sequence or no contextual token.
+        ValueError: ids that are no whole numbers or lie outside the vocabulary, lengths that differ, no sequence or no contextual token.
     """
-    if ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(f"ids must have shape [n, context] with at least one sequence and one contextual token, got {list(ids.shape)}")
-    for name, values in (("ids", ids), ("query_ids", query_ids), ("next_ids", next_ids)):
-        if len(values) != len(ids):
-            raise ValueError(f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}")
-        if int(values.min()) < 0 or int(values.max()) >= vocab_size:
-            wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
-            raise ValueError(f"{name} must lie in [0, {vocab_size}), got {wrong}; pass a larger vocab_size or recode")
+    ids, query_ids, next_ids, vocab_size = sequence_ids(ids, query_ids, next_ids, vocab_size)
     token_ids, context = ids.unique(return_inverse=True)
     queries, query = query_ids.unique(return_inverse=True)
     nexts, target = next_ids.unique(return_inverse=True)

@@ -9,7 +9,6 @@ Source: :cite:t:`tian2023scan`.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -73,37 +72,6 @@ class Unread:
     query_id: int
     asked: int
     reason: str
-
-
-def whole_numbers(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int[Tensor, "..."]:
-    """Ids as an int64 tensor on the CPU.
-
-    Args:
-        values: an array, a tensor, or what numpy makes an array of.
-        name: for the error.
-        shape: in words, one part a dimension: ``"[n, context]"``.
-    Raises:
-        ValueError: they are no whole numbers, too large for int64, or of another rank.
-
-    Source: textbook.
-    """
-    if not isinstance(values, Tensor):
-        try:
-            array = np.asarray(values)
-        except ValueError as error:
-            raise ValueError(f"{name} must be an array {shape} of whole numbers, got rows of unequal length; cut or pad them") from error
-        if array.dtype.kind not in "iu":
-            hint = "convert with .astype(int)" if array.dtype.kind == "f" else "number the tokens from 0"
-            raise ValueError(f"{name} must be an array {shape} of whole numbers, got dtype {array.dtype}; {hint}")
-        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
-            raise ValueError(f"{name} must fit into int64, got {int(array.max())}; recode")
-        values = torch.from_numpy(array.astype(np.int64))
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be a tensor {shape} of whole numbers, got {values.dtype}; convert with .long()")
-    rank = shape.count(",") + 1
-    if values.ndim != rank or not values.numel():
-        raise ValueError(f"{name} must have shape {shape} with at least one of each, got {list(values.shape)}")
-    return values.detach().cpu().long()
 
 
 def subject(

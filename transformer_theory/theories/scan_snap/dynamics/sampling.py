@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..problem import SequenceClasses
+from ..problem import SequenceClasses, check_sizes
 from .grouped import GroupedBatch, Layout
 from .multinomial import Multinomial
 
@@ -29,10 +29,9 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
         context: contextual tokens a sequence, :math:`T - 1` in the paper.
         seeds: one a run, at least 0; runs with the same seed see the same sequences, which are then drawn once.
     Raises:
-        ValueError: batch or context below 1, no seed, or a negative one.
+        ValueError: batch or context below 1, a context above 2**53, no seed, or a negative one.
     """
-    if batch < 1 or context < 1:
-        raise ValueError(f"batch and context must be at least 1, got {batch} and {context}")
+    check_sizes(batch, context)
     if not len(seeds) or min(seeds) < 0:
         raise ValueError(f"seeds must name at least one run, each at least 0, got {list(seeds)}; pass e.g. seeds=range(10)")
     drawn_in, layout = Layout.by_class(classes), Layout.of(classes)
@@ -47,7 +46,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
         target, counts = (torch.from_numpy(np.stack(parts, axis=1)) for parts in zip(*found))
         if drawn_in.width != layout.width:
             counts = GroupedBatch(drawn_in, counts.flatten(0, 1), target.flatten(0, 1), batch).dense().unflatten(0, target.shape[:2])
-        if len(different) < len(run):
+        if not np.array_equal(run, np.arange(len(different))):  # seeds that repeat or do not rise
             target, counts = target[:, run], counts[:, run]
         largest = int((target[..., None, :] == torch.arange(classes.classes)[:, None]).sum(-1).max()) if layout.width else batch
         return target, counts, largest

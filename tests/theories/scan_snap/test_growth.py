@@ -1,6 +1,7 @@
 """Relative gains, their bounds, and how fast B grows: against printed numbers, differences and quadrature."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,15 @@ def test_the_bounds_hold_with_the_share_of_the_class_and_not_as_printed():
     assert_close(flow.drive, torch.full((1, 5), 0.3039, dtype=torch.float64), rtol=0, atol=1.1e-4)
     assert share.token.tolist() == [10 * (n + 1) for n in range(5)]
     assert float(share.slack.min()) > 0 > float(printed.slack.max())
+
+
+@pytest.mark.parametrize(("of_logits", "of_drive"), [(-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (0.0, 1.0)])
+def test_a_wrong_sign_crosses_the_bounds(of_logits: float, of_drive: float):
+    classes = one_common(5, 5000, 0.06)
+    right = lemma4_flow(classes, tensor(1e4, 1e8), eta_y=1.0, eta_z=0.1)
+    wrong = replace(right, logits=of_logits * right.logits, drive=of_drive * right.drive)
+    assert float(gain_bounds(classes, right).slack.min()) > 0 > float(gain_bounds(classes, wrong).slack.max())
+    assert bool(gain_bounds(classes, wrong).slack.isfinite().all())
 
 
 def test_what_drives_lemma_4_moves_every_token():

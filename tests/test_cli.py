@@ -71,6 +71,29 @@ def test_list_shows_theories_claims_and_experiments(capsys):
         assert word in out
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("stand_in", ("Are tokens small?", "it assumes", "stand_in/good", "stand_in.coin", "sources: ")),
+        ("stand_in/good", ("it assumes", "its control, which must fail,", "sources: Tian et al. (2023), Sec. 2")),
+        ("stand_in.coin", ("stand_in.coin", "sources: ")),
+    ],
+)
+def test_list_says_what_one_of_them_is(name, words, capsys):
+    assert main(["list", name]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(word in out for word in words), out
+
+
+def test_the_help_of_an_experiment_says_what_it_shows(capsys):
+    from tests.stand_in import THEORY
+    from transformer_theory.cli.tables import summary
+
+    (kind,) = THEORY.experiments
+    assert main(["run", kind.name, "--help"]) == 0
+    assert summary(kind) in " ".join(capsys.readouterr().out.split())
+
+
 def test_cite(capsys):
     for name in ("stand_in", "stand_in/good", "tian2023scan"):
         assert main(["cite", name]) == 0

@@ -46,7 +46,8 @@ def test_run_prints_references_beside_measurements(tmp_path, capsys):
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
     assert lines[1:3] == ["quantity measured reference which is verdict", f"share of heads (step 8) {value:.6g} 0.5 theory not judged"]
-    assert len(lines) == 4  # what has no reference is in the table only
+    assert lines[3:5] == ["area of width 3 9", "area of width 4 16"]  # what stands beside nothing comes last
+    assert len(lines) == 6
     assert "stand_in.coin: 2 of 2 settings (width=4)" in captured.err
 
 
@@ -79,7 +80,7 @@ def printed(monkeypatch, rows, folder, capsys) -> list[str]:
 
 def test_run_prints_the_line_that_decides_and_the_verdict(monkeypatch, tmp_path, capsys):
     rows = [
-        finding("stand_in", "a tolerance", Evidence(3e-16, 1e-8, "<="), source=SOURCE),
+        finding("stand_in", "a tolerance", Evidence(3e-16, 1e-8, "<="), source=SOURCE, null=0.2),
         finding("stand_in", "a limit", Evidence(0.98, 0.99, ">="), source=SOURCE, predicted=1.0, basis="limit"),
         finding("stand_in", "printed", Evidence(0.9, 0.99, ">="), source=SOURCE, predicted=0.99, basis="printed"),
         finding("stand_in", "elsewhere", Evidence(0.5, 1.0, "<=", in_assumptions=False), source=SOURCE),
@@ -87,20 +88,32 @@ def test_run_prints_the_line_that_decides_and_the_verdict(monkeypatch, tmp_path,
         assumption("stand_in", "few tokens", False, value=3.0, source=SOURCE),
     ]
     assert printed(monkeypatch, rows, tmp_path / "run", capsys) == [
-        "quantity measured reference which is line verdict",
-        "a tolerance 3e-16 <= 1e-08 ✓ consistent",
+        "quantity measured reference which is null line verdict",
         "a limit 0.98 1 limit >= 0.99 ✗ violated",
         "printed 0.9 0.99 printed >= 0.99 ✗ violated",
+        "a tolerance 3e-16 0.2 <= 1e-08 ✓ consistent",
         "elsewhere 0.5 <= 1 ○ outside assumptions",
         "assumption: few tokens 3 ✗ fails",
+        "no reference 7",
     ]
 
 
 def test_run_leaves_out_columns_that_would_be_empty(monkeypatch, tmp_path, capsys):
     rows = [finding("stand_in", f"q{i}", Evidence(float(i), 20.5, "<="), source=SOURCE) for i in range(23)]
     lines = printed(monkeypatch, rows, tmp_path / "run", capsys)
-    assert lines[:2] == ["quantity measured line verdict", "q0 0 <= 20.5 ✓ consistent"]
-    assert lines[-1] == f"... and 3 more (2 violated) in {tmp_path / 'run' / 'table.jsonl'}"
+    assert lines[:3] == ["quantity measured line verdict", "q21 21 <= 20.5 ✗ violated", "q22 22 <= 20.5 ✗ violated"]
+    assert lines[3] == "q0 0 <= 20.5 ✓ consistent"
+    assert lines[-1] == f"... and 3 more in {tmp_path / 'run' / 'table.jsonl'}"
+
+
+def test_run_prints_measurements_that_stand_beside_nothing(monkeypatch, tmp_path, capsys):
+    rows = [Row(theory="stand_in", quantity="alone", value=1.0), Row(theory="stand_in", quantity="with chance", value=2.0, null=0.5)]
+    assert printed(monkeypatch, rows, tmp_path / "run", capsys) == ["quantity measured null", "alone 1", "with chance 2 0.5"]
+
+
+def test_run_says_how_many_violated_rows_it_leaves_out(monkeypatch, tmp_path, capsys):
+    rows = [finding("stand_in", f"q{i}", Evidence(1.0, 0.5, "<="), source=SOURCE) for i in range(22)]
+    assert printed(monkeypatch, rows, tmp_path / "run", capsys)[-1].startswith("... and 2 more (2 violated) in")
 
 
 def widths(renderable, width: int) -> list[str]:

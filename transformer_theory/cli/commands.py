@@ -3,22 +3,42 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import nearest
 from ..files import replacing
 from .terminal import NAME, console, progress_line
 
+if TYPE_CHECKING:
+    from ..claims import Claim
+    from ..experiment import Experiment
+    from ..theory import Theory
+
 SHOWN = 20  # rows that a run prints
 
 
 def list_theories(options: argparse.Namespace) -> int:
-    """Theories with their claims and experiments."""
-    from ..theories import THEORIES
-    from .tables import catalogue
+    """Theories with their claims and experiments, or what one of them is.
 
-    console().print(catalogue(THEORIES), highlight=False)
+    Raises:
+        ValueError: an unknown name.
+    """
+    from ..theories import THEORIES
+    from .tables import about, catalogue
+
+    console().print(catalogue(THEORIES) if options.name is None else about(_named(options.name)), highlight=False)
     return 0
+
+
+def _named(name: str) -> "Theory | Claim | type[Experiment]":
+    from ..theories import THEORIES
+
+    known = {theory.name: theory for theory in THEORIES}
+    known |= {claim.id: claim for theory in THEORIES for claim in theory.claims}
+    known |= {kind.name: kind for theory in THEORIES for kind in theory.experiments}
+    if name not in known:
+        raise ValueError(f"unknown theory, claim or experiment {name!r}{nearest(name, known, shown_by=f'`{NAME} list`')}")
+    return known[name]
 
 
 def compare_theories(options: argparse.Namespace) -> int:
@@ -87,14 +107,14 @@ def verify_claims(options: argparse.Namespace) -> int:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
-    """One experiment, stored with its figure; what the papers say is printed beside what was measured."""
+    """One experiment, stored with its figure; rows that are violated are printed first, then those that stand beside something."""
     from dataclasses import fields, replace
 
     from ..experiment import Result, atomic_directory
     from ..plotting import svg
     from ..theories import experiment
     from ..workers import listening
-    from .tables import beside_references
+    from .tables import measurements, stands_beside
 
     kind = experiment(options.experiment)
     given = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}
@@ -109,8 +129,9 @@ def run_experiment(options: argparse.Namespace) -> int:
     if options.workers != 1 and result.provenance["workers"] is None:
         print(f"{NAME}: {kind.name} sweeps over no settings: it ran in one process, --workers changed nothing", file=sys.stderr)
     console().print(f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False)
-    if told := [row for row in result.table if {"predicted", "bound", "verdict"} & row.keys()]:
-        console().print(beside_references(told[:SHOWN]), highlight=False)
+    told = sorted(result.table, key=lambda row: (row.get("verdict") != "violated", not stands_beside(row)))
+    if told:
+        console().print(measurements(told[:SHOWN]), highlight=False)
     if more := told[SHOWN:]:
         violated = sum(row.get("verdict") == "violated" for row in more)
         print(f"... and {len(more)} more{f' ({violated} violated)' if violated else ''} in {options.out / 'table.jsonl'}")

@@ -84,7 +84,10 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
         made.add_argument("--out", type=_path, required=True, metavar="DIR", help="folder for the result; refused if it exists")
         made.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
 
-    command("list", commands.list_theories, "theories with their claims and experiments")
+    made = command("list", commands.list_theories, "theories with their claims and experiments, or what one of these says")
+    made.add_argument(
+        "name", nargs="?", metavar="THEORY|CLAIM|EXPERIMENT", help="what it states, assumes and measures (default: all names)"
+    )
 
     made = command("compare", commands.compare_theories, "every theory on the same data and the same trained networks")
     made.add_argument(
@@ -145,9 +148,11 @@ def _experiment_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
     """
     from ..theories import THEORIES, experiment
     from .fields import add_fields, sweeps
+    from .tables import summary
 
     kinds = {kind.name: kind for theory in THEORIES for kind in theory.experiments}
     if named := next((kinds[word] for word in argv if word in kinds), None):
+        made.description = summary(named).replace("%", "%%")
         add_fields(made.add_argument_group(f"parameters of {named.name}"), named)
         if not sweeps(named):
             workers = next(action for action in made._actions if "--workers" in action.option_strings)

@@ -1,5 +1,6 @@
 """Results as tables for a terminal: whole names, which are there to be copied, at any width from 80 columns on."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.columns import Columns
@@ -8,12 +9,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..claims import CONTROL_WORDS, Verdict
+from ..citations import Source
+from ..claims import CONTROL_WORDS, Claim, Verdict
+from ..experiment import Experiment
 from ..report import wording
 from ..report.terminal import judged
 from ..rows import BASIS_WORDS, Row
 from ..theory import Theory
 
+NUMBERS = ("measured", "reference", "null")
 NOT_JUDGED = "not judged"  # a row without a verdict: a number stands beside another, and no line decides
 
 
@@ -27,6 +31,38 @@ def catalogue(theories: Iterable[Theory]) -> Group:
             parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(shown, (0, 0, 0, 4))]
         parts.append(Text())
     return Group(*parts[:-1])
+
+
+def about(named: Theory | Claim | type[Experiment]) -> Group:
+    """What a theory, a claim or an experiment is, in its own words; formulas as LaTeX between dollars."""
+    if isinstance(named, Theory):
+        parts = [_item(named.name, named.question), _wrapped(named.statement), Text("it assumes", style="dim")]
+        parts += [_wrapped(f"- {text}") for text in named.assumptions]
+        parts += [Text(), Text("claims", style="dim"), *(_item(claim.id, claim.statement) for claim in named.claims)]
+        parts += [Text(), Text("experiments", style="dim"), *(_item(kind.name, summary(kind)) for kind in named.experiments)]
+        sources: tuple[Source, ...] = named.sources
+    elif isinstance(named, Claim):
+        parts = [_item(named.id, named.statement), Text("it assumes", style="dim")]
+        parts += [_wrapped(f"- {text}") for text in named.assumptions]
+        parts += [Text("its control, which must fail,", style="dim"), _wrapped(named.control_says)]
+        sources = (named.source,)
+    else:
+        parts, sources = [_item(named.name, summary(named))], named.sources
+    return Group(*parts, Text(f"sources: {', '.join(source.label for source in sources)}", style="dim"))
+
+
+def summary(kind: type[Experiment]) -> str:
+    """The first paragraph of an experiment's docstring as plain text."""
+    text = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+    return re.sub(r":(\w+):`~?([^`]*)`", lambda role: f"${role[2]}$" if role[1] == "math" else role[2], text).replace("``", "")
+
+
+def _item(name: str, text: str) -> Group:
+    return Group(Text(name, style="bold"), _wrapped(text))
+
+
+def _wrapped(text: str) -> Padding:
+    return Padding(Text(text), (0, 0, 0, 2))
 
 
 def verdicts(found: Sequence[Verdict], console: Console) -> Table:
@@ -73,19 +109,17 @@ def _control(verdict: Verdict) -> Text:
     return Text(CONTROL_WORDS[verdict.control], style="" if verdict.control == "fails" else "red")
 
 
-def beside_references(rows: Sequence[Row]) -> Table:
-    """Each measurement, the number it stands beside and what that is, the line that decides and the verdict.
+def measurements(rows: Sequence[Row]) -> Table:
+    """Each measurement, the number it stands beside and what that is, its null, the line that decides and the verdict.
 
     Columns that would be empty are left out. A row's places (step, layer, ...) follow its quantity.
     """
     cells = {name: [_CELLS[name](row) for row in rows] for name in _CELLS}
-    cells = {name: column for name, column in cells.items() if name in ("measured", "verdict") or any(column)}
+    cells = {name: column for name, column in cells.items() if name == "measured" or any(column)}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("quantity", min_width=20)
     for name in cells:
-        table.add_column(
-            name, justify="right" if name in ("measured", "reference") else "left", no_wrap=name in ("measured", "reference", "line")
-        )
+        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=name in (*NUMBERS, "line"))
     for row, *values in zip(rows, *cells.values()):
         table.add_row(_place(row), *values)
     return table
@@ -119,15 +153,26 @@ def _line(row: Row) -> Text:
     return Text() if bound is None or "op" not in row else Text(f"{row['op']} {bound:.6g}")
 
 
+def _null(row: Row) -> Text:
+    null = row.get("null")
+    return Text() if null is None else _number(null)
+
+
+def stands_beside(row: Row) -> bool:
+    """Whether there is a number or a line to compare the measurement with, or a verdict."""
+    return bool({"predicted", "bound", "verdict"} & row.keys())
+
+
 def _verdict(row: Row) -> Text:
     name, _ = wording.verdict(row)
-    return judged(name) if name else Text(NOT_JUDGED, style="dim")
+    return judged(name) if name else Text(NOT_JUDGED if stands_beside(row) else "", style="dim")
 
 
 _CELLS = {
     "measured": lambda row: _number(row["value"]),
     "reference": _reference,
     "which is": _basis,
+    "null": _null,
     "line": _line,
     "verdict": _verdict,
 }

@@ -8,9 +8,11 @@ target times how often it occurs,
 
 So the token of the largest :math:`|\Delta|` leaves all others behind: it blows up at :math:`t^* = \sqrt{\pi/2} / \max_l |\Delta_l|`, where
 the others stand at :math:`v_l = \sqrt2\, \operatorname{erf}^{-1}(\Delta_l / \Delta_{\max})` and attention is on one token. (The constant
-follows from the equation: :math:`\int_0^v e^{-u^2/2} du = \sqrt{\pi/2}\, \operatorname{erf}(v/\sqrt2)`.) If a normaliser that all tokens
-share multiplies the right-hand side by 1/A, as in softmax attention, the orbit is the same and only the clock is slower: :math:`dt = A\,
-d\tau`.
+follows from the equation: :math:`\int_0^v e^{-u^2/2} du = \sqrt{\pi/2}\, \operatorname{erf}(v/\sqrt2)`.) If a normaliser common to all
+tokens and samples multiplies the right-hand side by 1/A, with :math:`z = v^2/2` kept, the orbit is the same and only the clock is slower:
+:math:`dt = A\, d\tau`. Softmax attention that is trained with the MLP does more: the sum of each sample is another A, and
+:math:`\dot z = E[g\, b \circ (v - b^\top v)]`, :math:`b^\top v` the unit's input, takes z off :math:`v^2/2`, so v leaves the orbit
+(by how much: the claim joma/softmax-leaves-the-orbit).
 Source: :cite:t:`tian2024joma`.
 """
 

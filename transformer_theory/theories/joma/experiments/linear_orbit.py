@@ -1,4 +1,5 @@
-"""The linear MLP's orbit: one number for all tokens, attention on one of them after finite time, and the slower clock of softmax.
+"""The linear MLP's orbit: one number for all tokens, attention on one of them after finite time, and the slower clock of a common
+normaliser.
 
 Source: :cite:t:`tian2024joma`.
 """
@@ -29,7 +30,9 @@ NAME, JOMA = "joma", Source("tian2024joma")
 class LinearOrbit(Experiment):
     """Five tokens of given discriminancy from zero to a part ``end`` of the blow-up time before the blow-up, in closed form.
 
-    The joint flow of attention and MLP follows it (claim joma/linear-orbit); here it is set beside the clock of normalised attention.
+    The joint flow of attention and MLP follows it (claim joma/linear-orbit); here it is set beside the clock of a
+    normaliser common to all samples, with z = v²/2 kept. Softmax attention has none, and leaves the orbit (claim
+    joma/softmax-leaves-the-orbit).
     """
 
     discriminancy: tuple[float, ...] = parameter((1.0, 0.8, 0.5, -0.3, 0.1), at_least=-1e3, at_most=1e3, says="Δ of each token")
@@ -75,9 +78,11 @@ class LinearOrbit(Experiment):
             basis="limit",
             source=str(JOMA),
         )
-        note = "time of normalised attention over that of attention with a constant normaliser, at the same place of the orbit"
         yield Row(
-            theory=NAME, quantity="slowdown by normalising", value=float(clock[-1]) / ((1 - self.end) * blow_up_time(delta)), note=note
+            theory=NAME,
+            quantity="slowdown by a common normaliser",
+            value=float(clock[-1]) / ((1 - self.end) * blow_up_time(delta)),
+            note="time over that with a constant normaliser, at the same place of the orbit; z = v²/2 kept, which softmax does not do",
         )
         arrays = {"remaining": remaining, "lower": v, "clock": clock, "attention": b, "discriminancy": delta}
         arrays["time"] = (1 - remaining) * blow_up_time(delta)

@@ -13,7 +13,7 @@ TINTS = ("joma", "attention_svm", "scan_snap", "rate_reduction", "crate", "raw")
 
 
 def linear_orbit(result: Result) -> "Figure":
-    """v over the time of exponential attention, over that of normalised attention, and softmax(v²/2)."""
+    """v over the time of exponential attention, over that with a common normaliser, and softmax(v²/2)."""
     if f"{NAME}/lower" not in result.arrays:
         return text_figure("joma.linear_orbit: nothing was measured")
     figure, (left, middle, right) = axes(1, 3, height=2.8, width=8.0)
@@ -25,11 +25,13 @@ def linear_orbit(result: Result) -> "Figure":
         line(middle, clock, v[:, token], name=tint)
         line(right, remaining, attention[:, token], name=tint, label=label)
     left.set(title="Exponential attention", xlabel="time t", ylabel="v")
-    middle.set(title="Normalised attention", xlabel="time t", ylabel="v")
+    middle.set(title="Common normaliser", xlabel="time t", ylabel="v")
     right.set(title="Attention", xlabel="1 - t/t* (exponential clock)", ylabel="softmax(v²/2)", xscale="log")
     right.invert_xaxis()
     label_ends(right)
     caption(
-        figure, "The same orbit in all panels: erf(v/√2)/Δ is equal for all tokens, so the leading one blows up at t* and the others stop."
+        figure,
+        "The same orbit in all panels: erf(v/√2)/Δ is equal for all tokens, so the leading one blows up at t* and the others stop. "
+        "Softmax attention is not in the picture: trained with the MLP it leaves this orbit.",
     )
     return figure

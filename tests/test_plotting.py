@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from transformer_theory.plotting import COLOURS, _apart, axes, colour, heatmap, label_ends, line, null_band, svg, text_figure
+from transformer_theory.plotting import COLOURS, _apart, axes, colour, heatmap, label_ends, line, null_band, shades, style, svg, text_figure
 
 
 def drawn(scale=1.0):
@@ -59,6 +59,63 @@ def test_axes_are_flat_and_leave_the_readers_settings_alone():
     assert dict(matplotlib.rcParams) == before
     with pytest.raises(ValueError, match="at least 1"):
         axes(0, 1)
+
+
+def test_axes_carry_their_style():
+    """What is added later, by whom ever, looks as if it were drawn in the style: so nobody has to open one."""
+
+    def titled():
+        figure, (left, right) = axes(1, 2)
+        left.set(title="On the left", xlabel="step")
+        left.plot([0, 1], [0, 1], label="one")
+        left.legend()
+        left.set_xticks([0, 1], ["zero", "one"])
+        heatmap(right, np.eye(2), "bar")
+        figure.add_subplot(2, 2, 4).set_title("Added")
+        return figure
+
+    figure = titled()
+    left, added = figure.axes[0], figure.axes[-1]
+    assert left.get_title(loc="left") == "On the left"
+    assert left.title.get_text() == ""
+    assert added.get_title(loc="left") == "Added"
+    assert not left.get_legend().get_frame_on()
+    assert left.get_xticklabels()[0].get_fontsize() == 7.5
+    with style():
+        inside = titled()
+    assert svg(figure) == svg(inside)
+
+
+def test_the_style_is_left_as_it_was_entered():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    figure, (ax,) = axes()
+    ax.set_title("title")
+    svg(figure)
+    with pytest.raises(AttributeError):
+        ax.plot([0], [0], no_such_property=1)
+    assert dict(matplotlib.rcParams) == before
+    with style(), matplotlib.rc_context({"axes.titlesize": 20}):
+        ax.set_title("large")  # a style inside does not undo what stands between
+    assert ax._left_title.get_fontsize() == 20
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_other_axes_fit_into_the_figure():
+    figure, _ = axes()
+    assert figure.add_subplot(projection="polar").name == "polar"
+
+
+def test_shades_go_from_dark_to_light():
+    def lightness(tint: str) -> float:
+        return sum(weight * int(tint[1 + 2 * i : 3 + 2 * i], 16) for i, weight in enumerate((0.2126, 0.7152, 0.0722)))
+
+    for count in (1, 2, 6):
+        grey = [lightness(tint) for tint in shades(count)]
+        assert len(grey) == count
+        assert all(a < b - 10 for a, b in itertools.pairwise(grey))
+    assert not set(shades(6)) & set(COLOURS.values())
 
 
 def test_pyplot_is_not_imported():

@@ -1,4 +1,4 @@
-"""Figures in one style: no global state of pyplot, colours that a colour-blind reader can tell apart, SVG that is byte-reproducible.
+"""Figures in one style: no state of pyplot, colours that a colour-blind reader can tell apart, SVG that is byte-reproducible.
 
     figure, (left, right) = axes(1, 2)
     line(left, steps, cosine, name="attention_svm", label="cosine", null=0.1)
@@ -6,7 +6,8 @@
     heatmap(right, attention, "attention")
     text = svg(figure)
 
-The colours are Okabe and Ito's for theories and Tol's for networks. matplotlib is imported when a figure is made.
+The colours are Okabe and Ito's for theories and Tol's for networks; curves that belong to neither get :func:`shades`, so that no colour
+means two things. matplotlib is imported when a figure is made.
 """
 
 import hashlib
@@ -76,16 +77,30 @@ STYLE = {
 }
 
 
+_within = False  # a style: as global as matplotlib's own settings
+
+
 @contextmanager
 def style() -> Iterator[None]:
-    """The style of this module for everything drawn inside; the reader's own settings come back afterwards."""
+    """The style of this module for everything drawn inside; the reader's own settings come back afterwards.
+
+    Figures made by :func:`axes` carry it themselves; it is for those that are not. A style inside a style changes nothing.
+    """
+    global _within
+    if _within:
+        yield
+        return
     import matplotlib
     from cycler import cycler
 
     names = ("attention_svm", "scan_snap", "rate_reduction", "crate", "joma", "network")
     settings = {**STYLE, "axes.prop_cycle": cycler(color=[COLOURS[n] for n in names])}
     with matplotlib.rc_context(settings):  # pyright: ignore[reportArgumentType]
-        yield
+        _within = True
+        try:
+            yield
+        finally:
+            _within = False
 
 
 def colour(name: str) -> str:
@@ -95,8 +110,16 @@ def colour(name: str) -> str:
     return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
 
 
+def shades(count: int) -> list[str]:
+    """Colours for ``count`` curves that stand for no theory or network: settings, layers, tokens. From dark to light, in their order."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter ones are lost on white
+
+
 def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
-    """A figure with ``rows * cols`` panels.
+    """A figure with ``rows * cols`` panels in the style of this module, whatever is added to it and wherever.
 
     Args:
         rows, cols: of the grid of panels.
@@ -108,9 +131,9 @@ def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float |
     """
     if rows < 1 or cols < 1:
         raise ValueError(f"rows and cols must be at least 1, got {rows} and {cols}")
-    with style():
-        from matplotlib.figure import Figure
+    from .styled import Figure
 
+    with style():
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
 
@@ -122,7 +145,7 @@ def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: floa
         x, y: arrays or lists of equal length; NaN leaves a gap.
         label: for :func:`label_ends` or a legend.
         null: what the quantity reads where the theory says nothing.
-        drawn: further arguments of ``Axes.plot``.
+        drawn: further arguments of ``Axes.plot``; ``color`` instead of ``name`` for a curve that belongs to neither.
     """
     drawn = {"color": colour(name), "linewidth": STYLE["lines.linewidth"], "label": label or "_", **drawn}
     (curve,) = ax.plot(x, y, **drawn)

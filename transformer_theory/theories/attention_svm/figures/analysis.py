@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, heatmap, line, style
+from ....plotting import COLOURS, axes, heatmap, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +23,10 @@ def analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = 
         reason: why a max-margin solution of the selected tokens is missing, written where it would be.
         warning: written above the legend of the cosines.
     """
-    with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=2.7)
-        draw_cosines(left, arrays, reason, warning)
-        draw_margins(middle, arrays, reason)
-        draw_attention(right, arrays)
+    figure, (left, middle, right) = axes(1, 3, width=7.0, height=2.7)
+    draw_cosines(left, arrays, reason, warning)
+    draw_margins(middle, arrays, reason)
+    draw_attention(right, arrays)
     return figure
 
 

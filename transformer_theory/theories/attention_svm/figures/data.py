@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import axes, caption, style, text_figure
+from ....plotting import axes, caption, text_figure
 from .analysis import BLUE, draw_attention, draw_cosines, draw_margins
 
 if TYPE_CHECKING:
@@ -19,17 +19,16 @@ def draw(result: Result) -> "Figure":
         verdicts = [str(row.get("verdict", "")) for row in result.select(theory="attention_svm")]
         reasons = [verdict for verdict in verdicts if verdict.startswith("not applicable")]
         return text_figure(reasons[0] if reasons else "attention_svm: nothing was measured on these data")
-    with style():
-        figure, (left, middle, right, last) = axes(2, 2, width=7.0, height=5.0)
-        draw_cosines(left, arrays)
-        draw_margins(middle, arrays)
-        draw_attention(right, arrays)
-        _feasible(last, arrays)
-        caption(
-            figure,
-            "Descent on W from zero, over inputs whose best tokens have a max-margin solution together. Margins are in units of the "
-            "largest smallest margin. Feasible: share of random sets of so many inputs whose best tokens some W selects.",
-        )
+    figure, (left, middle, right, last) = axes(2, 2, width=7.0, height=5.0)
+    draw_cosines(left, arrays)
+    draw_margins(middle, arrays)
+    draw_attention(right, arrays)
+    _feasible(last, arrays)
+    caption(
+        figure,
+        "Descent on W from zero, over inputs whose best tokens have a max-margin solution together. Margins are in units of the "
+        "largest smallest margin. Feasible: share of random sets of so many inputs whose best tokens some W selects.",
+    )
     return figure
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, style
+from ....plotting import COLOURS, axes, caption
 from .marks import known, mark
 
 if TYPE_CHECKING:
@@ -24,25 +24,24 @@ def joint(result: Result) -> "Figure":
     for the first, attention and label probability over the steps, with the numbers known before as crosses."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
     beside = known(result)
-    with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
-        for ax, case, title in ((left, "tight", "Tight: all support v"), (middle, "not_tight", "Not tight: one does not")):
-            _plane(ax, a, case)
-            ax.set(title=title, xlabel="first coordinate")
-        left.set(ylabel="second coordinate")
-        figure.legend(*middle.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.0)
-        early = a["steps"] <= 100
-        for name, (_, tint, words) in CURVES.items():
-            right.plot(a["steps"][early], a[f"{name}_tight"][early], color=tint, label=words)
-        shown = {quantity for quantity, _, _ in CURVES.values()}
-        mark(right, [(step, y, basis) for (what, step), (y, basis) in beside.items() if what in shown and step is not None])
-        right.set(title="Tight: probabilities", xlabel="step", ylim=(0, 1.04))
-        right.legend(loc="lower right", borderaxespad=0.1, handlelength=1.4)
-        caption(
-            figure,
-            "Left and middle: paths of the prompt p and the head v from the dots, and the directions that the theory says; stars are the "
-            "three selected tokens, the grey dot is the other token of every input. Right: means over the inputs.",
-        )
+    figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
+    for ax, case, title in ((left, "tight", "Tight: all support v"), (middle, "not_tight", "Not tight: one does not")):
+        _plane(ax, a, case)
+        ax.set(title=title, xlabel="first coordinate")
+    left.set(ylabel="second coordinate")
+    figure.legend(*middle.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.0)
+    early = a["steps"] <= 100
+    for name, (_, tint, words) in CURVES.items():
+        right.plot(a["steps"][early], a[f"{name}_tight"][early], color=tint, label=words)
+    shown = {quantity for quantity, _, _ in CURVES.values()}
+    mark(right, [(step, y, basis) for (what, step), (y, basis) in beside.items() if what in shown and step is not None])
+    right.set(title="Tight: probabilities", xlabel="step", ylim=(0, 1.04))
+    right.legend(loc="lower right", borderaxespad=0.1, handlelength=1.4)
+    caption(
+        figure,
+        "Left and middle: paths of the prompt p and the head v from the dots, and the directions that the theory says; stars are the "
+        "three selected tokens, the grey dot is the other token of every input. Right: means over the inputs.",
+    )
     return figure
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, label_ends, style
+from ....plotting import COLOURS, axes, caption, label_ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,24 +18,23 @@ def loss_comparison(result: Result) -> "Figure":
     """Paths of p for some scores C, one panel a loss, and the second coordinate of p against C: at the end, with the published eps, and in
     closed form."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    with style():
-        figure, panels = axes(1, 3, width=7.0, height=3.1)
-        for ax, (name, tint), words in zip(panels, LOSSES.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):
-            for shade, C in zip(np.linspace(0.35, 1, len(SHOWN)), SHOWN):
-                at = int(np.flatnonzero(a["scores"] == C)[0])
-                path, end = a[f"path_{name}"][:, at], a[f"limit_{name}"][at]
-                ax.plot(*path.T, color=tint, alpha=shade, label=f"C = {C:g}\n{signed(path[-1, 1], 3)}")
-                ax.axhline(end, color=tint, alpha=shade, linewidth=0.9, linestyle=(0, (4, 3)))
-            ax.set(title=words, xlabel="$p_1$", xlim=(0, 12))
-            label_ends(ax)
-        panels[0].set(ylabel="$p_2$")
-        _ends(panels[2], a)
-        caption(
-            figure,
-            f"Left and middle: paths of p for four scores C, with $p_2$ after {result.params['steps']} steps; dashed: the limit in "
-            "closed form. Right: all scores; squares: the same descent with 1e-9 added to the norm of the gradient, as in the released "
-            "code.",
-        )
+    figure, panels = axes(1, 3, width=7.0, height=3.1)
+    for ax, (name, tint), words in zip(panels, LOSSES.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):
+        for shade, C in zip(np.linspace(0.35, 1, len(SHOWN)), SHOWN):
+            at = int(np.flatnonzero(a["scores"] == C)[0])
+            path, end = a[f"path_{name}"][:, at], a[f"limit_{name}"][at]
+            ax.plot(*path.T, color=tint, alpha=shade, label=f"C = {C:g}\n{signed(path[-1, 1], 3)}")
+            ax.axhline(end, color=tint, alpha=shade, linewidth=0.9, linestyle=(0, (4, 3)))
+        ax.set(title=words, xlabel="$p_1$", xlim=(0, 12))
+        label_ends(ax)
+    panels[0].set(ylabel="$p_2$")
+    _ends(panels[2], a)
+    caption(
+        figure,
+        f"Left and middle: paths of p for four scores C, with $p_2$ after {result.params['steps']} steps; dashed: the limit in "
+        "closed form. Right: all scores; squares: the same descent with 1e-9 added to the norm of the gradient, as in the released "
+        "code.",
+    )
     return figure
 
 

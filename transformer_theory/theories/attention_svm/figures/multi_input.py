@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, style
+from ....plotting import COLOURS, axes, caption
 from .marks import known, mark
 
 if TYPE_CHECKING:
@@ -22,23 +22,22 @@ def multi_input(result: Result) -> "Figure":
     known before as crosses."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
     beside = known(result)
-    with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.0)
-        _plane(left, a)
-        early = a["steps"] <= 200
-        for ax, (name, quantity) in zip((middle, right), QUANTITIES.items()):
-            for how, (words, tint) in HOW.items():
-                ax.plot(a["steps"][early], a[f"{name}_{how}"][early, MIDDLE], color=tint, label=words)
-                starts = f"{quantity}, {words}"
-                mark(ax, [(step, y, b) for (what, step), (y, b) in beside.items() if what.startswith(starts) and step and step <= 200])
-        middle.set(title="Attention, best token", xlabel="step", ylim=(None, 1.03))
-        right.set(title="Norm of p", xlabel="step", ylim=(0, None))
-        _legend(figure, middle, right)
-        caption(
-            figure,
-            "Left: three inputs, one colour each, the star is the best token; normalised steps from six starts (black dots); $p_{mm}$ is "
-            "the max-margin prompt. Middle and right: start at zero; attention is the mean over the inputs.",
-        )
+    figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.0)
+    _plane(left, a)
+    early = a["steps"] <= 200
+    for ax, (name, quantity) in zip((middle, right), QUANTITIES.items()):
+        for how, (words, tint) in HOW.items():
+            ax.plot(a["steps"][early], a[f"{name}_{how}"][early, MIDDLE], color=tint, label=words)
+            starts = f"{quantity}, {words}"
+            mark(ax, [(step, y, b) for (what, step), (y, b) in beside.items() if what.startswith(starts) and step and step <= 200])
+    middle.set(title="Attention, best token", xlabel="step", ylim=(None, 1.03))
+    right.set(title="Norm of p", xlabel="step", ylim=(0, None))
+    _legend(figure, middle, right)
+    caption(
+        figure,
+        "Left: three inputs, one colour each, the star is the best token; normalised steps from six starts (black dots); $p_{mm}$ is "
+        "the max-margin prompt. Middle and right: start at zero; attention is the mean over the inputs.",
+    )
     return figure
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, style
+from ....plotting import COLOURS, axes, caption
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,21 +19,20 @@ def single_input(result: Result) -> "Figure":
     """As published, tokens, paths of p and directions of p_mm, when all starts lead to the best token and when some do not; beside them
     the distance of p from the direction of the p_mm of the token it selects."""
     a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    with style():
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
-        for ax, case in ((left, "global"), (middle, "local")):
-            _plane(ax, a, case)
-        for case, dashes in (("global", "-"), ("local", (0, (4, 2)))):
-            _distances(right, a, case, dashes)
-        right.set(title="1 − cosine to $p_{mm}$", xlabel="step", xscale="log", yscale="log", ylim=(1e-6, 3))
-        _legend(figure)
-        caption(
-            figure,
-            "Left and middle: paths of the prompt p from six starts (black dots); star: the best token, 0; orange: token 1; grey: token 2. "
-            "$p_{mm}$ is the max-margin prompt of the token. Right: each path, to $p_{mm}$ of the token that it ends at.",
-        )
-        left.set(title="Global case", ylabel="$p_2$")
-        middle.set(title="Local case")
+    figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
+    for ax, case in ((left, "global"), (middle, "local")):
+        _plane(ax, a, case)
+    for case, dashes in (("global", "-"), ("local", (0, (4, 2)))):
+        _distances(right, a, case, dashes)
+    right.set(title="1 − cosine to $p_{mm}$", xlabel="step", xscale="log", yscale="log", ylim=(1e-6, 3))
+    _legend(figure)
+    caption(
+        figure,
+        "Left and middle: paths of the prompt p from six starts (black dots); star: the best token, 0; orange: token 1; grey: token 2. "
+        "$p_{mm}$ is the max-margin prompt of the token. Right: each path, to $p_{mm}$ of the token that it ends at.",
+    )
+    left.set(title="Global case", ylabel="$p_2$")
+    middle.set(title="Local case")
     return figure
 
 

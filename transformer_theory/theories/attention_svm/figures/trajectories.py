@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, style
+from ....plotting import COLOURS, axes, caption
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,27 +27,26 @@ def trajectories(result: Result) -> "Figure":
     they separate by."""
     arrays = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
     reached = {row["quantity"]: row["value"] for row in result.table}
-    with style():
-        figure, panels = axes(2, 2, width=7.0, height=7.0)
-        for number, (far, near) in enumerate(panels.reshape(2, 2), 1):
-            a = {name[2:]: value for name, value in arrays.items() if name.startswith(f"{number}_")}
-            _paths(far, a)
-            cosines = ", ".join(f"{SHORT[run]} {reached[f'picture {number}: {words}']:.5f}" for run, words in COSINES.items())
-            far.set(title=f"Example {number}: paths of $Wz_1$, $Wz_2$", xlabel=f"first coordinate\ncosine at the end: {cosines}")
-            far.xaxis.label.set_fontsize(7.5)
-            reach = 1.25 * float(np.abs(a["tokens"]).max())
-            for i in range(2):
-                _input(near, a, i, reach)
-            near.set(title=f"Example {number}: tokens", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-            near.set_xlabel("first coordinate\n", fontsize=7.5)
-            for ax in (far, near):
-                ax.set_ylabel("second coordinate", fontsize=7.5)
-        _legend(figure)
-        caption(
-            figure,
-            f"Paths: {result.params['steps']} steps of descent from zero (from a small random K and Q = 0 for the factors); the axes on "
-            "the left are scaled apart. A separating line lies half-way between the best token and the nearest other token of its input.",
-        )
+    figure, panels = axes(2, 2, width=7.0, height=7.0)
+    for number, (far, near) in enumerate(panels.reshape(2, 2), 1):
+        a = {name[2:]: value for name, value in arrays.items() if name.startswith(f"{number}_")}
+        _paths(far, a)
+        cosines = ", ".join(f"{SHORT[run]} {reached[f'picture {number}: {words}']:.5f}" for run, words in COSINES.items())
+        far.set(title=f"Example {number}: paths of $Wz_1$, $Wz_2$", xlabel=f"first coordinate\ncosine at the end: {cosines}")
+        far.xaxis.label.set_fontsize(7.5)
+        reach = 1.25 * float(np.abs(a["tokens"]).max())
+        for i in range(2):
+            _input(near, a, i, reach)
+        near.set(title=f"Example {number}: tokens", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        near.set_xlabel("first coordinate\n", fontsize=7.5)
+        for ax in (far, near):
+            ax.set_ylabel("second coordinate", fontsize=7.5)
+    _legend(figure)
+    caption(
+        figure,
+        f"Paths: {result.params['steps']} steps of descent from zero (from a small random K and Q = 0 for the factors); the axes on "
+        "the left are scaled apart. A separating line lies half-way between the best token and the nearest other token of its input.",
+    )
     return figure
 
 

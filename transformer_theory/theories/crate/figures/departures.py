@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, caption, style
+from ....plotting import COLOURS, axes, caption
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 CHANCE = 0.1  # of ten digits
 
 
-@style()
 def draw(table: np.ndarray, networks: Sequence[str]) -> "Figure":
     """A row a network: mark the mean of the seeds, bar their range; the released network is the dashed line, chance the dotted one.
 

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, caption, style
+from ....plotting import COLOURS, axes, caption
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-@style()
 def draw(arrays: Mapping[str, np.ndarray], networks: Sequence[str], ways: Sequence[str]) -> "Figure":
     """A row an image: itself, and for each network its first heads and the first three components as colours; below, IoU by network.
 

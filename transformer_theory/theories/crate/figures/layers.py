@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, caption, line, style
+from ....plotting import COLOURS, axes, caption, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,6 @@ TITLES = {  # and what is on the axis
 }
 
 
-@style()
 def draw(arrays: Mapping[str, np.ndarray], quantities: Sequence[str]) -> "Figure":
     """A panel a quantity, a curve a network: mean over seeds with the range as a band, random weights dashed.
 

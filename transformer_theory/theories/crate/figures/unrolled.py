@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
+from ....plotting import COLOURS, axes, heatmap, label_ends, line, null_band, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,6 @@ FLOOR = 1e-3  # shares of the start below this are drawn here
 ROUNDING = 1e-12  # gaps below this are drawn here
 
 
-@style()
 def draw(result: Result) -> "Figure":
     """Four panels of ``predict_and_measure``: R^c and non-zeros through the layers, cosines of tokens before and after compression.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import axes, caption, colour, style
+from ....plotting import axes, caption, colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 MARKS = ("o", "s", "^")
 
 
-@style()
 def draw(arrays: Mapping[str, np.ndarray], compressions: Sequence[str], sparsifications: Sequence[str]) -> "Figure":
     """Accuracy, R^c last over first, non-zeros and time of a step: a line a compression, a mark a sparsification, bars the range of seeds.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, colour, heatmap, label_ends, style
+from ....plotting import COLOURS, axes, caption, colour, heatmap, label_ends
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,6 @@ NAME = "scan_snap/text"
 TINTS = ("scan_snap", "attention_svm", "rate_reduction", "crate", "joma", "network")
 
 
-@style()
 def attention(result: Result) -> "Figure":
     """A row of maps of the lowest layer for each decoder, and below the entropy of its layers over the steps."""
     steps, pictured = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/pictured"]
@@ -45,7 +44,6 @@ def attention(result: Result) -> "Figure":
     return figure
 
 
-@style()
 def rates(result: Result) -> "Figure":
     """Entropy of attention and held-out loss against the learning rate, a mark a seed."""
     at, entropy, loss = (result.arrays[f"{NAME}/{name}"] for name in ("rates", "entropy", "held_out"))
@@ -61,7 +59,6 @@ def rates(result: Result) -> "Figure":
     return figure
 
 
-@style()
 def depths(result: Result) -> "Figure":
     """A panel a depth (across) and rate (down), a curve a layer."""
     steps, layers, speeds = (result.arrays[f"{NAME}/{name}"] for name in ("steps", "layers", "rates"))

@@ -6,13 +6,15 @@ import numpy as np
 
 from ....experiment import Result
 from ....plotting import COLOURS, axes, heatmap, line, text_figure
+from ..predictions import EXACT, LEMMA4
+from .tints import DYNAMICS, TOKENS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
-SHOWN = (("exact flow", NAME), ("Lemma 4", "attention_svm"))  # dynamics beside descent, and their colours
+SHOWN = (EXACT, LEMMA4)  # dynamics beside descent
 
 
 def draw(result: Result) -> "Figure":
@@ -31,16 +33,16 @@ def logits(ax: "Axes", result: Result) -> None:
     steps, z = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/logits"]
     distinct, common = result.arrays[f"{NAME}/distinct"], result.arrays[f"{NAME}/common"]
     shown = np.argsort(-result.arrays[f"{NAME}/frequency"], kind="stable")[:100]
-    for group, name, label in ((~distinct & ~common, "null", "other"), (common, "crate", "common"), (distinct, NAME, "distinct")):
+    for kind, group in (("other", ~distinct & ~common), ("common", common), ("distinct", distinct)):
         own = [token for token in shown if group[token]]
         for rank, token in enumerate(own):
-            line(ax, steps[1:], z[1:, token], name=name, label=label if rank == 0 else "", linewidth=0.9, alpha=0.85)
+            line(ax, steps[1:], z[1:, token], color=TOKENS[kind], label="" if rank else kind, linewidth=0.9, alpha=0.85)
     _scanning(ax, result)
     ax.set_xscale("log")
     ax.set_title("Attention logit of each token")
     ax.set_xlabel("step")
     if ax.get_legend_handles_labels()[1]:
-        ax.legend(loc="best", fontsize=7, frameon=False)
+        ax.legend(loc="best")
 
 
 def _scanning(ax: "Axes", result: Result) -> None:
@@ -48,7 +50,7 @@ def _scanning(ax: "Axes", result: Result) -> None:
     t0 = float(result.arrays[f"{NAME}/scanning_time"])
     if t0 < result.arrays[f"{NAME}/steps"][-1]:
         ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.annotate("t0'", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",
+        ax.annotate("$t_0'$", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",
                     color=COLOURS["null"], fontsize=7)  # fmt: skip
 
 
@@ -69,29 +71,29 @@ def predicted(ax: "Axes", result: Result) -> None:
     """Change of the logit of each token, in the flows against descent; the diagonal is agreement."""
     measured = result.arrays[f"{NAME}/logits"][-1]
     ends = [float(measured.min()), float(measured.max())]
-    for dynamics, name in reversed(SHOWN):
+    for dynamics in reversed(SHOWN):
         if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
-            ax.plot(flow[-1], measured, ".", color=COLOURS[name], markersize=5, alpha=0.7, label=dynamics)
+            ax.plot(flow[-1], measured, ".", color=DYNAMICS[dynamics], markersize=5, alpha=0.7, label=dynamics)
             ends = [min(ends[0], flow[-1].min()), max(ends[1], flow[-1].max())]
     ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
     ax.set_title("Logit change in the flows")
     ax.set_xlabel("predicted from counts")
     ax.set_ylabel("measured")
     if ax.get_legend_handles_labels()[1]:
-        ax.legend(loc="best", fontsize=7, frameon=False)
+        ax.legend(loc="best")
 
 
 def movement(ax: "Axes", result: Result) -> None:
     """How far the logits are from the start, as a share of the end; the line is half-way."""
     steps, moved = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/movement"]
-    curves = [("shuffled", "null", values) for values in moved[:, 1:].T] + [("descent", "raw", moved[:, 0])]
-    for dynamics, name in SHOWN:
+    curves = [("shuffled", COLOURS["null"], values) for values in moved[:, 1:].T] + [("descent", COLOURS[NAME], moved[:, 0])]
+    for dynamics in SHOWN:
         if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
-            curves.append((dynamics, name, np.linalg.norm(flow, axis=-1)))
+            curves.append((dynamics, DYNAMICS[dynamics], np.linalg.norm(flow, axis=-1)))
     named = set()
-    for label, name, values in curves:
+    for label, tint, values in curves:
         if values[-1] > 0:
-            line(ax, steps[1:], values[1:] / values[-1], name=name, label="" if label in named else label, linewidth=1.2)
+            line(ax, steps[1:], values[1:] / values[-1], color=tint, label="" if label in named else label, linewidth=1.2)
             named.add(label)
     _scanning(ax, result)
     ax.axhline(0.5, color=COLOURS["null"], linewidth=0.7)
@@ -101,7 +103,7 @@ def movement(ax: "Axes", result: Result) -> None:
     ax.set_xlabel("step")
     ax.set_ylabel("share of the end")
     if named:
-        ax.legend(loc="best", fontsize=7, frameon=False)
+        ax.legend(loc="best")
 
 
 def gains(ax: "Axes", result: Result) -> None:
@@ -121,7 +123,7 @@ def gains(ax: "Axes", result: Result) -> None:
         ax.set_yscale("symlog", linthresh=linear)
         ax.tick_params(axis="x", labelrotation=30)
     ax.set_title("Change of the relative gain")
-    ax.set_xlabel("closed form, r(0)(χ - 1)")
+    ax.set_xlabel("closed form, $r(0)\\,(\\chi - 1)$")
     ax.set_ylabel("measured")
 
 
@@ -136,7 +138,7 @@ def attention(ax: "Axes", result: Result) -> None:
     image.axes.set_aspect("auto")
     ax.set_title("Attention gained by each token")
     ax.set_xlabel("token, from common to distinct")
-    ax.set_ylabel("class")
+    ax.set_ylabel("next token, its id")
     ax.set_xticks([])
     ids = result.arrays[f"{NAME}/next_ids"][:20]
     ax.set_yticks(range(len(ids)), [str(i) for i in ids], fontsize=6)

@@ -3,14 +3,13 @@
 from typing import TYPE_CHECKING
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, label_ends
+from ....plotting import axes, caption, label_ends, shades
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
-TINTS = ("attention_svm", "rate_reduction", "joma", "scan_snap", "crate", "network")
-PANELS = (("chi", "χ, Lemma 4 (dashed: bound)"), ("printed", "exp(2B), as printed"), ("Gamma", "Γ"))
+PANELS = (("chi", "$\\chi$, Lemma 4"), ("printed", "$\\exp(2B)$, as printed"), ("Gamma", "$\\Gamma$"))
 
 
 def chi(result: Result) -> "Figure":
@@ -18,8 +17,7 @@ def chi(result: Result) -> "Figure":
     a, t = result.arrays, result.arrays[f"{NAME}/times"]
     figure, panels = axes(1, 3, width=7.4, height=2.9)
     for ax, (key, title) in zip(panels, PANELS):
-        for k, eta_y in enumerate(result.params["eta_y"]):
-            tint = COLOURS[TINTS[k % len(TINTS)]]
+        for k, (eta_y, tint) in enumerate(zip(result.params["eta_y"], shades(len(result.params["eta_y"])))):
             ax.plot(t, a[f"{NAME}/{key}"][k], color=tint, label=f"{eta_y:g}")
             if key == "chi":
                 ax.plot(t, a[f"{NAME}/bound"][k], color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
@@ -30,7 +28,8 @@ def chi(result: Result) -> "Figure":
         label_ends(ax)
     caption(
         figure,
-        "At the right of each panel: ηY. Dashed: exp(2B/K). Marks at the top: t0. The published figure shows χ on an axis up to 600 and "
-        "does not say for which C0 and P(l|n): neither χ nor its bounds get there, Γ does.",
+        "At the right of each panel: $\\eta_Y$. Dashed: $\\exp(2B/K)$, a bound. Marks at the top: $t_0$. The published figure shows "
+        "$\\chi$ on an axis up to 600 and does not say for which $C_0$ and $P(l|n)$: neither $\\chi$ nor its bounds get there, "
+        "$\\Gamma$ does.",
     )
     return figure

@@ -3,13 +3,12 @@
 from typing import TYPE_CHECKING
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, label_ends
+from ....plotting import axes, caption, label_ends, shades
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
-TINTS = ("attention_svm", "rate_reduction", "joma", "scan_snap", "crate", "network")
 
 
 def decoder_gain(result: Result) -> "Figure":
@@ -21,14 +20,14 @@ def decoder_gain(result: Result) -> "Figure":
         closed, stepped = (result.arrays[f"{NAME}/{key}_{panel}"] for key in ("closed", "stepped"))
         steps = range(closed.shape[1])
         every = max(1, closed.shape[1] // 20)
-        for k, eta_y in enumerate(given["eta_y"]):
-            tint = COLOURS[TINTS[k % len(TINTS)]]
+        for k, (eta_y, tint) in enumerate(zip(given["eta_y"], shades(len(given["eta_y"])))):
             above[panel].plot(steps, M * closed[k], color=tint, linewidth=1.2, label=f"{eta_y:g}")
             above[panel].plot(steps[::every], M * stepped[k][::every], ".", color=tint, markersize=4)
             below[panel].plot(steps, abs(stepped[k] - closed[k]) * M / (2 * eta_y), color=tint, linewidth=1.2, label=f"{eta_y:g}")
-        above[panel].set_title(f"M h(t), M = {M}")
-        below[panel].set_title("Distance of h, in units of $2\\eta_Y / M$")
-        below[panel].set_xlabel("step    (at the right: $\\eta_Y$)")
+        above[panel].set_title(f"$M h(t)$, $M$ = {M}")
+        below[panel].set_title("Distance of $h$, in units of $2\\eta_Y / M$")
+        below[panel].set_xlabel("step")
         label_ends(above[panel])
         label_ends(below[panel])
+    caption(figure, "At the right of each curve: $\\eta_Y$. Lines: closed form; dots: every few steps of gradient descent.")
     return figure

@@ -3,30 +3,33 @@
 from typing import TYPE_CHECKING
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, line
+from ....plotting import COLOURS, axes, caption, line
+from ..predictions import CLOSED, EXACT, LEMMA4
+from .tints import DYNAMICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
-CURVES = (("closed", "closed form", "raw", "--"), ("lemma4", "Lemma 4", "attention_svm", "-"), ("exact", "exact", NAME, "-"))
+CURVES = (("closed", CLOSED, "--"), ("lemma4", LEMMA4, "-"), ("exact", EXACT, "-"))
 
 
 def exponents(result: Result) -> "Figure":
     """Left: the power of t. Right: the slope in the double logarithm, whose limit in closed form is 1/2."""
     a = result.arrays
-    figure, (left, right) = axes(1, 2, height=2.8)
-    for key, label, name, style in CURVES:
-        line(left, a[f"{NAME}/times"], a[f"{NAME}/power_{key}"], name=name, label=label, linestyle=style)
-        line(right, a[f"{NAME}/times"], a[f"{NAME}/per_loglog_{key}"], name=name, label=label, linestyle=style)
-    left.axhline(2, color=COLOURS["null"], linewidth=0.9)
-    right.axhline(0.5, color=COLOURS["null"], linewidth=0.9)
-    left.set_title("d ln |z| / d ln t")
-    right.set_title("d |z| / d ln ln(M η t / K)")
-    left.set_yscale("log")
-    for ax in (left, right):
-        ax.set_xscale("log")
-        ax.set_xlabel("t / t0'")
+    figure, (left, right) = axes(1, 2, height=3.0)
+    for ax, key, limit in ((left, "power", 2), (right, "per_loglog", 0.5)):
+        for dynamics, label, dash in CURVES:
+            values = a[f"{NAME}/{key}_{dynamics}"]
+            line(ax, a[f"{NAME}/times"], values, color=DYNAMICS[label], label=label, linestyle=dash, zorder=3 if dash == "--" else 2)
+        ax.axhline(limit, color=COLOURS["null"], linewidth=0.9)
+        ax.set(xscale="log", xlabel="$t / t_0'$")
         ax.locator_params(axis="x", numticks=6)
+    left.set(title="Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$", yscale="log")
+    right.set_title("Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$")
     left.legend(loc="upper right")
+    caption(
+        figure,
+        "z: the common token's logit. Grey lines: what the closed form starts from on the left, $t^2$, and tends to on the right, 1/2.",
+    )
     return figure

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, colour, heatmap
+from ....plotting import COLOURS, axes, caption, heatmap, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
-TINTS = ("scan_snap", "attention_svm", "crate", "rate_reduction")
 
 
 def syn_small(result: Result) -> "Figure":
@@ -20,18 +19,24 @@ def syn_small(result: Result) -> "Figure":
     rates, c = result.arrays[f"{NAME}/eta_y"], result.arrays[f"{NAME}/attended"]
     figure, (left, *others) = axes(1, 1 + len(rates), width=2.6 * (1 + len(rates)), height=3.0)
     losses = np.moveaxis(result.arrays[f"{NAME}/loss"], 1, 0)
-    for i, (rate, loss) in enumerate(zip(rates, losses)):
-        tint = colour(TINTS[i % len(TINTS)])
-        left.plot(loss.mean(1), color=tint, label=f"η_Y = {rate:g}")
+    for rate, loss, tint in zip(rates, losses, shades(len(rates))):
+        left.plot(loss.mean(1), color=tint, label=f"$\\eta_Y$ = {rate:g}")
         left.fill_between(range(len(loss)), loss.min(1), loss.max(1), color=tint, alpha=0.2, linewidth=0)
     steps = result.arrays[f"{NAME}/published_steps"]
     if len(steps):
-        left.plot(steps, result.arrays[f"{NAME}/published_loss"], "o", color=COLOURS["raw"], label="released log, η_Y = 1")
+        left.plot(
+            steps,
+            result.arrays[f"{NAME}/published_loss"],
+            "o",
+            color=COLOURS["raw"],
+            markerfacecolor="white",
+            label="released log, $\\eta_Y$ = 1",
+        )
     left.set_yscale("log")
     left.set(title="Loss, nats", xlabel="step")
-    left.legend(loc="upper right")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=1 + len(rates))
     for i, (ax, rate) in enumerate(zip(others, rates)):
-        _attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], f"Attention, η_Y = {rate:g}", float(c.max()), bar=i == len(rates) - 1)
+        _attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], f"Attention, $\\eta_Y$ = {rate:g}", float(c.max()), bar=i == len(rates) - 1)
     caption(figure, "Bands: range over the runs. Attention: the first class, one run; tokens below the white line are common to both.")
     return figure
 
@@ -41,7 +46,7 @@ def adam(result: Result) -> "Figure":
     rates, c = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/attended"]
     figure, panels = axes(1, len(rates), width=max(4.0, 2.5 * len(rates)), height=3.0)
     for i, (ax, rate) in enumerate(zip(panels, rates)):
-        _attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], f"Adam, η = {rate:g}", float(c.max()), bar=i == len(rates) - 1)
+        _attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], f"Adam, $\\eta$ = {rate:g}", float(c.max()), bar=i == len(rates) - 1)
     caption(figure, "Attention of the first class in one run; tokens below the white line are common to both classes.")
     return figure
 

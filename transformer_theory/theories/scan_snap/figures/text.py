@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, colour, heatmap, label_ends
+from ....plotting import COLOURS, axes, caption, heatmap, label_ends, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAME = "scan_snap/text"
-TINTS = ("scan_snap", "attention_svm", "rate_reduction", "crate", "joma", "network")
 
 
 def attention(result: Result) -> "Figure":
@@ -75,10 +74,11 @@ def depths(result: Result) -> "Figure":
 
 def _curves(ax: "Axes", steps: np.ndarray, entropy: np.ndarray, title: str) -> None:
     """A curve a layer over the steps."""
-    for layer, values in enumerate(entropy.T):
+    for layer, (values, tint) in enumerate(zip(entropy.T, shades(entropy.shape[1]))):
         label = f"layer {layer}" if entropy.shape[1] > 1 else "_"
-        ax.plot(steps, values, color=colour(TINTS[layer % len(TINTS)]), label=label, linewidth=1.4)
+        ax.plot(steps, values, color=tint, label=label, linewidth=1.4)
     ax.set(title=title, xlabel="step")
+    ax.locator_params(axis="x", integer=True)
     ax.set_ylim(0, max(float(np.nanmax(entropy)) * 1.08, ax.get_ylim()[1]))
     label_ends(ax, fontsize=6.5)
 

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, label_ends, line, text_figure
+from ....plotting import axes, caption, label_ends, line, shades, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, ENDING = "joma", "_recovered"
-TINTS = ("joma", "attention_svm", "scan_snap", "rate_reduction", "crate", "raw")
 
 
 def hierarchy(result: Result) -> "Figure":
@@ -26,13 +25,12 @@ def hierarchy(result: Result) -> "Figure":
         left, middle, right = panels[3 * row : 3 * row + 3]
         names = ("recovered", "rank", "entropy", "shuffled")
         recovered, rank, entropy, shuffled = (result.arrays[f"{NAME}/{kind}_{name}"] for name in names)
-        for layer in range(recovered.shape[2]):
-            tint, label = TINTS[layer % len(TINTS)], f"layer {layer}"
+        for layer, tint in enumerate(shades(recovered.shape[2])):
             null = float(shuffled[layer]) if layer < recovered.shape[2] - 1 else None  # classes are what they are, shuffled or not
-            line(left, steps, recovered[:, :, layer].mean(0), name=tint, null=null)
+            line(left, steps, recovered[:, :, layer].mean(0), color=tint, null=null)
             for ax, values in ((middle, rank / rank[:, :1]), (right, entropy)):
-                ax.fill_between(steps, values[:, :, layer].min(0), values[:, :, layer].max(0), color=COLOURS[tint], alpha=0.18, linewidth=0)
-                line(ax, steps, values[:, :, layer].mean(0), name=tint, label=label)
+                ax.fill_between(steps, values[:, :, layer].min(0), values[:, :, layer].max(0), color=tint, alpha=0.18, linewidth=0)
+                line(ax, steps, values[:, :, layer].mean(0), color=tint, label=f"layer {layer}")
         left.set(title=f"{kind}: recovery", ylabel="largest correlation", ylim=(min(0.4, float(np.min(shuffled))) - 0.02, 1.02))
         middle.set(title="Stable rank, share of the start")
         right.set(title="Entropy of attention", ylabel="nats", ylim=(0, None))

@@ -3,15 +3,14 @@
 from typing import TYPE_CHECKING
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, heatmap, label_ends, line, text_figure
+from ....plotting import axes, caption, heatmap, label_ends, line, shades, text_figure
 from .analysis import diagonal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "joma"
-TINTS = ("joma", "attention_svm", "scan_snap", "rate_reduction")
-WAYS = (("both", NAME, "both terms"), ("first", "null", "first term"), ("moving", "raw", "moving mean"))
+WAYS = {"first": "first term", "both": "both terms", "moving": "moving mean"}
 
 
 def invariant(result: Result) -> "Figure":
@@ -23,28 +22,27 @@ def invariant(result: Result) -> "Figure":
     steps = result.arrays[f"{NAME}/steps"]
     for row, kind in enumerate(kinds):
         correlation, error, sides, lower, unit = panels[5 * row : 5 * row + 5]
-        for way, name, label in WAYS:
+        for (way, label), tint in zip(WAYS.items(), shades(len(WAYS))):
             for ax, measure in ((correlation, "correlation"), (error, "error")):
                 values = result.arrays[f"{NAME}/{kind}_{way}_{measure}"][:, 1:]
-                ax.fill_between(steps[1:], values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0)
-                line(ax, steps[1:], values.mean(0), name=name, label=label)
-        correlation.set(title=f"{kind}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
+                ax.fill_between(steps[1:], values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
+                line(ax, steps[1:], values.mean(0), color=tint, label=label)
+            if way != "first":
+                sides.plot(result.arrays[f"{NAME}/{kind}_{way}"], result.arrays[f"{NAME}/{kind}_true"], ".", color=tint, label=label)
+        correlation.set(title=f"{kind.capitalize()}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
         error.set(title="Relative error", xlabel="step", yscale="log")
         label_ends(error)
-        true = result.arrays[f"{NAME}/{kind}_true"]
-        for way, name, label in (("both", NAME, "both terms"), ("moving", "raw", "moving mean")):
-            predicted = result.arrays[f"{NAME}/{kind}_{way}"]
-            sides.plot(predicted, true, ".", color=COLOURS[name], label=label)
-        diagonal(sides, true)
+        diagonal(sides, result.arrays[f"{NAME}/{kind}_true"])
         sides.set(title="Change of z", xlabel="predicted", ylabel="measured")
-        sides.legend(loc="best", fontsize=7, frameon=False)
+        sides.legend(loc="best")
         image = heatmap(lower, result.arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
         image.axes.set_aspect("auto")
         lower.set_xticks(range(0, 20, 5))
         lower.set_yticks(range(0, 20, 5))
         lower.set(title="Lower layer", xlabel="token", ylabel="unit")
-        for token, values in enumerate(result.arrays[f"{NAME}/{kind}_unit"].T):
-            line(unit, steps, values, name=TINTS[token], label=f"token {token}")
+        tokens = result.arrays[f"{NAME}/{kind}_unit"].T
+        for token, (values, tint) in enumerate(zip(tokens, shades(len(tokens)))):
+            line(unit, steps, values, color=tint, label=f"token {token}")
         unit.set(title="Unit 0", xlabel="step", ylabel="v")
         unit.autoscale_view()  # the labels stand where the limits say
         label_ends(unit)

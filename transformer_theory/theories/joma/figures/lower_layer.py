@@ -23,7 +23,7 @@ def lower_layer(result: Result) -> "Figure":
         ranks = result.arrays[f"{NAME}/rank_{how}"]
         curve.fill_between(times, ranks.min(0), ranks.max(0), color=COLOURS[name], alpha=0.15, linewidth=0)
         line(curve, times, np.median(ranks, axis=0), name=name, label=how)
-    line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_linear"][0], name="attention_svm", label="linear")
+    line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_linear"][0], name="raw", label="linear")
     shown, layers = result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"]
     curve.set(
         title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, result.arrays[f"{NAME}/rank_nonlinear"]), ylim=(0, None)

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, label_ends, line, text_figure
+from ....plotting import COLOURS, axes, caption, label_ends, line, shades, text_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "joma"
-TINTS = ("joma", "attention_svm", "scan_snap", "rate_reduction", "crate", "raw")
 
 
 def relatives(result: Result) -> "Figure":
@@ -31,11 +30,10 @@ def relatives(result: Result) -> "Figure":
     )
     for ax, (how, title) in zip(learnt, settings):
         curves = result.arrays[f"{NAME}/logits_{how}"]
-        for H in up:
-            tint = TINTS[(H - 1) % len(TINTS)]
+        for H, tint in zip(up, shades(len(up))):
             values = curves[:, :, H - 1]
-            ax.fill_between(steps, values.min(0), values.max(0), color=COLOURS[tint], alpha=0.18, linewidth=0)
-            line(ax, steps, values.mean(0), name=tint, label=f"H = {H}")
+            ax.fill_between(steps, values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
+            line(ax, steps, values.mean(0), color=tint, label=f"H = {H}")
         ax.set(title=title, xlabel="step", ylabel="change of the logit z")
         label_ends(ax)
     caption(

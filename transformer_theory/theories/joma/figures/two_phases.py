@@ -23,8 +23,8 @@ def two_phases(result: Result) -> "Figure":
     for token in range(len(mu)):
         shade = 0.25 + 0.75 * token / max(1, len(mu) - 1)
         line(left, steps, lower[:, token] / mu[token], name=NAME, alpha=shade, linewidth=1.1)
-    left.set(title="Components", xlabel="step", ylabel="v / μ (dark: large μ)", xscale="log")
-    for key, name, label in (("entropy_nonlinear", NAME, "nonlinear"), ("entropy_linear", "scan_snap", "linear")):
+    left.set(title="Components", xlabel="step", ylabel="$v / \\mu$ (dark: large $\\mu$)", xscale="log")
+    for key, name, label in (("entropy_nonlinear", NAME, "nonlinear"), ("entropy_linear", "raw", "linear")):
         line(middle, steps, result.arrays[f"{NAME}/{key}"], name=name, label=label)
     line(middle, steps, result.arrays[f"{NAME}/floor"], name="null", label="floor", linewidth=1.0)
     middle.set(title="Entropy of attention", xlabel="step", ylabel="nats", xscale="log")
@@ -33,10 +33,10 @@ def two_phases(result: Result) -> "Figure":
     for token in range(logs.shape[1] - 1):
         line(right, times, logs[:, token] / logs[:, -1], name=NAME, alpha=1 - 0.3 * token)
         right.axhline(limits[token], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-    right.set(title="Ratios of ln(1/δ)", xlabel="time t", xscale="log", yscale="log")
+    right.set(title="Ratios of $\\ln(1/\\delta)$", xlabel="time t", xscale="log", yscale="log")
     caption(
         figure,
-        "Floor: the least entropy that scores of the nonlinear run's norm allow. Right: μ = 3, 2, 1 over μ = 1/2; dashed: their limits "
-        "exp((μ² - 1/4)/2).",
+        "Floor: the least entropy that scores of the nonlinear run's norm allow. Right: $\\mu$ = 3, 2, 1 over $\\mu$ = 1/2; dashed: their "
+        "limits, $\\exp((\\mu^2-1/4)/2)$.",
     )
     return figure

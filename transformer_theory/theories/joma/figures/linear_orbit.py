@@ -30,7 +30,7 @@ def linear_orbit(result: Result) -> "Figure":
     label_ends(right)
     caption(
         figure,
-        "The same orbit in all panels: $\\mathrm{erf}(v/\\sqrt{2})/\\Delta$ is equal for all tokens, so the leading one blows up at $t^*$ and "
-        "the others stop. Softmax attention is not in the picture: trained with the MLP it leaves this orbit.",
+        "The same orbit in all panels: $\\mathrm{erf}(v/\\sqrt{2})/\\Delta$ is equal for all tokens, so the leading one blows up at "
+        "$t^*$ and the others stop. Softmax attention is not in the picture: trained with the MLP it leaves this orbit.",
     )
     return figure

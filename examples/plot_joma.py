@@ -11,7 +11,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import joma
-from transformer_theory.plotting import axes, label_ends, line
+from transformer_theory.plotting import axes, label_ends, line, shades
 from transformer_theory.rows import collect
 from transformer_theory.theories.joma import Exponential, Model, Softmax, invariants, nonlinear
 from transformer_theory.theories.joma.dynamics import rk4, tanh
@@ -35,13 +35,13 @@ for form in (Exponential(normaliser=2.0), Softmax()):
 # The MLP's own dynamics, near a critical point μ: the entropy of attention drops and bounces; above a linear MLP it only drops.
 mu = nonlinear.published_mu()
 figure, (left, right) = axes(1, 2, height=2.8)
-for descent, name, label in ((nonlinear.salient_descent, "joma", "nonlinear"), (nonlinear.linear_descent, "scan_snap", "linear")):
+for descent, name, label in ((nonlinear.salient_descent, "joma", "nonlinear"), (nonlinear.linear_descent, "raw", "linear")):
     entropy = nonlinear.attention_entropy(descent(mu), temperature=3.0)
     found = nonlinear.bounce(entropy)
     print(f"{label} MLP: entropy {found.start:.3f}, least {found.least:.3f} after {found.at} steps, {found.end:.3f} at the end")
     line(left, range(1, len(entropy) + 1), entropy, name=name, label=label)
 left.set(title="Entropy of attention", xlabel="step", ylabel="nats", xscale="log")
-left.legend(frameon=False)
+left.legend()
 
 # %%
 # A block guesses one leaf of a binary tree from the others. H levels up is their common ancestor: the sibling is found first.
@@ -50,9 +50,9 @@ task = joma.masked_leaf(tree, 3000, generator=generator)
 start = joma.gaussian_block(task.contexts, units=2, scale=0.01, generator=generator)
 path = joma.train(start, task.contexts, Model(Exponential(normaliser=8.0)), step=0.5, steps=150, keep=range(0, 150, 5))
 logits = task.by_kinship(path.states.logits[:, 0] - path.states.logits[0, 0])
-for up in range(1, tree.levels + 1):
+for up, tint in enumerate(shades(tree.levels), 1):
     print(f"H = {up}: P(leaf | leaf) = {tree.cooccurrence(up):.3f}, attention logit {float(logits[-1, up - 1]):.3f}")
-    line(right, 2 * path.times, logits[:, up - 1], name=("joma", "attention_svm", "scan_snap", "rate_reduction")[up - 1], label=f"H = {up}")
+    line(right, 2 * path.times, logits[:, up - 1], color=tint, label=f"H = {up}")
 right.set(title="Attention logits by kinship", xlabel="step", ylabel="change of z")
 label_ends(right)
 
@@ -62,5 +62,6 @@ digits = tt.data.load("digits")
 rows, arrays = collect(joma.THEORY.measure(digits, torch.Generator().manual_seed(0)))
 for row in rows:
     if row["value"] is not None:
-        print(f"{row['quantity']}: {row['value']:.3g} (null {row.get('null', float('nan')):.3g}) {row.get('verdict', '')}")
+        null = f" (null {row['null']:.3g})" if "null" in row else ""
+        print(f"{row['quantity']}: {row['value']:.3g}{null} {row.get('verdict', '')}")
 joma.THEORY.draw(tt.experiment.Result("digits", table=rows, arrays=arrays))

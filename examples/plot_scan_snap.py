@@ -10,7 +10,7 @@ dynamics; then handwritten digits, where every visual word occurs in every class
 import torch
 
 import transformer_theory as tt
-from transformer_theory.plotting import axes, line
+from transformer_theory.plotting import axes, line, shades
 from transformer_theory.theories.scan_snap import analyse, closed_form, exact_flow, lemma4_flow, relative_gains, single_common
 
 # %%
@@ -22,26 +22,26 @@ print(f"Assumption 2: {weak.lower:.3f} <= |eigenvalues of E| = {weak.largest:.3f
 t0 = closed_form.scanning_time(classes=2, vocab_size=1000, eta_y=1.0)
 times = t0 * torch.logspace(-1, 4, 40, dtype=torch.float64)
 rates = {"eta_y": 1.0, "eta_z": 0.01}
-exact, lemma4 = exact_flow(classes, times, **rates), lemma4_flow(classes, times, **rates)
+flows = {"exact flow": exact_flow(classes, times, **rates), "Lemma 4": lemma4_flow(classes, times, **rates)}
 closed = -closed_form.B(times, classes=2, vocab_size=1000, overlap=float(classes.overlap()[0, 1]), **rates)
 
 # %%
 # The common token loses attention in all three. Lemma 4's flow follows the closed form; the exact one is many times slower, because it is
 # driven by the overlap of the classes, which is also what Lemma 4 neglects.
-for name, values in (("exact", exact.logits[:, 0, 0]), ("Lemma 4", lemma4.logits[:, 0, 0]), ("closed form", closed)):
+curves = {name: flow.logits[:, 0, 0] for name, flow in flows.items()} | {"closed form": closed}
+for name, values in curves.items():
     print(f"logit of the common token after {float(times[-1]):.2g} steps, {name}: {float(values[-1]):.4f}")
-for flow in (exact, lemma4):
+for name, flow in flows.items():
     error = relative_gains(classes, flow.logits).error
-    print(f"largest relative error of the relative gain r(0) chi(t), {flow.dynamics} flow: {error:.1e}")
+    print(f"largest relative error of the relative gain r(0) chi(t), {name}: {error:.1e}")
 
 figure, (left,) = axes(height=2.6, width=4)
-for name, values, label in (("scan_snap", exact.logits[:, 0, 0], "exact"), ("attention_svm", lemma4.logits[:, 0, 0], "Lemma 4")):
-    line(left, times, values, name=name, label=label)
-line(left, times, closed, name="raw", label="closed form", linestyle="--")
+for (name, values), tint, dash in zip(curves.items(), shades(3), ("-", "-", "--")):
+    line(left, times, values, color=tint, label=name, linestyle=dash)
 left.set_xscale("log")
 left.set_xlabel("step")
 left.set_title("Attention logit of the common token")
-left.legend(frameon=False)
+left.legend()
 
 # %%
 # Handwritten digits: 16 visual words an image, the last one asks, the label is the next token. No word belongs to one digit alone, so the

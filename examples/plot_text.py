@@ -8,13 +8,14 @@ in another order: there is nothing but frequencies to learn, and attention becom
 So on a text this short a falling entropy says little; both models are far worse on the held-out words at the end than at the start.
 """
 
+import numpy as np
 import torch
 
 from transformer_theory import models, probe
 from transformer_theory.data import Text
 from transformer_theory.data.text import SHIPPED
 from transformer_theory.language import learn, loss, sgd
-from transformer_theory.plotting import axes, heatmap, line, style
+from transformer_theory.plotting import axes, heatmap, line
 from transformer_theory.probes import AttentionMaps, AttentionStatistics
 
 # %%
@@ -50,14 +51,15 @@ for name, whole in texts.items():
     learn(model, learnt, recipe=sgd(5.0), steps=STEPS, generator=generator, batch=10, at=AT, watch=watch)
 
 # %%
-# Left: the entropy of attention. Middle and right: the map of one held-out window at the end, queries down, keys across.
+# Left: the entropy of attention. Middle and right: the map of one held-out window at the end, queries down, keys across; keys after
+# the query are left white.
 
-with style():
-    figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.6)
-    for (name, entropies), colour in zip(curves.items(), ("scan_snap", "null")):
-        line(left, AT, entropies, name=colour, label=name)
-    left.set(title="Attention entropy, nats", xlabel="step", ylim=(0, 2.8))
-    left.legend(loc="lower left")
-    for ax, (name, attention) in zip((middle, right), maps.items()):
-        heatmap(ax, attention, "weight" if ax is right else "", vmin=0, vmax=1, bar=ax is right)
-        ax.set(title=name, xlabel="key", ylabel="query")
+figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.6)
+for (name, entropies), tint in zip(curves.items(), ("scan_snap", "null")):
+    line(left, AT, entropies, name=tint, label=name)
+left.set(title="Attention entropy, nats", xlabel="step", ylim=(0, 2.8))
+left.legend(loc="lower left")
+for ax, (name, attention) in zip((middle, right), maps.items()):
+    seen = np.where(np.tri(len(attention), dtype=bool), attention, np.nan)
+    heatmap(ax, seen, "weight" if ax is right else "", vmin=0, vmax=1, bar=ax is right)
+    ax.set(title=name, xlabel="key", ylabel="query")

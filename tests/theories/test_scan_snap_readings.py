@@ -35,8 +35,9 @@ def value(result: Result, quantity: str) -> float:
 def test_ideal_sequences_obey_the_theory(generator):
     result = read(ideal_sequences(generator=generator))
     (answer,) = result.select(quantity=THEORY.answer)
-    assert answer["verdict"] == "consistent"
     assert answer["value"] == pytest.approx(1.0)
+    assert answer["verdict"] == "inconclusive"  # one of eleven random orders puts the common token last
+    assert "bound" not in answer
     assert answer.get("null", 1.0) < 0  # with shuffled next tokens the common token wins
     fates = {row["quantity"]: row["verdict"] for row in result.table if row["quantity"].startswith("logit change")}
     assert fates == {"logit change of distinct tokens": "consistent", "logit change of common tokens": "consistent"}
@@ -49,14 +50,14 @@ def test_ideal_sequences_obey_the_theory(generator):
 @pytest.mark.parametrize(
     ("change", "fails"),
     [
-        ({"context": 50}, "sequences are long"),
-        ({"common_share": 0.8}, "classes overlap weakly, |λ₁(E)| < 1/K"),
-        ({"common_share": 0.02}, "classes overlap enough, |λ(E)| ≥ √(6/M)"),
+        ({"context": 50}, ["sequences are long"]),
+        ({"common_share": 0.8}, ["classes overlap weakly, |λ₁(E)| < 1/K"]),
+        ({"common_share": 0.02}, ["classes overlap enough, |λ(E)| ≥ √(6/M)", "sequences are long"]),
     ],
 )
-def test_each_assumption_is_measured(change: dict, fails: str, generator):
+def test_each_assumption_is_measured(change: dict, fails: list[str], generator):
     rows = list(itertools.islice(THEORY.measure(ideal_sequences(**change, generator=generator), generator), 7))
-    assert [row["quantity"] for row in rows if row["verdict"] == "fails"] == [f"assumption: {fails}"]
+    assert [row["quantity"] for row in rows if row["verdict"] == "fails"] == [f"assumption: {failed}" for failed in fails]
 
 
 def test_a_second_query_is_left_out_and_said(generator):

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-PERMUTATIONS = 200
+LEVEL = 0.05  # share of random orders that may be as good as one that counts
+FEWEST, MOST, WORK = 200, 2000, 2_000_000  # random orders, and pairs of tokens in all of them
 
 
 def distinctness(conditional: Float[Tensor, "K S"]) -> Float[Tensor, " S"]:
@@ -65,13 +66,22 @@ def agreement(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tens
 
 
 def chance(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: torch.Generator) -> float:
-    """The agreement that 95 % of random orders stay below (200 permutations); NaN if every pair is tied.
+    """The smallest agreement that at most 5 % of random orders reach, of 200 (many tokens) to 2000 (few) that are drawn.
+
+    Of few tokens, or tied ones, more than 5 % reach even the largest: with one common token among S distinct ones the best order has
+    probability 1/S. Then no agreement counts.
+
+    Returns:
+        A number in [-1, 1]; NaN if no agreement counts, or every pair is tied.
 
     Source: textbook.
     """
-    permuted = torch.stack([b[torch.randperm(len(b), generator=generator)] for _ in range(PERMUTATIONS)])
-    values = agreement(a, permuted)
-    return float(values.quantile(0.95)) if bool(torch.isfinite(values).all()) else math.nan
+    draws = min(MOST, max(FEWEST, WORK // len(b) ** 2))
+    shuffled = b[torch.rand(draws, len(b), generator=generator, dtype=torch.float64).argsort(1)]
+    values = agreement(a, shuffled).sort().values
+    reached = 1 - torch.searchsorted(values, values) / draws
+    rare = values[(reached <= LEVEL) & values.isfinite()]
+    return float(rare[0]) if len(rare) else math.nan
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ class Order:
 
     Attributes:
         value: rank correlation, NaN if every pair is tied.
-        chance: 95 % of random orders stay below it.
+        chance: see :func:`chance`.
         null: mean of the same over trainings on shuffled next tokens.
         tokens: how many were ordered.
     """
@@ -92,8 +102,10 @@ class Order:
 
     @property
     def line(self) -> float:
-        """What the value must reach to count: chance, or the null where that is larger; NaN if the pairs are tied."""
-        return self.null if self.null > self.chance else self.chance
+        """What the value must reach to count: chance, or more than the null where that is larger; NaN if no value would count."""
+        beyond = math.nextafter(self.null, math.inf)  # what shuffled next tokens show as well is no evidence
+        line = beyond if beyond > self.chance else self.chance
+        return line if line <= 1 else math.nan
 
 
 def order_of(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: torch.Generator) -> Order:

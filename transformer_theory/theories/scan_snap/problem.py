@@ -66,7 +66,7 @@ class SequenceClasses:
             raise ValueError(f"vocab_size must hold the {len(P)} classes, got {self.vocab_size}; enlarge it")
         if self.share is None:
             object.__setattr__(self, "share", torch.full((len(P),), 1 / len(P), dtype=torch.float64))
-        share = _doubles(self.share, "share")
+        share = _doubles(self.weights, "share")
         if share.shape != (len(P),) or not bool((share > 0).all()) or abs(float(share.sum()) - 1) > 1e-9:
             raise ValueError(f"share must hold {len(P)} positive probabilities that sum to one, got {share.tolist()}; divide by the sum")
 

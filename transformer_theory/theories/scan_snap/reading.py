@@ -19,13 +19,13 @@ from ...claims import Evidence, VerdictName
 from .closed_form import scanning_time
 from .gains import RelativeGains, relative_gains
 from .orders import Groups, Order, distinctness, groups, order_of
-from .predictions import CLOSED, EXACT, Prediction, half_way
+from .predictions import CLOSE, CLOSED, EXACT, Prediction, half_way
 from .problem import WeakOverlap
+from .redrawn import Redrawn, redrawn, relative_error
 from .subject import Subject
 from .trained import Trained
 
 MOST_TOKENS = 200  # the most frequent ones, whose order is compared
-LONG = 100  # contextual tokens from which on a sequence counts as long
 SLOW = 10.0  # eta_Y / eta_Z from which on the decoder counts as much faster
 SHOWN = 5  # tokens a line names
 
@@ -86,6 +86,8 @@ class Reading:
         by_distinctness: order of the tokens by distinctness, against that of their change.
         by_held_out: the same with distinctness counted on the held-out sequences; None if they have fewer than two classes or tokens.
         matches: of those dynamics that speak of every token.
+        finite: the exact flow beside descent on sequences as long as these, but drawn from P(l | n): what their length spoils; None if
+            there is no exact flow.
     """
 
     subject: Subject
@@ -96,6 +98,7 @@ class Reading:
     by_distinctness: Order
     by_held_out: Order | None
     matches: tuple[Match, ...]
+    finite: Redrawn | None
 
     @property
     def scanning_time(self) -> float:
@@ -150,7 +153,7 @@ class Reading:
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the theorems assume, measured; the line of "long" and of "much faster" is ours."""
+        """What the theorems assume, measured; the lines of "long" and of "much faster" are ours."""
         read, classes = self.subject, self.subject.classes
         weak, common = classes.weak_overlap(), int(classes.common().sum())
         asked = f"share of the {read.total} sequences with this query; {read.kept} of them are read, with {classes.classes} next tokens"
@@ -167,11 +170,12 @@ class Reading:
             *_overlap(weak, classes.classes, classes.vocab_size),
             Assumption(
                 "sequences are long",
-                float(read.context),
-                float(LONG),
-                ">=",
+                math.nan if self.finite is None else self.finite.error,
+                CLOSE,
+                "<=",
                 "Assumption 1",
-                "contextual tokens a sequence; the theorems let it grow without end, the line is ours",
+                f"relative error of the exact flow on sequences of {read.context} contextual tokens drawn from P(l | n), the worse of two; "
+                "the theorems let length grow without end, the line is ours",
             ),
             Assumption(
                 "the decoder learns faster than attention",
@@ -198,8 +202,8 @@ class Reading:
 
     @property
     def settled(self) -> bool:
-        """Whether the sequences are long, and learnt long enough: all that the exact flow assumes besides small steps."""
-        return self.subject.context >= LONG and self.trained.steps >= 2 * self.scanning_time
+        """Whether training outlasts scanning: all that the exact flow assumes besides small steps and long sequences."""
+        return self.trained.steps >= 2 * self.scanning_time
 
     @property
     def verdict(self) -> VerdictName:
@@ -276,11 +280,15 @@ def reading(
         if given.dynamics == CLOSED or given.reason:
             continue
         z = given.logits[-1]
-        off = torch.linalg.vector_norm(z - change, dim=1) / torch.linalg.vector_norm(change, dim=1).clamp(min=1e-300)
+        off = relative_error(z, change)
         order = order_of(z[top], change[:, top], generator)
         matches.append(Match(given.dynamics, order, float(off[0]), float(off[1:].mean()), half_way(steps, given.logits)))
     held = _by_held_out(subject, change, top, generator)
-    return Reading(subject, eta_y, eta_z, predicted, trained, by_distinctness, held, tuple(matches))
+    finite = None
+    for given in predicted:
+        if given.dynamics == EXACT and not given.reason:
+            finite = redrawn(subject, given, trained, top=top, eta_y=eta_y, eta_z=eta_z, generator=generator)
+    return Reading(subject, eta_y, eta_z, predicted, trained, by_distinctness, held, tuple(matches), finite)
 
 
 def _by_held_out(subject: Subject, change: Tensor, top: Tensor, generator: Generator) -> Order | None:
@@ -320,6 +328,8 @@ def _overlap(weak: WeakOverlap, classes: int, vocab_size: int) -> tuple[Assumpti
 def _told(order: Order) -> str:
     if not math.isfinite(order.value):
         return "cannot be read: all tokens are tied"
+    if not math.isfinite(order.line):
+        return f"{order.value:+.2f} (any order of so few or tied tokens may be chance; shuffled next tokens {order.null:+.2f})"
     return f"{order.value:+.2f} (chance {order.chance:.2f}, shuffled next tokens {order.null:+.2f})"
 
 

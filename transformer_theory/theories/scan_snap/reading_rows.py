@@ -12,25 +12,26 @@ import numpy as np
 from ...citations import Source
 from ...claims import Evidence
 from ...rows import Arrays, Row, assumption, finding
-from .predictions import CLOSED, EXACT, UNRESOLVED
+from .orders import Order
+from .predictions import CLOSE, CLOSED, EXACT, FACTOR, UNRESOLVED
 from .reading import Match, Reading
+from .redrawn import factor
 
 NAME = "scan_snap"
 PAPER = "tian2023scan"
 ANSWER = "rank correlation of distinctness and logit change"
 ERROR = "relative error of the predicted logit change"
-CLOSE = 0.25  # relative error of logits up to which a prediction counts as right
-FACTOR = 2.0  # between predicted and measured half-way steps
 
 
 def rows_of(found: Reading) -> Iterator[Row]:
     """All rows of a query; the theorems' verdicts are "outside assumptions" unless all of them hold, the exact flow's unless sequences
-    are long and learnt for long.
+    are learnt for long, and so long that it meets the line of the row on sequences drawn from the theory. What is not finite is left out.
 
     Source: :cite:t:`tian2023scan`.
     """
     for row in (*_assumptions(found), *_tokens(found), *_dynamics(found), *_attention(found), *_learnt(found)):
-        yield Row(**{**row, "model": f"query {found.subject.query_id}"})
+        finite = {column: value for column, value in row.items() if not isinstance(value, float) or math.isfinite(value)}
+        yield Row(**{"value": None, **finite, "model": f"query {found.subject.query_id}"})  # pyright: ignore[reportArgumentType]
 
 
 def _assumptions(found: Reading) -> Iterator[Row]:
@@ -63,21 +64,22 @@ def _tokens(found: Reading) -> Iterator[Row]:
     order = found.by_distinctness
     yield _finding(
         ANSWER,
-        Evidence(order.value, order.line, ">=", in_assumptions=found.met),
+        replace(_of_order(order), in_assumptions=found.met),
         theorem,
         predicted=1.0,
         null=order.null,
         note=f"do tokens of one class gain attention and tokens of many lose it, in {trained.steps} steps? Over {order.tokens} tokens; "
-        "null: shuffled next tokens; the line: chance (5 %), or the null if larger",
+        f"null: shuffled next tokens; line: {_line(order)}",
     )
     if (held := found.by_held_out) is not None:
         yield _finding(
             "rank correlation of held-out distinctness and logit change",
-            Evidence(held.value, held.line, ">=", in_assumptions=found.met),
+            replace(_of_order(held), in_assumptions=found.met),
             theorem,
             predicted=1.0,
             null=held.null,
-            note=f"distinctness counted on sequences that were not learnt, over {held.tokens} tokens; null, line: as above",
+            note=f"distinctness counted on sequences that were not learnt, over {held.tokens} tokens; null: shuffled next tokens; "
+            f"line: {_line(held)}",
         )
     for name, group in (("distinct", split.distinct), ("common", split.common)):
         share = read.frequency * group / (read.frequency * group).sum()
@@ -114,31 +116,47 @@ def _dynamics(found: Reading) -> Iterator[Row]:
 
 
 def _match(found: Reading, match: Match) -> Iterator[Row]:
-    inside = found.settled if match.dynamics == EXACT else False
-    note = f"from counts alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; the line: chance or null"
-    order = Evidence(match.order.value, match.order.line, ">=", in_assumptions=inside)
+    drawn = found.finite if match.dynamics == EXACT else None
+    order, words = _long_enough(found, _of_order(match.order), drawn and drawn.order)
+    note = f"from counts alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; line: {_line(match.order)}{words}"
     quantity = f"rank correlation of predicted and measured logit change, {match.dynamics}"
     yield _finding(quantity, order, _source(match.dynamics), predicted=1.0, null=match.order.null, note=note)
-    yield _finding(
-        f"{ERROR}, {match.dynamics}",
-        Evidence(match.error, CLOSE, "<=", in_assumptions=inside),
-        _source(match.dynamics),
-        predicted=0.0,
-        null=match.null_error,
-        note="Euclidean distance over all tokens; 1: no better than predicting no change; null: trained on shuffled next tokens",
-    )
+    size, words = _long_enough(found, Evidence(match.error, CLOSE, "<="), drawn and drawn.error)
+    note = f"Euclidean distance over all tokens; 1: no better than predicting no change; null: trained on shuffled next tokens{words}"
+    quantity = f"{ERROR}, {match.dynamics}"
+    yield _finding(quantity, size, _source(match.dynamics), predicted=0.0, null=match.null_error, note=note)
     times = found.half_way
     if float(times[0]) > 0 and match.half_way > 0:
-        off = (times.clamp(min=1) / max(match.half_way, 1)).log().abs().exp()
+        off = factor(match.half_way, times)
+        step, words = _long_enough(found, Evidence(float(off[0]), FACTOR, "<="), drawn and drawn.factor)
         yield _finding(
             f"factor between predicted and measured half-way step, {match.dynamics}",
-            Evidence(float(off[0]), FACTOR, "<=", in_assumptions=inside),
+            step,
             _source(match.dynamics),
             predicted=1.0,
             null=float(off[1:].mean()),
             note=f"half of the logits' movement is made by step {float(times[0]):.0f}, predicted {match.half_way:.0f}, "
-            f"shuffled next tokens {float(times[1:].mean()):.0f}; t0' = {found.scanning_time:.4g}",
+            f"shuffled next tokens {float(times[1:].mean()):.0f}; t0' = {found.scanning_time:.4g}{words}",
         )
+
+
+def _long_enough(found: Reading, evidence: Evidence, drawn: float | None) -> tuple[Evidence, str]:
+    """Evidence on the exact flow, outside its assumptions if the line is missed on sequences drawn from the theory as well; and words."""
+    if drawn is None:
+        return replace(evidence, in_assumptions=False), ""
+    reached = replace(evidence, value=drawn).verdict == "consistent"
+    words = f"; on sequences of this length drawn from P(l | n): {drawn:.2f}" + ("" if reached else ", so too short for this line")
+    return replace(evidence, in_assumptions=found.settled and reached), words
+
+
+def _of_order(order: Order) -> Evidence:
+    return Evidence(order.value, order.line, ">=")
+
+
+def _line(order: Order) -> str:
+    if not math.isfinite(order.line):
+        return "none, as more than 5 % of random orders of so few or tied tokens, or the null, are as good as any"
+    return "chance (5 %), or the null if larger"
 
 
 def _attention(found: Reading) -> Iterator[Row]:
@@ -212,9 +230,9 @@ def _source(dynamics: str) -> Source:
 
 
 def _finding(quantity: str, evidence: Evidence, source: Source, *, null: float | None = None, **columns) -> Row:
-    """A finding whose verdict is "inconclusive" if nothing could be measured; a null that is not finite is left out."""
+    """A finding whose verdict is "inconclusive" if nothing could be measured."""
     if not math.isfinite(evidence.value):
         evidence = replace(evidence, in_assumptions=True)
-    if null is not None and math.isfinite(null):
+    if null is not None:
         columns["null"] = null
     return finding(NAME, quantity, evidence, source=source, **columns)

@@ -9,7 +9,7 @@ sequences, :mod:`.multinomial` their counts, :mod:`.grouped` their directions cl
 loop.
 """
 
-from .batches import Batch, Descent, Pass, attend, forward, minibatches, population
+from .batches import Batch, Descent, Pass, attend, epochs, forward, minibatches, population
 from .grouped import GroupedBatch, Layout
 from .optimisers import Adam, HeavyBall
 from .sampling import sampled
@@ -28,6 +28,7 @@ __all__ = [
     "Trajectory",
     "Weights",
     "attend",
+    "epochs",
     "forward",
     "gradient_descent",
     "load",

@@ -109,17 +109,25 @@ def minibatches(
         targets: other next tokens to learn, one vector a run (e.g. shuffled ones); the data's own if None.
     """
     labels = data.target if targets is None else targets
-    size, n = min(batch, len(data.target)), len(data.target)
-    order = torch.empty(0, dtype=torch.long)
+    draw = epochs(len(data.target), batch, generator=generator)
 
-    def draw(step: int) -> Batch:  # steps come one after the other
+    def take(step: int) -> Batch:
+        index = draw(step)
+        shape = (*labels.shape[:-1], len(index))
+        return Batch(data.counts[index].expand(*shape, data.counts.shape[1]), data.query[index].expand(shape), labels[..., index])
+
+    return take
+
+
+def epochs(n: int, batch: int, *, generator: torch.Generator) -> Callable[[int], Int[Tensor, " size"]]:
+    """Numbers of up to ``batch`` of n sequences, in random order, epoch after epoch: a function of the step, called step after step."""
+    size, order = min(batch, n), torch.empty(0, dtype=torch.long)
+
+    def draw(step: int) -> Tensor:
         nonlocal order
         if len(order) < size:
             order = torch.randperm(n, generator=generator)
         index, order = order[:size], order[size:]
-        runs = labels.shape[:-1]
-        return Batch(
-            data.counts[index].expand(*runs, size, data.counts.shape[1]), data.query[index].expand(*runs, size), labels[..., index]
-        )
+        return index
 
     return draw

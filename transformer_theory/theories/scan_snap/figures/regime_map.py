@@ -47,7 +47,7 @@ def regime_map(result: Result) -> "Figure":
             if here[v, r, 3] >= SCANS:
                 ax.plot(r, v, ".", color=COLOURS[NAME], markersize=6)
             if here[v, r, 4] >= SCANS:
-                ax.plot(r, v, "o", markerfacecolor="none", markeredgecolor=COLOURS[NAME], markersize=7, markeredgewidth=0.9)
+                ax.plot(r, v, "o", color=COLOURS[NAME], markerfacecolor="none", markersize=7, markeredgewidth=0.9)
             if here[v, r, 5]:
                 ax.add_patch(Rectangle((r - 0.46, v - 0.44), 0.92, 0.88, fill=False, edgecolor=COLOURS["raw"], linewidth=0.9))
         ax.set_title(f"K = {given['classes'][k]}, $E_0$ = {given['overlaps'][e]:g}")

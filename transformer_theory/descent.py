@@ -28,7 +28,7 @@ def descend(
     clip: float | None = None,
     after: Callable[[int], None] = lambda step: None,
 ) -> Float[Tensor, " steps"]:
-    """Takes ``steps`` steps of ``optimiser`` on ``model``, in place and in training mode; the model ends in evaluation mode.
+    """Takes ``steps`` steps of ``optimiser`` on ``model``, in place and in training mode; whatever happens, it ends in evaluation mode.
 
     Args:
         model: whose parameters the optimiser holds.
@@ -42,7 +42,7 @@ def descend(
     Returns:
         Loss of the batch of each step, ``[steps]``.
     Raises:
-        NotConverged: a loss is not finite; names the step and carries the model.
+        NotConverged: a loss is not finite, or a parameter after the last step; names the step and carries the model.
         ValueError: fewer than one step.
     """
     if steps < 1:
@@ -50,22 +50,27 @@ def descend(
     losses, rate = torch.zeros(steps), optimiser.defaults["lr"]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        after(0)
-        model.train()
-        for step, batch in zip(range(1, steps + 1), batches):
-            loss = loss_of(batch)
-            if not torch.isfinite(loss):
-                message = f"loss must stay finite, got {loss.item()} at step {step} of {steps}; lower learning_rate={rate:g}"
-                raise NotConverged(message, state=model, residuals=loss.item())
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            if clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimiser.step()
-            schedule.step()
-            losses[step - 1] = loss.detach()
-            after(step)
-    model.eval()
+        try:
+            after(0)
+            model.train()
+            for step, batch in zip(range(1, steps + 1), batches):
+                loss = loss_of(batch)
+                if not torch.isfinite(loss):
+                    message = f"loss must stay finite, got {loss.item()} at step {step} of {steps}; lower learning_rate={rate:g}"
+                    raise NotConverged(message, state=model, residuals=loss.item())
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimiser.step()
+                schedule.step()
+                losses[step - 1] = loss.detach()
+                if step == steps and not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
+                    message = f"parameters must stay finite, got others after the last of {steps} steps; lower learning_rate={rate:g}"
+                    raise NotConverged(message, state=model)  # no loss after this step would have told
+                after(step)
+        finally:
+            model.eval()
     return losses
 
 

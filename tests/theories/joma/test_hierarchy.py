@@ -89,12 +89,12 @@ def test_a_dead_unit_recovers_nothing():
 
 
 def test_the_largest_of_many_correlations_is_large_by_chance(generator):
-    """400 Gaussian units over 20 classes: sqrt(2 ln 400 / 20) = .77 is what the docstring says."""
+    """400 Gaussian units over 20 classes: .62 to .63, as the docstring says."""
     units = torch.randn(20, 400, generator=generator, dtype=torch.float64)
     activity = torch.rand(20, 15, generator=generator) < 0.4
     null = shuffled_recovery(units, activity, generator=generator, draws=30)
     assert null.shape == (30,)
-    assert 0.55 < float(null.mean()) < math.sqrt(2 * math.log(400) / 20)
+    assert 0.61 < float(null.mean()) < 0.64
 
 
 def test_learning_reads_what_it_says(generator):

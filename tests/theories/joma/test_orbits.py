@@ -8,6 +8,9 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.theories.joma import nonlinear, orbit, published
+from transformer_theory.theories.joma.dynamics import Model, rk4, signed, train
+from transformer_theory.theories.joma.forms import Softmax
+from transformer_theory.theories.joma.problem import Contexts, zero_block
 
 DELTA = torch.tensor([1.0, 0.8, -0.5, 0.1], dtype=torch.float64)
 
@@ -53,6 +56,27 @@ def test_normalised_clock_by_another_integrator():
     other = solve_ivp(velocity, (0, float(times[-1])), [0.0] * 4, t_eval=times.numpy(), method="DOP853", rtol=1e-12, atol=1e-12)
     assert_close(torch.as_tensor(other.y.T), orbit.orbit(DELTA, remaining), rtol=0, atol=1e-5)
     assert float(orbit.normalised_clock(DELTA, frequency, torch.ones(1, dtype=torch.float64))) == 0
+
+
+def test_softmax_in_the_joint_flow_is_not_on_the_orbit():
+    """Even with one normaliser for all samples (equal sums, one context) z is not v^2/2: by another integrator of the plain equations."""
+    from scipy.integrate import solve_ivp
+
+    x = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+    def velocity(_, state):
+        v, z = torch.as_tensor(state[:3]), torch.as_tensor(state[3:])
+        b = torch.exp(z) * x / (torch.exp(z) * x).sum()
+        return torch.cat([b, b * (v - b @ v)]).numpy()
+
+    time = orbit.blow_up_time(x)
+    v, z = torch.as_tensor(solve_ivp(velocity, (0, time), [0.0] * 6, rtol=1e-11, atol=1e-12).y[:, -1]).split(3)
+    contexts = Contexts(x[None], torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.long))
+    path = train(zero_block(contexts, units=1), contexts, Model(Softmax(), loss=signed), step=time / 100, steps=100, method=rk4)
+    assert_close(path.at(-1).lower[0], v, atol=1e-7, rtol=0)
+    assert float((z - v.square() / 2).abs().max()) > 0.1
+    progress = orbit.progress(v, x)
+    assert float(progress.max() / progress.min()) > 1.05
 
 
 def time_to(mu: float, log_delta: float) -> float:
@@ -123,7 +147,7 @@ def test_what_is_refused():
         orbit.blow_up_time(0 * one)
     with pytest.raises(ValueError, match=r"remaining must lie in \(0, 1\]"):
         orbit.orbit(one, 0 * one)
-    with pytest.raises(ValueError, match="frequency must be >= 0"):
+    with pytest.raises(ValueError, match="frequency must be finite, >= 0"):
         orbit.normalised_clock(one, -one, 0.5 * one)
     with pytest.raises(ValueError, match="mu must be finite and not zero"):
         nonlinear.log_remaining(0 * one, one)

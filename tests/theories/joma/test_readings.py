@@ -30,9 +30,16 @@ def worded(*, n: int = 60, queries: int = 1) -> TokenData:
     return TokenData(tokens=torch.nn.functional.one_hot(ids, 30).double(), ids=ids, next_id=next_id + 25, vocab_size=30)
 
 
+def parts(data: TokenData) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Contexts, queries and next tokens."""
+    assert data.ids is not None
+    assert data.next_id is not None
+    return data.ids[:, :-1], data.ids[:, -1], data.next_id
+
+
 def test_subject_counts_shares_of_tokens():
     data = worded()
-    read = subject(data, generator())
+    read = subject(*parts(data), generator())
     assert isinstance(read, Subject)
     assert read.all is None
     assert read.share == 1
@@ -44,7 +51,7 @@ def test_subject_counts_shares_of_tokens():
 
 def test_rare_tokens_share_a_column(monkeypatch):
     monkeypatch.setattr(importlib.import_module("transformer_theory.theories.joma.subject"), "MOST_TOKENS", 3)
-    read = subject(worded(), generator())
+    read = subject(*parts(worded()), generator())
     assert isinstance(read, Subject)
     assert read.own.counts.shape[1] == 4
     assert int(read.token_ids[-1]) == -1
@@ -67,9 +74,9 @@ def test_one_query_keeps_the_exponential_invariant_and_several_do_not():
 
 @pytest.mark.parametrize(("seq", "reason"), [(1, "at least one contextual token"), (2, None)])
 def test_what_cannot_be_read_is_said(seq, reason):
-    read = subject(sequences(seq=seq), generator())
-    assert isinstance(read, str) if reason else isinstance(read, Subject)
-    assert not reason or reason in str(read)
+    rows, _ = collect(predict_and_measure(sequences(seq=seq), generator()))
+    reasons = [row["note"] for row in rows if row["quantity"] == "all"]
+    assert [reason in told for told in reasons] == [True] if reason else not reasons
 
 
 def attention(weights: torch.Tensor) -> Observation:
@@ -103,9 +110,15 @@ def test_lower_layer_is_the_matrix_after_the_attention():
     assert row.get("null") == gaussian_rank(16, 4)
 
 
-def test_null_of_the_stable_rank():
-    draws = [float(stable_rank(torch.randn(256, 64, generator=generator(seed), dtype=torch.float64))) for seed in range(5)]
-    assert sum(draws) / 5 == pytest.approx(gaussian_rank(256, 64), rel=0.05)
+@pytest.mark.parametrize(("shape", "draws"), [((64, 64), 60), ((16, 64), 200), ((256, 64), 20), ((400, 128), 10), ((16, 4), 400)])
+def test_null_of_the_stable_rank(shape, draws):
+    """Within 2.5 % of simulations; the limit of large matrices, mn / (sqrt m + sqrt n)^2, is 3 to 24 % too low at these shapes."""
+    found = torch.stack([stable_rank(torch.randn(*shape, generator=generator(seed), dtype=torch.float64)) for seed in range(draws)])
+    assert float(found.mean()) == pytest.approx(gaussian_rank(*shape), rel=0.025)
+
+
+def test_a_vector_has_stable_rank_one():
+    assert gaussian_rank(7, 1) == gaussian_rank(1, 7) == gaussian_rank(1, 1) == 1
 
 
 def test_the_correlation_hides_what_the_error_shows():
@@ -117,3 +130,9 @@ def test_the_correlation_hides_what_the_error_shows():
     assert value["error, Gaussian contexts, both", 100] < 0.3
     assert value["error, Gaussian contexts, both", 2000] > 5
     assert value["error, Gaussian contexts, moving", 2000] < 1
+    judged = {(row["quantity"], row["step"]): row for row in result.table if "seed" in row}
+    early = judged["relative error of the softmax invariant, Gaussian contexts", 100]
+    assert early["verdict"] == "consistent"
+    late = judged["relative error of the softmax invariant, random contexts", 1000]  # attention has moved .08 of its mass only
+    assert late["verdict"] == "outside assumptions", "the factorisation is read as well"
+    assert "the factorisation leaves out" in late["note"]

@@ -4,13 +4,14 @@
 alone, :mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` the nonlinear one, :mod:`.lower_layer` several
 units, :mod:`.tree` and :mod:`.relatives` a binary tree of latents, :mod:`.hierarchy`, :mod:`.stack`, :mod:`.joint` and :mod:`.recovery` a
 network that learns sequences made from latents, :mod:`.claims` checkable statements, :mod:`.experiments` runs, :mod:`.subject`,
-:mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
+:mod:`.trainings`, :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
 
 from ...citations import Source
 from ...theory import Theory
 from . import dynamics, forms, invariants, lower_layer, mixture, nonlinear, orbit, recovery
-from .analysis import ANSWER, predict_and_measure
+from .analysis import Analysis, analyse
+from .analysis_rows import ANSWER
 from .claims import CLAIMS
 from .dynamics import Model, Path, train
 from .experiments import EXPERIMENTS, HierarchyLearning, Invariant, LinearOrbit, LowerLayer, Relatives, TwoPhases
@@ -18,6 +19,7 @@ from .figures import draw
 from .forms import Exponential, Linear, Softmax
 from .hierarchy import Hierarchy, random_hierarchy
 from .joint import Learning, learn
+from .measure import predict_and_measure
 from .problem import Block, Contexts, gaussian_block, gaussian_contexts, random_contexts, sampled_contexts, zero_block
 from .reducers import LOWER_RANK, JointDynamics, reducers
 from .relatives import MaskedLeaf, masked_leaf
@@ -52,6 +54,7 @@ THEORY = Theory(
 
 __all__ = [
     "THEORY",
+    "Analysis",
     "Block",
     "Contexts",
     "Exponential",
@@ -71,6 +74,7 @@ __all__ = [
     "Stack",
     "Tree",
     "TwoPhases",
+    "analyse",
     "draw",
     "dynamics",
     "forms",

@@ -1,180 +1,134 @@
-r"""What JoMA says about given sequences of discrete tokens: does attention follow from the MLP's weights, as its invariants say?
+r"""What JoMA says about anyone's discrete sequences: does attention follow from the MLP's weights, as its invariants say?
 
-The theory's own block (linear units, cross-entropy over the next tokens) is trained on the contexts of the most frequent query, by gradient
-flow. With exponential attention the invariant holds on any data, so it is shown without a verdict; once other queries train the same MLP it
-fails, and by how much is measured. With softmax attention the invariant needs a mean attention that stays and an expectation that
-factorises: both are measured, then the predicted change of the logits meets the true one. The null is the change predicted from the MLP of
-a block that learnt shuffled next tokens. Source: :cite:t:`tian2024joma`.
+    found = analyse(ids, query_ids, next_ids)     # [n, context], [n], [n]: numpy or torch
+    print(found)                                  # assumptions, errors of the invariants beside their nulls, verdicts
+    found.rows(), found.draw()
+
+The theory's own block (linear units, cross-entropy over the next tokens) is trained on the contexts of the most frequent query
+(:mod:`.subject`, :mod:`.trainings`), by gradient flow. With exponential attention the invariant holds on any data, so it is shown without
+a verdict; once other queries train the same MLP it fails, and by how much is measured. With softmax attention the invariant needs a mean
+attention that stays and an expectation that factorises: both are measured, then the predicted change of the logits meets the true one. The
+null is the change predicted from the MLP of a block that learnt shuffled next tokens; where it passes the line as well, agreement is no
+evidence. Source: :cite:t:`tian2024joma`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Int
+from torch import Generator, Tensor
 
-from ...citations import Source
-from ...claims import Evidence
-from ...data.tokens import TokenData
 from ...errors import NotConverged
-from ...rows import Arrays, Row, assumption, by_construction, finding, not_applicable
-from .dynamics import Model, Path, rk4, train
-from .forms import Exponential, Softmax
-from .invariants import agreement, drift, fixed_mean, mean_attention, moving_mean
-from .problem import Block, Contexts, gaussian_block
-from .subject import Subject, subject
+from ...rows import Arrays, Row, not_applicable
+from .analysis_rows import NAME, rows_of
+from .subject import Subject, subject, whole_numbers
+from .trainings import Drift, Softmaxed, can_move, train_exponential, train_softmax
 
-NAME = "joma"
-SOURCE = Source("tian2024joma")
-ANSWER = "relative error of the softmax invariant"
-STEP, STEPS, KEPT, SCALE, SHUFFLES = 0.5, 100, 50, 0.1, 3
-LINE, STILL = 0.5, 0.1  # of the relative error; of the two assumptions. Ours
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, eq=False)
-class Softmaxed:
-    """Training with softmax attention: run 0 on the data's next tokens, the others on shuffled ones; predicted and true changes of z."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Analysis:
+    """What was found on the sequences of the most frequent query.
 
-    path: Path
-    true: Float[Tensor, "t runs M"]
-    fixed: Float[Tensor, "t runs M"]
-    moving: Float[Tensor, "t runs M"]
-    moved: float  # total variation distance of the mean attention, end and start
-    unfactored: float  # relative size of what the factorisation leaves out of dz/dt at the start
+    Attributes:
+        sequences, context: numbers of sequences, and of contextual tokens a sequence.
+        subject: what is read of the sequences, or the reason why nothing is.
+        softmax: training with softmax attention; None if nothing is read or attention has no choice (contexts of a single token).
+        alone: training with exponential attention on the query's own sequences; None if nothing is read.
+        together: the same with other queries; None if nothing is read or there are none.
+    """
+
+    sequences: int
+    context: int
+    subject: Subject | str
+    softmax: Softmaxed | None = None
+    alone: Drift | None = None
+    together: Drift | None = None
+
+    def rows(self) -> list[Row]:
+        """Assumptions, the softmax invariant beside its null, the drift of the exponential one; or one row that says why not."""
+        if isinstance(self.subject, str):
+            return [not_applicable(NAME, self.subject)]
+        assert self.alone is not None
+        return [*rows_of(self.subject, self.softmax, self.alone, self.together)]
+
+    def arrays(self) -> Arrays:
+        """What the picture is drawn from; empty if nothing was read."""
+        if isinstance(self.subject, str):
+            return Arrays()
+        held = {"token_ids": self.subject.token_ids}
+        if (softmax := self.softmax) is not None:
+            held |= {"times": softmax.path.times, "true": softmax.true, "fixed": softmax.fixed, "moving": softmax.moving}
+        for name, found in (("exponential", self.alone), ("exponential_several", self.together)):
+            if found is not None:
+                held[name] = torch.stack([found.squares, found.logits])
+        return Arrays({f"{NAME}/{name}": values.numpy() for name, values in held.items()})
+
+    def draw(self) -> "Figure":
+        """Predicted against true change of the logits, and the error over training."""
+        from ...experiment import Result
+        from .figures.analysis import draw
+
+        return draw(Result(NAME, table=self.rows(), arrays=dict(self.arrays())))
+
+    def __repr__(self) -> str:
+        size = f"sequences={self.sequences}, context={self.context}"
+        if isinstance(self.subject, str):
+            return f"Analysis({size}, unread={self.subject!r})"
+        return f"Analysis({size}, read={len(self.subject.own.query)}, classes={self.subject.classes})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.sequences} sequences of {self.context} contextual tokens"]
+        for row in self.rows():
+            value = "" if row["value"] is None else f" {row['value']:.3g}"
+            null = f" (null {row['null']:.3g})" if "null" in row else ""
+            lines.append(f"{row['quantity']}:{value}{null} {row.get('verdict', 'no verdict')}")
+        return "\n".join(lines)
 
 
-def train_softmax(read: Subject, generator: torch.Generator) -> Softmaxed:
-    """Trains a block and three with shuffled next tokens from one start. Source: :cite:t:`tian2024joma`."""
-    own, model, n = read.own, Model(Softmax()), len(read.own.query)
-    shuffled = [own.targets[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)]
-    contexts = Contexts(own.counts, own.query, torch.stack([own.targets, *shuffled]))
-    start = gaussian_block(own, units=read.classes, scale=SCALE, generator=generator)
-    runs = Block(*(part.expand(1 + SHUFFLES, *part.shape) for part in (start.logits, start.lower, start.offset)))
-    path = train(runs, contexts, model, step=STEP, steps=STEPS, method=rk4, keep=range(0, STEPS, STEPS // KEPT))
-    z, mean = path.states.logits[..., 0, :], mean_attention(model, contexts, path)[:, 0]
-    velocity = model.velocity(start, own)
-    work = (start.lower * velocity.lower).sum(0)
-    left = velocity.logits[0] - (work - work.sum() * mean[0])
-    return Softmaxed(
-        path,
-        z - z[0],
-        fixed_mean(model, contexts, path),
-        moving_mean(model, contexts, path),
-        float((mean[-1] - mean[0]).abs().sum()) / 2,
-        float(left.norm() / velocity.logits[0].norm()),
-    )
-
-
-def train_exponential(contexts: Contexts, classes: int, generator: torch.Generator) -> Path:
-    """Trains a block with exponential attention. Source: :cite:t:`tian2024joma`."""
-    start = gaussian_block(contexts, units=classes, scale=SCALE, generator=generator)
-    return train(start, contexts, Model(Exponential()), step=STEP, steps=STEPS, method=rk4, keep=range(0, STEPS, STEPS // KEPT))
-
-
-def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator[Row | Arrays]:
-    """Assumptions, then the invariants on the data. See the module's docstring.
+def analyse(
+    ids: Int[np.ndarray, "n context"] | Int[Tensor, "n context"],
+    query_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
+    next_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
+    *,
+    seed: int = 0,
+) -> Analysis:
+    """Trains the theory's block on the sequences and holds its logits against what the MLP's weights predict.
 
     Args:
-        data: with ``ids`` (the last one is the query) and ``next_id``.
-        generator: draws starts, shuffles and, of large data, the sequences.
+        ids: contextual tokens, in any order, the query not among them, ``[n, context]``.
+        query_ids: the token that asks, ``[n]``; the most frequent one is read.
+        next_ids: the token that follows, ``[n]``.
+        seed: of starts, shuffles and, of more than 300 sequences, which are kept.
+    Returns:
+        What was found. Assumptions that fail, and the reason why sequences cannot be read, are part of it.
+    Raises:
+        ValueError: ids that are no whole numbers, lengths that differ, no sequence, or a seed that is no whole number from 0 on.
+    Source: :cite:t:`tian2024joma`.
     """
-    read = subject(data, generator)
+    ids = whole_numbers(ids, "ids", shape="[n, context]")
+    query_ids, next_ids = whole_numbers(query_ids, "query_ids", shape="[n]"), whole_numbers(next_ids, "next_ids", shape="[n]")
+    for name, values in (("query_ids", query_ids), ("next_ids", next_ids)):
+        if len(values) != len(ids):
+            raise ValueError(f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; cut them alike")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    return analysis_of(ids, query_ids, next_ids, torch.Generator().manual_seed(int(seed)))
+
+
+def analysis_of(ids: Int[Tensor, "n context"], query_ids: Int[Tensor, " n"], next_ids: Int[Tensor, " n"], generator: Generator) -> Analysis:
+    """:func:`analyse` of checked ids with a generator. Source: :cite:t:`tian2024joma`."""
+    (n, context), read = ids.shape, subject(ids, query_ids, next_ids, generator)
     if isinstance(read, str):
-        yield not_applicable(NAME, read)
-        return
+        return Analysis(n, context, read)
     try:
-        softmax = train_softmax(read, generator)
+        softmax = train_softmax(read, generator) if can_move(read.own) else None
         alone = train_exponential(read.own, read.classes, generator)
         together = None if read.all is None else train_exponential(read.all, read.classes, generator)
     except NotConverged as error:
-        yield not_applicable(NAME, str(error))
-        return
-    assumed = list(_assumptions(read, softmax))
-    yield from assumed
-    yield from _softmax_rows(softmax, met=all(row.get("verdict") == "holds" for row in assumed))
-    yield by_construction(_drift_row("one query", alone, met=True))
-    arrays = {"times": softmax.path.times, "true": softmax.true, "fixed": softmax.fixed, "moving": softmax.moving}
-    arrays |= {"exponential": _sides(alone), "token_ids": read.token_ids}
-    if together is not None:
-        yield _drift_row("several queries", together, met=False)
-        arrays["exponential_several"] = _sides(together)
-    yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
-
-
-def _assumptions(read: Subject, softmax: Softmaxed) -> Iterator[Row]:
-    note = f"share of the {read.total} sequences; {len(read.own.query)} of them are read, with {read.classes} next tokens"
-    yield assumption(NAME, "all sequences ask with one query", read.share == 1, value=read.share, source=SOURCE, note=note)
-    yield assumption(
-        NAME,
-        "the mean attention stays",
-        softmax.moved <= STILL,
-        value=softmax.moved,
-        bound=STILL,
-        op="<=",
-        source=SOURCE,
-        note="share of its mass that softmax attention moves during training; the line is ours",
-    )
-    yield assumption(
-        NAME,
-        "the gradient's second moment factorises",
-        softmax.unfactored <= STILL,
-        value=softmax.unfactored,
-        bound=STILL,
-        op="<=",
-        source=SOURCE,
-        note="relative size of what it leaves out of dz/dt at the start; the line is ours",
-    )
-
-
-def _softmax_rows(softmax: Softmaxed, *, met: bool) -> Iterator[Row]:
-    true = softmax.true[-1, 0]
-    own, other, moving = (agreement(p, true) for p in (softmax.fixed[-1, 0], softmax.fixed[-1, 1:], softmax.moving[-1, 0]))
-    null = "null: predicted by the MLP of blocks that learnt shuffled next tokens"
-    yield finding(
-        NAME,
-        ANSWER,
-        Evidence(float(own.error), LINE, "<=", in_assumptions=met),
-        source=SOURCE,
-        predicted=0.0,
-        null=float(other.error.mean()),
-        note=f"how far the change of attention logits is from what the MLP's weights predict; {null}; the line is ours",
-    )
-    yield finding(
-        NAME,
-        "correlation of the softmax invariant",
-        Evidence(float(own.correlation), 1 - LINE, ">=", in_assumptions=met),
-        source=SOURCE,
-        predicted=1.0,
-        null=float(other.correlation.mean()),
-        note=f"the paper's measure, blind to the size; {null}; the line is ours",
-    )
-    yield finding(
-        NAME,
-        "relative error with the mean attention of each moment",
-        Evidence(float(moving.error), LINE, "<=", in_assumptions=met),
-        source=SOURCE,
-        predicted=0.0,
-        note="what the factorisation alone leaves; the line is ours",
-    )
-
-
-def _drift_row(who: str, path: Path, *, met: bool) -> Row:
-    """How far z - sum v^2 / 2 moved, as a share of how far z moved; RK4 leaves less than a thousandth where nothing is stiff."""
-    z = path.states.logits[:, 0]
-    value = float(drift(Exponential(), path)) / float((z - z[0]).abs().max())
-    note = "largest change of z - Σv²/2 over that of z, exponential attention"
-    return finding(
-        NAME,
-        f"drift of the exponential invariant, {who}",
-        Evidence(value, 1e-3, "<=", in_assumptions=met),
-        source=SOURCE,
-        predicted=0.0,
-        note=note,
-    )
-
-
-def _sides(path: Path) -> Float[Tensor, "2 M"]:
-    """Predicted and true change of the logits of query 0."""
-    squares, z = path.states.lower.square().sum(-2) / 2, path.states.logits[:, 0]
-    return torch.stack([squares[-1] - squares[0], z[-1] - z[0]])
+        return Analysis(n, context, str(error))
+    return Analysis(n, context, read, softmax, alone, together)

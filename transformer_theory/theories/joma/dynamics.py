@@ -10,6 +10,7 @@ not slow down; descent is Euler's method with the learning rate as step. No mome
 does not have. Source: :cite:t:`tian2024joma`.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...checks import positive
 from ...errors import NotConverged
 from .forms import AttentionForm
 from .problem import Block, Contexts
@@ -45,16 +47,22 @@ def tanh(p: Hidden) -> tuple[Hidden, Hidden]:
 
 
 def cross_entropy(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
-    """Loss of each sample in nats with h as logits, and -dL/dh. Source: textbook."""
+    """Loss of each sample in nats with h as logits, and -dL/dh; a unit for each class. Source: textbook."""
     logs = torch.log_softmax(h, dim=-1)
-    hit = torch.nn.functional.one_hot(targets, h.shape[-1]).to(h.dtype)
+    hit = _one_hot(targets, h)
     return -(logs * hit).sum(-1), hit - logs.exp()
 
 
 def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
     """Half the squared distance of h to the one-hot target, and -dL/dh. Source: textbook."""
-    gap = torch.nn.functional.one_hot(targets, h.shape[-1]).to(h.dtype) - h
+    gap = _one_hot(targets, h) - h
     return gap.square().sum(-1) / 2, gap
+
+
+def _one_hot(targets: Tensor, h: Tensor) -> Tensor:
+    if int(targets.max()) >= h.shape[-1]:
+        raise ValueError(f"targets must lie in [0, {h.shape[-1]}), a unit for each class, got {int(targets.max())}; take more units")
+    return torch.nn.functional.one_hot(targets, h.shape[-1]).to(h.dtype)
 
 
 def signed(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
@@ -76,6 +84,9 @@ class Model:
         loss: ``(h, targets) -> (loss of each sample, -dL/dh)``.
         rate_logits, rate_lower: eta_z, eta_v.
         decay: lambda, weight decay of v and a (0 in the theory).
+
+    Raises:
+        ValueError: a rate is not positive and finite, or the decay negative or not finite.
     """
 
     attention: AttentionForm
@@ -84,6 +95,11 @@ class Model:
     rate_logits: float = 1.0
     rate_lower: float = 1.0
     decay: float = 0.0
+
+    def __post_init__(self):
+        positive(rate_logits=self.rate_logits, rate_lower=self.rate_lower)
+        if not 0 <= self.decay < math.inf:
+            raise ValueError(f"decay must be finite and at least 0, got {self.decay}")
 
     @property
     def ratio(self) -> float:

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .dynamics import Model, Path
-from .forms import AttentionForm
+from .forms import AttentionForm, Softmax
 from .problem import Contexts
 
 Logits = Float[Tensor, "*batch M"]
@@ -75,11 +75,11 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
         query: m.
     Returns:
         ``[t, *runs, M]``; sums to zero over tokens, as the change of z does.
+    Raises:
+        ValueError: attention is not softmax, or nobody asks with the query.
     Source: :cite:t:`tian2024joma`.
     """
-    squares = model.ratio * model.attention.factor * path.states.lower.square()
-    total = squares.sum((-1, -2))[..., None]
-    mean = mean_attention(model, contexts, path, query=query)
+    squares, total, mean = _terms(model, contexts, path, query)
     change = squares.sum(-2) - total * mean[0]
     return change - change[0]
 
@@ -87,19 +87,54 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
 def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
     """As :func:`fixed_mean` with the mean attention of each moment, by the trapezoidal rule over the states kept: keep many.
 
-    What is left of the error is then due to the factorisation alone. Source: :cite:t:`tian2024joma`.
+    What is left of the error is then due to the factorisation alone.
+
+    Raises:
+        ValueError: as :func:`fixed_mean`. Source: :cite:t:`tian2024joma`.
     """
-    squares = model.ratio * model.attention.factor * path.states.lower.square()
-    total = squares.sum((-1, -2))[..., None]
-    mean = mean_attention(model, contexts, path, query=query)
+    squares, total, mean = _terms(model, contexts, path, query)
     taken = ((total[1:] - total[:-1]) * (mean[1:] + mean[:-1]) / 2).cumsum(0)
     return squares.sum(-2) - squares[0].sum(-2) - torch.cat([torch.zeros_like(taken[:1]), taken])
 
 
 def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """E[b] over the samples that ask with the query, at each time kept. Source: :cite:t:`tian2024joma`."""
+    """E[b] over the samples that ask with the query, at each time kept.
+
+    Raises:
+        ValueError: none asks with it. Source: :cite:t:`tian2024joma`.
+    """
     asked = contexts.query == query
+    if not bool(asked.any()):
+        raise ValueError(f"query must be one that asks, in [0, {contexts.queries}), got {query}, which no sample asks with")
     return torch.stack([model.attend(path.at(t), contexts)[..., asked, :].mean(-2) for t in range(len(path.times))])
+
+
+def unfactored(model: Model, contexts: Contexts, path: Path) -> Float[Tensor, "t *runs"]:
+    """How much of dz/dt the factorisation of the gradient's second moment leaves out, relative, at each time kept; contexts of one query.
+
+    Raises:
+        ValueError: attention is not softmax, or there are several queries. Source: :cite:t:`tian2024joma`.
+    """
+    _softmax(model)
+    if contexts.queries > 1:
+        raise ValueError(f"contexts must have one query, got {contexts.queries}; take those of one")
+    velocity, factor = model.velocity(path.states, contexts), 2 * model.ratio * model.attention.factor
+    work = factor * (path.states.lower * velocity.lower).sum(-2)
+    left = velocity.logits[..., 0, :] - (work - work.sum(-1, keepdim=True) * mean_attention(model, contexts, path))
+    return left.norm(dim=-1) / velocity.logits[..., 0, :].norm(dim=-1)
+
+
+def _terms(model: Model, contexts: Contexts, path: Path, query: int) -> tuple[Tensor, Tensor, Tensor]:
+    """rho kappa v^2 ``[t, *runs, K, M]``, its sum over units and tokens ``[t, *runs, 1]``, and the mean attention ``[t, *runs, M]``."""
+    _softmax(model)
+    squares = model.ratio * model.attention.factor * path.states.lower.square()
+    return squares, squares.sum((-1, -2))[..., None], mean_attention(model, contexts, path, query=query)
+
+
+def _softmax(model: Model) -> None:
+    if not isinstance(model.attention, Softmax):
+        name = type(model.attention).__name__.lower()
+        raise ValueError(f"the mean attention enters softmax attention's invariant, got {name} attention; first_term is that one's")
 
 
 @dataclass(frozen=True, eq=False)

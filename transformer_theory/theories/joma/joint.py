@@ -21,6 +21,7 @@ from .recovery import recovery
 from .stack import Stack
 
 Curves = Float[Tensor, "t layers"]
+FASTEST = 1e6  # learning rate: beyond it Adam's own arithmetic may overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,16 +71,23 @@ def learn(
         dim, width: of the stack.
         at: steps to read after; 0 and the last are always read.
     Raises:
-        ValueError: a class is longer than ``length``.
-        NotConverged: the loss is not finite.
+        ValueError: a class is longer than ``length``, ``at`` lies outside the run, or a setting is out of range.
+        NotConverged: the loss, or a weight at the end, is not finite.
     Source: :cite:t:`tian2024joma`, Table 1.
     """
+    stops = set(at)
+    if wrong := [step for step in stops if not 0 <= step <= steps]:
+        raise ValueError(f"at must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if not 0 < rate <= FASTEST:
+        raise ValueError(f"rate must lie in (0, {FASTEST:.0e}], got {rate:g}; 1e-3 is a usual one")
     ids, latents, C = hierarchy.sequences(length), hierarchy.activity()[1:], hierarchy.classes
     sizes = {"vocabulary": hierarchy.vocabulary, "classes": C, "dim": dim, "width": width, "depth": len(latents)}
     model = build(lambda: Stack(**sizes), generator)
     assert isinstance(model, Stack)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
-    marks, readings, seen = sorted({0, steps} | set(at)), [], {}
+    marks, readings, seen = sorted({0, steps} | stops), [], {}
 
     def read(step: int) -> None:
         if step not in marks:

@@ -12,7 +12,9 @@ The factor is common to the units, so from zero they learn a token all at once:
 with M the matrix of critical points and :math:`\delta_l` that of one component as large as the column. At first V is tM, at last M; in
 between the largest columns are learnt and the others are not, and V has few directions. With a linear MLP,
 :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns grow along the orbit of their lengths, and one of them leaves all
-others behind: the stable rank falls to one and stays there. Columns of equal length fall together: the rank does not move at all.
+others behind: the stable rank tends to one, as slowly as that column's length :math:`\sqrt{2 \ln(1/r)}` grows, r what is left of the time
+to the blow-up (in 20 draws it is 1.22 to 1.59 at :math:`r = 10^{-12}`, 1.03 to 1.07 at :math:`10^{-100}`). Columns of equal length fall
+together: the rank does not move at all.
 Source: :cite:t:`tian2024joma`; the several units are derived here.
 """
 

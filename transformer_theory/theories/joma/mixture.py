@@ -47,8 +47,9 @@ def relu_averages(affinity: Affinity, width: Float[Tensor, ""]) -> tuple[Affinit
 
 def tanh_averages(affinity: Affinity, width: Float[Tensor, ""]) -> tuple[Affinity, Affinity]:
     """As :func:`relu_averages` for tanh, by the trapezoidal rule (1001 nodes: good to 1e-9 up to w = 20). Source: textbook."""
-    slope = 1 - torch.tanh(affinity[:, None] + width * _NODES).square()
-    return slope @ _SHARES, slope @ (_SHARES * _NODES)
+    nodes, shares = _NODES.to(affinity.dtype), _SHARES.to(affinity.dtype)
+    slope = 1 - torch.tanh(affinity[:, None] + width * nodes).square()
+    return slope @ shares, slope @ (shares * nodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +79,18 @@ class Mixture:
             )
 
     def terms(self, v: Vector) -> tuple[Vector, Float[Tensor, ""]]:
-        """A(v), ``[d]``, and c(v) of the velocity A - c v; v not zero. Source: :cite:t:`tian2024joma`."""
+        """A(v), ``[d]``, and c(v) of the velocity A - c v.
+
+        Raises:
+            ValueError: v is zero or not finite. Source: :cite:t:`tian2024joma`.
+        """
         size = v.norm()
+        if not 0 < float(size) < math.inf:
+            raise ValueError(f"v must be finite and not zero, got norm {float(size):g}; the term along v has no direction there")
         first, second = self.averages(self.centres @ v, self.spread * size)
         return (self.pulls * first) @ self.centres, -self.spread / size * (self.pulls @ second)
 
     def velocity(self, v: Vector) -> Vector:
-        """E[g phi'(v x) x], ``[d]``; v not zero. Source: :cite:t:`tian2024joma`."""
+        """E[g phi'(v x) x], ``[d]``; raises as :meth:`terms`. Source: :cite:t:`tian2024joma`."""
         pull, drag = self.terms(v)
         return pull - drag * v

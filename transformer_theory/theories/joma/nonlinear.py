@@ -13,13 +13,15 @@ learnt first, then spreads again: its entropy drops and bounces, where the linea
 drop. A common normaliser changes the clock, not the orbit. Source: :cite:t:`tian2024joma`.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...checks import positive
 from ...errors import NotConverged
 from ...metrics.attention import entropy
 
@@ -37,7 +39,7 @@ def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Floa
     Returns:
         ``[t, M]``, <= 0, no unit.
     Raises:
-        ValueError: a mu is zero or not finite, or the times do not increase from 0 on.
+        ValueError: a mu is zero or not finite, or the times are none, not finite or do not increase from 0 on.
         NotConverged: the integrator gave up.
     Source: :cite:t:`tian2024joma`.
     """
@@ -45,8 +47,12 @@ def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Floa
 
     if not bool((torch.isfinite(mu) & (mu != 0)).all()):
         raise ValueError("mu must be finite and not zero, got one that is not; leave components out that do not move")
+    if not len(times) or not bool(torch.isfinite(times).all()):
+        raise ValueError(f"times must be finite, at least one of them, got {times.tolist()[:5]}")
     if float(times[0]) < 0 or bool((times.diff() <= 0).any()):
         raise ValueError("times must increase and start at 0 or later, got others; sort them")
+    if float(times[-1]) == 0:
+        return torch.zeros(1, len(mu), dtype=torch.float64)  # the start alone
     squares = mu.square().numpy()
 
     def velocity(_: float, logs: np.ndarray) -> np.ndarray:
@@ -94,19 +100,35 @@ class Bounce:
 
 
 def bounce(entropies: Times) -> Bounce:
-    """Reads drop and rebound off a curve. Source: :cite:t:`tian2024joma`."""
+    """Reads drop and rebound off a curve.
+
+    Raises:
+        ValueError: the curve is empty or not finite. Source: :cite:t:`tian2024joma`.
+    """
+    if not len(entropies) or not bool(torch.isfinite(entropies).all()):
+        raise ValueError("a curve must hold finite values, at least one, got NaN, infinity or none; leave such readings out")
     at = int(entropies.argmin())
     return Bounce(float(entropies[0]), float(entropies[at]), float(entropies[-1]), at)
 
 
 def attention(lower: Float[Tensor, "*batch M"], *, temperature: float = 2.0) -> Float[Tensor, "*batch M"]:
-    """softmax(v^2 / T): what attention is once z is integrated out (T = 2 by the exponential invariant). Source: :cite:t:`tian2024joma`."""
+    """softmax(v^2 / T): what attention is once z is integrated out (T = 2 by the exponential invariant).
+
+    Raises:
+        ValueError: the temperature is not positive and finite. Source: :cite:t:`tian2024joma`.
+    """
+    positive(temperature=temperature)
     return torch.softmax(lower.square() / temperature, dim=-1)
 
 
 def attention_entropy(lower: Float[Tensor, "t M"], *, temperature: float = 2.0) -> Times:
     """Entropy of :func:`attention` at each time, nats. Source: :cite:t:`tian2024joma`."""
     return entropy(attention(lower, temperature=temperature))
+
+
+def on_the_way(entropies: Times, *, keys: int) -> Bool[Tensor, " t"]:
+    """Where attention is neither uniform nor on one token: entropy more than .1 nats from ln(keys) and from 0; the line is ours."""
+    return (entropies > 0.1) & (entropies < math.log(keys) - 0.1)
 
 
 def salient_descent(
@@ -121,9 +143,11 @@ def salient_descent(
         rate, temperature, steps: eta, T, how many steps.
     Returns:
         v after 0, 1, ..., steps, ``[steps + 1, M]``.
+    Raises:
+        ValueError: mu or start is not finite, mu not of floating point, steps below 0, or a rate or temperature that is not positive.
     Source: :cite:t:`tian2024joma`.
     """
-    return _descend(lambda v: mu - v, torch.full_like(mu, start), rate, temperature, steps)
+    return _descend(lambda v: mu - v, _level(mu, "mu", start), rate, temperature, steps)
 
 
 def linear_descent(
@@ -132,12 +156,26 @@ def linear_descent(
     r"""As :func:`salient_descent` with a linear MLP: :math:`v \leftarrow v + \eta\, \Delta \circ \mathrm{softmax}(v^2/T)`, ``[steps + 1,
     M]``.
 
+    Raises:
+        ValueError: as there.
     Source: :cite:t:`tian2024joma`.
     """
-    return _descend(lambda v: discriminancy, torch.full_like(discriminancy, start), rate, temperature, steps)
+    return _descend(lambda v: discriminancy, _level(discriminancy, "discriminancy", start), rate, temperature, steps)
+
+
+def _level(ends: Tensor, name: str, start: float) -> Tensor:
+    """All components at ``start``."""
+    if not ends.is_floating_point() or not bool(torch.isfinite(ends).all()):
+        raise ValueError(f"{name} must hold finite floating-point numbers, got {ends.dtype}; convert with .double()")
+    if not math.isfinite(start):
+        raise ValueError(f"start must be finite, got {start}")
+    return torch.full_like(ends, start)
 
 
 def _descend(pull, v: Tensor, rate: float, temperature: float, steps: int) -> Tensor:
+    positive(rate=rate, temperature=temperature)
+    if steps < 0:
+        raise ValueError(f"steps must be at least 0, got {steps}")
     passed = [v]
     for _ in range(steps):
         v = v + rate * pull(v) * attention(v, temperature=temperature)

@@ -32,7 +32,7 @@ def blow_up_time(discriminancy: Vector) -> float:
     Args:
         discriminancy: Delta, ``[M]``.
     Raises:
-        ValueError: all are zero, or one is not finite.
+        ValueError: there is none, all are zero, or one is not finite.
     Source: :cite:t:`tian2024joma`.
     """
     return math.sqrt(math.pi / 2) / _largest(discriminancy)
@@ -86,11 +86,13 @@ def normalised_clock(discriminancy: Vector, frequency: Vector, remaining: Remain
     Returns:
         t, ``[t]``.
     Raises:
-        ValueError: as for :func:`orbit`, or a negative frequency.
+        ValueError: as for :func:`orbit`, no remaining time, or frequencies that are negative, not finite or all zero.
     Source: :cite:t:`tian2024joma`.
     """
-    if not bool((frequency >= 0).all()):
-        raise ValueError(f"frequency must be >= 0, got {frequency.min().item():g}")
+    if not bool(((frequency >= 0) & torch.isfinite(frequency)).all()) or not float(frequency.sum()) > 0:
+        raise ValueError(f"frequency must be finite, >= 0 and not all zero, got {frequency.tolist()[:5]}")
+    if not len(remaining):
+        raise ValueError("remaining must hold at least one share, got none")
     grid = torch.logspace(0, math.log10(min(float(remaining.min()), 1 - 1e-12)), points, dtype=torch.float64)
     grid = torch.cat([grid, remaining]).unique().flip(0)  # from the start to the end
     normaliser = (frequency * torch.exp(orbit(discriminancy, grid).square() / 2)).sum(-1)
@@ -100,7 +102,7 @@ def normalised_clock(discriminancy: Vector, frequency: Vector, remaining: Remain
 
 
 def _largest(discriminancy: Vector) -> float:
-    largest = float(discriminancy.abs().max())
+    largest = float(discriminancy.abs().max()) if len(discriminancy) else 0.0
     if not 0 < largest < math.inf:
         raise ValueError(f"discriminancy must be finite and not all zero, got a largest size of {largest}; nothing would move")
     return largest

@@ -29,7 +29,7 @@ class Contexts:
         targets: what the loss compares with, ``[*runs, n]``; runs may have different ones.
 
     Raises:
-        ValueError: a count is negative or not finite, a context is empty, lengths differ, or a query or target is negative.
+        ValueError: a count is negative or not finite, a context is empty, lengths differ, or a query or target is negative or no integer.
     """
 
     counts: Float[Tensor, "n M"]
@@ -45,6 +45,8 @@ class Contexts:
         if not n or len(self.query) != n or self.targets.shape[-1] != n:
             came = f"{n} contexts, {len(self.query)} queries, {self.targets.shape[-1]} targets"
             raise ValueError(f"contexts, queries and targets must be equally many and at least one, got {came}")
+        if self.query.is_floating_point() or self.targets.is_floating_point():
+            raise ValueError(f"queries and targets must be integers, got {self.query.dtype} and {self.targets.dtype}; convert with .long()")
         if int(self.query.min()) < 0 or int(self.targets.min()) < 0:
             raise ValueError("queries and targets must be numbered from 0, got a negative one")
 

@@ -2,10 +2,12 @@ r"""The order parameters of JoMA in a trained network: the stable rank of the ML
 
 The lower layer learns salient components first, which makes it nearly of low rank, then the others: its *stable rank*
 :math:`\|W\|_F^2 / \|W\|_2^2` falls and comes back. Its null is what a Gaussian matrix of the same shape reads,
-:math:`mn / (\sqrt m + \sqrt n)^2` (Bai and Yin's limit of the largest singular value). The *rebound* of a head is its mean entropy minus
-the lowest mean entropy of any reading so far: 0 while attention becomes sparser, positive once it spreads again.
+:func:`gaussian_rank`. The *rebound* of a head is its mean entropy minus the lowest mean entropy of any reading so far: 0 while attention
+becomes sparser, positive once it spreads again. **It has no null**: it is at least 0 by construction, and readings of other batches
+differ, so an unchanged network has one as well (a ViT before training, read on 30 random batches of 64 digits: up to .0026
+nats in 240 readings of a head). Hold it against the spread of repeated readings.
 The lower layer is the first matrix after the attention of the block; in a CRATE this is the dictionary, which is not an MLP's.
-Source: :cite:t:`tian2024joma`.
+Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
 """
 
 import math
@@ -23,18 +25,30 @@ from ...rows import Row
 LOWER_RANK = "stable rank of the MLP's lower layer"
 REBOUND = "rebound of attention's entropy"
 SOURCE = Source("tian2024joma")
+TRACY_WIDOM_MEAN = -1.2065335745820  # of the law of order 1
 
 
 def gaussian_rank(rows: int, columns: int) -> float:
-    """Stable rank of a large Gaussian matrix, m n / (sqrt m + sqrt n)^2. Source: textbook (Bai and Yin)."""
-    return rows * columns / (math.sqrt(rows) + math.sqrt(columns)) ** 2
+    r"""Stable rank of a Gaussian matrix, :math:`mn / E[\sigma_1^2]` for m >= n, by the Tracy-Widom law.
+
+    .. math:: E[\sigma_1^2] \approx \mu - 1.2065\, s, \quad \mu = (\sqrt{m-1} + \sqrt n)^2, \quad
+        s = (\sqrt{m-1} + \sqrt n) (1/\sqrt{m-1} + 1/\sqrt n)^{1/3} .
+
+    Within 2 % of simulations from 16 x 4 on; 7 % too high at 4 x 4. Source: :cite:t:`johnstone2001distribution`.
+    """
+    m, n = max(rows, columns), min(rows, columns)
+    if n == 1:
+        return 1.0  # a vector has one singular value
+    edges = math.sqrt(m - 1), math.sqrt(n)
+    scale = sum(edges) * (1 / edges[0] + 1 / edges[1]) ** (1 / 3)
+    return m * n / (sum(edges) ** 2 + TRACY_WIDOM_MEAN * scale)
 
 
 class JointDynamics:
     """Streams the entropy of every head and reads the lower layer of every block; the least entropies outlive :meth:`reset`.
 
     Rows: one a layer with the stable rank and its null (None if the matrix is zero or not finite; no row if there is no matrix), one a
-    layer and head with the rebound, in nats (None if no query counted). Source: :cite:t:`tian2024joma`.
+    layer and head with the rebound, in nats (None if no query counted), without null. Source: :cite:t:`tian2024joma`.
     """
 
     def __init__(self):

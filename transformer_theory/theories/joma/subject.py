@@ -6,11 +6,11 @@ those of other queries they are a second one, which breaks that assumption. Sour
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ...data.tokens import TokenData
 from .problem import Contexts
 
 MOST_SEQUENCES, MOST_CLASSES, MOST_TOKENS, MOST_QUERIES = 300, 20, 100, 5
@@ -37,43 +37,60 @@ class Subject:
     token_ids: Int[Tensor, " M"]
 
 
-def subject(data: TokenData, generator: torch.Generator) -> Subject | str:
-    """The part of the data that the theory can read, or the reason why there is none.
-
-    The word at the query's position asks (the last one, if no position holds the query); the words at the others are the context.
+def whole_numbers(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int[Tensor, "..."]:
+    """Ids as an int64 tensor on the CPU.
 
     Args:
-        data: with ``ids`` and ``next_id``.
+        values: an array, a tensor, or what numpy makes an array of.
+        name: for the error.
+        shape: in words, one part a dimension: ``"[n, context]"``.
+    Raises:
+        ValueError: they are no whole numbers, or of another rank, or none.
+    Source: textbook.
+    """
+    try:
+        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array {shape} of whole numbers, got rows of unequal length; cut or pad them") from error
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be an array {shape} of whole numbers, got {array.dtype}; number the tokens from 0")
+    if array.ndim != shape.count(",") + 1 or not array.size:
+        raise ValueError(f"{name} must have shape {shape} with at least one of each, got {list(array.shape)}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def subject(
+    ids: Int[Tensor, "n context"], query_ids: Int[Tensor, " n"], next_ids: Int[Tensor, " n"], generator: torch.Generator
+) -> Subject | str:
+    """The part of the sequences that the theory can read, or the reason why there is none.
+
+    Args:
+        ids: contextual tokens, ``[n, context]``.
+        query_ids, next_ids: the tokens that ask and that follow, ``[n]``.
         generator: draws the sequences that are kept if there are more than 300.
     Source: :cite:t:`tian2024joma`.
     """
-    assert data.ids is not None
-    assert data.next_id is not None
-    if data.ids.shape[1] < 2:
-        return f"needs sequences of at least one contextual token and a query, got {data.ids.shape[1]} token"
-    place = data.ids.shape[1] - 1 if data.query_position is None else data.query_position
-    query, context = data.ids[:, place], torch.cat([data.ids[:, :place], data.ids[:, place + 1 :]], dim=1)
-    asking = _most_frequent(query, MOST_QUERIES)
-    targets = _most_frequent(data.next_id[query == asking[0]], MOST_CLASSES)
+    asking = _most_frequent(query_ids, MOST_QUERIES)
+    targets = _most_frequent(next_ids[query_ids == asking[0]], MOST_CLASSES)
     if len(targets) < 2:
-        return f"needs at least two next tokens after the same query, got one in {int((query == asking[0]).sum())} sequences"
-    known = torch.isin(data.next_id, targets)
-    own, other = (query == asking[0]) & known, torch.isin(query, asking[1:]) & known
+        return f"needs at least two next tokens after the same query, got one in {int((query_ids == asking[0]).sum())} sequences"
+    known = torch.isin(next_ids, targets)
+    own, other = (query_ids == asking[0]) & known, torch.isin(query_ids, asking[1:]) & known
     picked = [_some(part.nonzero()[:, 0], generator) for part in (own, other)]
-    words = _most_frequent(context[picked[0]].flatten(), MOST_TOKENS)
+    words = _most_frequent(ids[picked[0]].flatten(), MOST_TOKENS)
     if len(words) < 2:
         return "needs at least two different contextual tokens, got one"
     rows = torch.cat(picked)
-    counts = (context[rows][:, :, None] == words).double().mean(1)
+    counts = (ids[rows][:, :, None] == words).double().mean(1)
     rest = (1 - counts.sum(1, keepdim=True)).clamp(min=0)
     if float(rest.sum()) > 1e-9:
         counts, words = torch.cat([counts, rest], dim=1), torch.cat([words, torch.tensor([-1])])
-    kinds = (query[rows][:, None] == asking).long().argmax(1)
-    nexts = (data.next_id[rows][:, None] == targets).long().argmax(1)
+    kinds = (query_ids[rows][:, None] == asking).long().argmax(1)
+    nexts = (next_ids[rows][:, None] == targets).long().argmax(1)
     n = len(picked[0])
     whole = Contexts(counts, kinds, nexts) if len(rows) > n else None
-    share = float((query == asking[0]).double().mean())
-    return Subject(Contexts(counts[:n], kinds[:n], nexts[:n]), whole, share, len(data), len(targets), words)
+    share = float((query_ids == asking[0]).double().mean())
+    return Subject(Contexts(counts[:n], kinds[:n], nexts[:n]), whole, share, len(ids), len(targets), words)
 
 
 def _most_frequent(ids: Int[Tensor, " n"], most: int) -> Int[Tensor, " k"]:

@@ -55,7 +55,13 @@ class Tree:
         return 2**self.levels
 
     def kinship(self, leaf: int) -> Int[Tensor, " leaves"]:
-        """H of every leaf to the given one: how many levels up their common ancestor is, 0 for itself and 1 for its sibling."""
+        """H of every leaf to the given one: how many levels up their common ancestor is, 0 for itself and 1 for its sibling.
+
+        Raises:
+            ValueError: no such leaf.
+        """
+        if not 0 <= leaf < self.leaves:
+            raise ValueError(f"leaf must lie in [0, {self.leaves}), got {leaf}")
         others = torch.arange(self.leaves) ^ leaf
         return torch.tensor([int(other).bit_length() for other in others])
 

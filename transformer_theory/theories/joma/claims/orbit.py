@@ -49,7 +49,8 @@ def _spread(generator: Generator, *, inside: float) -> Evidence:
 def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int = 200) -> Evidence:
     """How far the token that is last lags behind the first in erf(v / sqrt 2) / Delta, as a share, at ``time`` t* of the joint flow.
 
-    Delta = E[g b] at the start. Above 1 a token has moved against its Delta. Contexts are shares, so that at the start b is the context in both forms, and t* the blow-up of the exponential one.
+    Delta = E[g b] at the start. Above 1 a token has moved against its Delta. Contexts are shares, so that at the
+    start b is the context in both forms, and t* the blow-up of the exponential one.
     """
     drawn, _ = lopsided(generator)
     contexts = Contexts(drawn.counts / drawn.counts.sum(1, keepdim=True), drawn.query, drawn.targets)
@@ -126,9 +127,9 @@ CLAIMS = (
     ),
     Claim(
         id="joma/softmax-leaves-the-orbit",
-        statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b \circ (v - b^\top v)]$ takes z off "
-        r"$v^2/2$, and each sample has its own normaliser, so $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ comes apart. Here: 1 less the "
-        r"smallest over the largest, at $3 t^*$ (the leading v stands near 5); empirical, the line is ours.",
+        statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b \circ (v - b^\top v)]$ takes z "
+        r"off $v^2/2$, and each sample has its own normaliser, so $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ comes apart. Here: 1 "
+        r"less the smallest over the largest, at $3 t^*$ (the leading v stands near 5); empirical, the line is ours.",
         source=JOMA,
         assumptions=("one linear unit whose backpropagated gradient is constant", "two contexts of opposite targets", "all start at zero"),
         check=lambda generator: _lag(generator, Softmax(), time=3.0),

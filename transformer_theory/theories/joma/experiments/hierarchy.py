@@ -70,6 +70,7 @@ class HierarchyLearning(RandomExperiment):
         def mean(key: str) -> np.ndarray:
             return np.mean([run[key] for run in runs], axis=0)
 
+        spread = np.std([run["recovered"][[0, -1]] for run in runs], axis=0, ddof=min(1, len(runs) - 1))
         recovered, shuffled, uncentred, latents = (mean(key) for key in ("recovered", "shuffled", "uncentred", "latents"))
         different, loss = float(np.mean([run["different"] for run in runs])), mean("loss")
         yield Row(theory=NAME, quantity=f"different sequences, {name}", value=different, note="classes that share one cannot be told apart")
@@ -80,6 +81,9 @@ class HierarchyLearning(RandomExperiment):
                 what, told = "latents", f"{latents[layer]:.0f} vary; null: before training; shuffled latents: {shuffled[layer]:.3f}"
                 told += f"; the paper's, second-hand: {published.SECOND_HAND_RECOVERY[layer]}"
             before, after = float(recovered[0, layer]), float(recovered[-1, layer])
+            told += (
+                f"; sd over {self.seeds} hierarchies {spread[1, layer]:.2g}, of the null {spread[0, layer]:.2g}" if self.seeds > 1 else ""
+            )
             yield self._row(f"recovery of the {what}, {name}", layer, after, before, told)
             raw = f"recovery of the {what} without centring, {name}"
             yield self._row(raw, layer, float(uncentred[1, layer]), float(uncentred[0, layer]), "null: before training")

@@ -1,0 +1,110 @@
+"""Bad input is named in one line: what was expected, what came."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.theories.joma import invariants, nonlinear, orbit
+from transformer_theory.theories.joma.dynamics import Model, cross_entropy, train
+from transformer_theory.theories.joma.forms import Exponential, Linear, Softmax
+from transformer_theory.theories.joma.hierarchy import random_hierarchy
+from transformer_theory.theories.joma.joint import learn
+from transformer_theory.theories.joma.lower_layer import nonlinear_layer
+from transformer_theory.theories.joma.mixture import Mixture, relu_averages, tanh_averages
+from transformer_theory.theories.joma.problem import Contexts, gaussian_block, sampled_contexts
+from transformer_theory.theories.joma.tree import uniform_tree
+
+ONE = torch.ones(1, dtype=torch.float64)
+NAN = math.nan * ONE
+TREE = uniform_tree(rho=0.5, levels=3, zero=(0.5,))
+
+
+def contexts(**changed) -> Contexts:
+    return sampled_contexts(torch.Generator().manual_seed(0), **changed)
+
+
+def path(model: Model, data: Contexts):
+    return train(gaussian_block(data, units=5, scale=0.3, generator=torch.Generator().manual_seed(0)), data, model, step=0.1, steps=2)
+
+
+def taught(**changed):
+    drawn = random_hierarchy(torch.Generator().manual_seed(0), vocabulary=12, latents=(4, 5), classes=6)
+    settings = {"steps": 3, "rate": 1e-2, "length": 12, "dim": 4, "width": 6} | changed
+    return learn(drawn, torch.Generator().manual_seed(0), **settings)
+
+
+CASES = {
+    "times none": (lambda: nonlinear.log_remaining(ONE, ONE[:0]), "times must be finite, at least one of them"),
+    "times NaN": (lambda: nonlinear.log_remaining(ONE, NAN), "times must be finite"),
+    "times then NaN": (lambda: nonlinear.log_remaining(ONE, torch.cat([ONE, NAN])), "times must be finite"),
+    "times infinite": (lambda: nonlinear_layer(ONE[None], ONE / 0), "times must be finite"),
+    "temperature 0": (lambda: nonlinear.attention(ONE, temperature=0.0), "temperature must be positive and finite, got 0"),
+    "temperature -1": (lambda: nonlinear.attention_entropy(ONE[None], temperature=-1.0), "temperature must be positive"),
+    "mu integer": (lambda: nonlinear.salient_descent(torch.tensor([1, 2])), "mu must hold finite floating-point numbers, got torch.int64"),
+    "discriminancy NaN": (lambda: nonlinear.linear_descent(NAN), "discriminancy must hold finite"),
+    "start NaN": (lambda: nonlinear.salient_descent(ONE, start=math.nan), "start must be finite, got nan"),
+    "steps -1": (lambda: nonlinear.salient_descent(ONE, steps=-1), "steps must be at least 0, got -1"),
+    "rate 0": (lambda: nonlinear.salient_descent(ONE, rate=0.0), "rate must be positive"),
+    "bounce NaN": (lambda: nonlinear.bounce(torch.cat([ONE, NAN])), "a curve must hold finite values"),
+    "bounce none": (lambda: nonlinear.bounce(ONE[:0]), "a curve must hold finite values, at least one"),
+    "rate_lower 0": (lambda: Model(Softmax(), rate_lower=0.0), "rate_lower must be positive and finite, got 0"),
+    "rate_logits -1": (lambda: Model(Softmax(), rate_logits=-1.0), "rate_logits must be positive"),
+    "decay -1": (lambda: Model(Softmax(), decay=-1.0), "decay must be finite and at least 0, got -1"),
+    "query float": (
+        lambda: Contexts(ONE[None], ONE, torch.ones(1, dtype=torch.long)),
+        "queries and targets must be integers, got torch.float64",
+    ),
+    "target float": (lambda: Contexts(ONE[None], torch.ones(1, dtype=torch.long), ONE), "queries and targets must be integers"),
+    "few units": (
+        lambda: cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3])),
+        r"targets must lie in \[0, 3\), a unit for each class, got 3",
+    ),
+    "fixed mean of linear": (
+        lambda: invariants.fixed_mean(Model(Linear()), contexts(), path(Model(Linear()), contexts())),
+        "enters softmax attention's invariant, got linear attention",
+    ),
+    "moving mean of exponential": (
+        lambda: invariants.moving_mean(Model(Exponential()), contexts(), path(Model(Exponential()), contexts())),
+        "got exponential attention; first_term is that one's",
+    ),
+    "unfactored of two queries": (
+        lambda: invariants.unfactored(Model(Softmax()), contexts(queries=2), path(Model(Softmax()), contexts(queries=2))),
+        "contexts must have one query, got 2",
+    ),
+    "nobody asks": (
+        lambda: invariants.mean_attention(Model(Softmax()), contexts(), path(Model(Softmax()), contexts()), query=1),
+        r"query must be one that asks, in \[0, 1\), got 1",
+    ),
+    "v zero": (lambda: Mixture(ONE[None], ONE, 1.0, relu_averages).velocity(0 * ONE), "v must be finite and not zero, got norm 0"),
+    "kinship 99": (lambda: TREE.kinship(99), r"leaf must lie in \[0, 8\), got 99"),
+    "kinship -1": (lambda: TREE.kinship(-1), "got -1"),
+    "frequency zero": (lambda: orbit.normalised_clock(ONE, 0 * ONE, 0.5 * ONE), "frequency must be finite, >= 0 and not all zero"),
+    "remaining none": (lambda: orbit.normalised_clock(ONE, ONE, ONE[:0]), "remaining must hold at least one share"),
+    "discriminancy none": (lambda: orbit.blow_up_time(ONE[:0]), "discriminancy must be finite and not all zero"),
+    "at late": (lambda: taught(at=(4,)), r"at must lie in \[0, 3\], the steps of this run, got 4"),
+    "at early": (lambda: taught(at=(-1,)), "got -1"),
+    "rate huge": (lambda: taught(rate=1e38), r"rate must lie in \(0, 1e\+06\], got 1e\+38"),
+    "rate negative": (lambda: taught(rate=-1.0), "rate must lie in"),
+    "batch 0": (lambda: taught(batch=0), "batch must be at least 1, got 0"),
+    "no steps": (lambda: taught(steps=0), "steps must be at least 1, got 0"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_named(unchecked, case: str):
+    call, words = CASES[case]
+    with pytest.raises(ValueError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_at_the_start_nothing_is_learnt():
+    assert_close(nonlinear.log_remaining(torch.tensor([2.0, 1.0], dtype=torch.float64), 0 * ONE), torch.zeros(1, 2, dtype=torch.float64))
+
+
+def test_tanh_averages_take_single_precision():
+    affinity, width = torch.tensor([0.3, -1.0]), torch.tensor(0.7)
+    for single, double in zip(tanh_averages(affinity, width), tanh_averages(affinity.double(), width.double())):
+        assert_close(single.double(), double, atol=1e-6, rtol=1e-6)

@@ -8,13 +8,35 @@ import matplotlib.figure
 import numpy as np
 import pytest
 import torch
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 
 from transformer_theory.citations import Source
 from transformer_theory.experiment import Experiment, Result
+from transformer_theory.plotting import COLOURS
 from transformer_theory.theories import THEORIES
 
 EXPERIMENTS = [(theory.name, kind) for theory in THEORIES for kind in theory.experiments]
 every_experiment = pytest.mark.parametrize(("room", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS])
+
+
+def cut(figure: matplotlib.figure.Figure) -> list[str]:
+    """Titles, labels, legends and captions that do not fit into the figure."""
+    figure.draw_without_rendering()
+    shown = [figure._supxlabel, *figure.texts, *figure.legends]
+    for ax in figure.axes:
+        shown += [ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label, ax.get_legend(), *ax.texts]
+    boxes = {artist: artist.get_window_extent() for artist in shown if artist is not None}
+    outer = figure.bbox.padded(1)  # pixel
+    return [str(artist) for artist, box in boxes.items() if box.width and not outer.containsx(box.x0) * outer.containsx(box.x1)]
+
+
+def borrowed(figure: matplotlib.figure.Figure, room: str) -> set[str]:
+    """Colours of other theories among the curves and points."""
+    drawn = [to_hex(curve.get_color()) for curve in figure.findobj(Line2D)]
+    drawn += [to_hex(tint) for points in figure.findobj(PathCollection) for tint in points.get_facecolor()]
+    return {tint.upper() for tint in drawn} & {COLOURS[theory.name] for theory in THEORIES if theory.name != room}
 
 
 def test_names_are_unique():
@@ -55,7 +77,11 @@ def test_quick_runs_and_is_stored_and_drawn(room: str, kind: type[Experiment], t
     assert stored.sources == result.sources
     assert stored.arrays.keys() == result.arrays.keys()
     assert all(np.array_equal(stored.arrays[name], result.arrays[name], equal_nan=True) for name in result.arrays)
-    assert isinstance(kind.quick().draw(stored), matplotlib.figure.Figure)
+    figure = kind.quick().draw(stored)
+    assert isinstance(figure, matplotlib.figure.Figure)
+    assert not cut(figure)
+    if room in ("joma", "scan_snap"):
+        assert not borrowed(figure, room), "a theory's colour stands for something else"
 
 
 @every_experiment

@@ -67,7 +67,7 @@ def spectra(ax: "Axes", result: Result) -> None:
     for values, name, label in ((before, "null", "before"), (after, NAME, "after")):
         for k, row in enumerate(values[:20, :shown]):
             line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
-    ax.set_title("Spectra of classes")
+    ax.set_title("Class spectra")
     ax.set_ylabel(r"singular value / $\sqrt{n_j}$")
     ax.set_xlabel("direction, a line a class")
     ax.locator_params(axis="x", integer=True)

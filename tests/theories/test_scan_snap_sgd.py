@@ -74,6 +74,28 @@ def test_grouped_directions_are_those_of_autograd(classes: SequenceClasses, kind
     assert found.decoder.shape[-1] == (M if kind == "random" else K + 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [80.0, 370.0, 2000.0])
+@pytest.mark.parametrize("classes", [synthetic(2, common=4, distinct=6), synthetic(6, per_query=2, common=2, distinct=3)])
+def test_sequences_without_the_token_that_has_all_attention(classes: SequenceClasses, spread: float, dtype: torch.dtype):
+    batch = sampled(classes, 24, context=10, seeds=[3])(0)
+    weights = Weights.random(classes, seeds=[5], dtype=dtype)
+    scale = spread / float(weights.attention.amax() - weights.attention.amin())
+    weights = Weights(weights.decoder, scale * weights.attention, 0)
+    found, counts = batch.descent(weights), batch.dense().to(dtype)
+    same = forward(weights, Batch(counts, classes.query[batch.target], batch.target))
+    for name in ("loss", "decoder", "attention"):
+        assert bool(getattr(found, name).isfinite().all())
+        assert_close(getattr(found, name), getattr(same, name), rtol=1e-3, atol=1e-5)
+
+
+def test_attention_that_leaves_the_range_of_the_exponential_goes_on():
+    classes = synthetic(2, common=4, distinct=6)
+    batches = sampled(classes, 128, context=10, seeds=[0])
+    path = gradient_descent(start_of(classes, "zero", [0]), batches, steps=60, eta_y=10.0, eta_z=1e4)
+    assert float(path.attention[-1].amax() - path.attention[-1].amin()) > 745
+
+
 def test_the_layout_keeps_every_token():
     layout, classes = Layout.of(uneven()), uneven()
     assert (layout.shared, layout.width) == (2, 3)

@@ -21,7 +21,9 @@ from transformer_theory.theories.scan_snap import (
     lemma4_flow,
     longest_logarithmic_growth,
     printed_gain_bounds,
+    symmetric_lemma4_flow,
 )
+from transformer_theory.theories.scan_snap.claims import growth
 from transformer_theory.theories.scan_snap.experiments import BGrowth, Chi, DecoderGain, Exponents, RegimeMap
 from transformer_theory.theories.scan_snap.figures.regime_map import kinds
 
@@ -106,6 +108,16 @@ def test_logarithmic_growth_needs_fast_attention():
     slope = torch.where((t > 5) & (t < 2000), 0.52, 0.1)
     slope[20] = 0.7  # interrupts the run from 10 to 10^3.3
     assert decades_near_half(t, slope) == pytest.approx(1.2, abs=0.01)
+
+
+def test_a_common_token_that_gains_is_no_quadratic_start(monkeypatch, generator):
+    def flipped(*arguments, **rates):
+        found = symmetric_lemma4_flow(*arguments, **rates)
+        return replace(found, common=-found.common)
+
+    monkeypatch.setattr(growth, "symmetric_lemma4_flow", flipped)
+    (claim,) = [claim for claim in growth.CLAIMS if claim.id == "scan_snap/quadratic-start"]
+    assert claim.check(generator).verdict == "violated"
 
 
 def test_snapping_takes_twice_as_long_as_scanning():

@@ -6,7 +6,8 @@ product, and the own part one small product a class:
 
     v = x e^{z - max},   f = v / |v|_2,   logits = f Y,   r = e_n - alpha,   dz = f o (Y r - f (f.Y r)),   dY = f r^T
 
-where :math:`e^{z - \max}` is computed once a class instead of once a sequence, as only the direction of v enters.
+where :math:`e^{z - \max}` is computed once a class instead of once a sequence, as only the direction of v enters (and once a sequence if
+that underflows).
 
 Source: :cite:t:`tian2023scan` (Lemma 1); the arrangement is ours.
 """
@@ -148,7 +149,12 @@ class GroupedBatch:
         z = z + at.barred.to(z.dtype)
         scale = torch.exp(z - z.amax(-1, keepdim=True)).flatten(0, 1)
         v = self.counts.to(z.dtype) * scale[row]
-        return v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        if float(norm.amin()) < torch.finfo(z.dtype).tiny ** 0.25:  # a sequence without the tokens of the class that have the attention
+            own = z.flatten(0, 1)[row] + self.counts.to(z.dtype).log()
+            v = torch.exp(own - own.amax(-1, keepdim=True))
+            norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        return v / norm
 
     def _own(self, Z: Tensor) -> Tensor:
         """The logits of own tokens, by class: a view ``[runs, Q, K, width]``."""

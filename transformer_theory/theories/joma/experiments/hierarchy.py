@@ -62,7 +62,7 @@ class HierarchyLearning(RandomExperiment):
             runs = sweep(one_run, [shared | kind | {"seed": self.seed + number} for number in range(self.seeds)])
             name = f"C = {classes}, p = {parts}"
             arrays |= {f"{name}_{curve}": np.stack([run[curve] for run in runs]) for curve in CURVES}
-            arrays[f"{name}_shuffled"] = np.mean([run["shuffled"] for run in runs], axis=0)
+            arrays[f"{name}_shuffled"] = np.mean([run["shuffled"][1] for run in runs], axis=0)
             yield from self._rows(name, runs)
         yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
 
@@ -76,15 +76,18 @@ class HierarchyLearning(RandomExperiment):
         yield Row(theory=NAME, quantity=f"different sequences, {name}", value=different, note="classes that share one cannot be told apart")
         yield Row(theory=NAME, quantity=f"cross-entropy, {name}", value=float(loss[-1]), null=float(loss[0]), note="nats")
         for layer in range(recovered.shape[1]):
-            what, told = "classes", "null: before training; shuffling classes changes nothing, each is one sequence"
+            what, told = "classes", ["null: before training"]
             if layer < len(published.SECOND_HAND_RECOVERY):
-                what, told = "latents", f"{latents[layer]:.0f} vary; null: before training; shuffled latents: {shuffled[layer]:.3f}"
-                told += f"; the paper's, second-hand: {published.SECOND_HAND_RECOVERY[layer]}"
+                what = "latents"
+                told += [f"{latents[layer]:.0f} vary"]
+                told += [f"shuffled latents: {shuffled[1, layer]:.3f}, before training {shuffled[0, layer]:.3f}"]
+                told += [f"the paper's, second-hand: {published.SECOND_HAND_RECOVERY[layer]}"]
+            else:
+                told += ["shuffling classes changes nothing, each is one sequence"]
+            if self.seeds > 1:
+                told += [f"sd over {self.seeds} hierarchies {spread[1, layer]:.2g}, of the null {spread[0, layer]:.2g}"]
             before, after = float(recovered[0, layer]), float(recovered[-1, layer])
-            told += (
-                f"; sd over {self.seeds} hierarchies {spread[1, layer]:.2g}, of the null {spread[0, layer]:.2g}" if self.seeds > 1 else ""
-            )
-            yield self._row(f"recovery of the {what}, {name}", layer, after, before, told)
+            yield self._row(f"recovery of the {what}, {name}", layer, after, before, "; ".join(told))
             raw = f"recovery of the {what} without centring, {name}"
             yield self._row(raw, layer, float(uncentred[1, layer]), float(uncentred[0, layer]), "null: before training")
             for key, quantity in (("rank", "stable rank of the lower layer"), ("entropy", "entropy of attention, nats")):
@@ -109,8 +112,9 @@ def one_run(
     drawn = random_hierarchy(generator, classes=classes, latents=latents, parts=parts)
     found = learn(drawn, generator, steps=steps, rate=rate, dim=dim, at=marks)
     activity = drawn.activity()[1:]
-    shuffled = [float(shuffled_recovery(h, a, generator=generator).mean()) for h, a in zip(found.after, activity)]
-    uncentred = [[float(uncentred_recovery(h, a)) for h, a in zip(side, activity)] for side in (found.before, found.after)]
+    sides = (found.before, found.after)
+    shuffled = [[float(shuffled_recovery(h, a, generator=generator).mean()) for h, a in zip(side, activity)] for side in sides]
+    uncentred = [[float(uncentred_recovery(h, a)) for h, a in zip(side, activity)] for side in sides]
     return {name: getattr(found, name).double().numpy() for name in CURVES} | {
         "shuffled": np.array(shuffled),
         "uncentred": np.array(uncentred),

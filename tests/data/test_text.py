@@ -113,7 +113,9 @@ def refused(call, match):
 def test_files_that_are_no_text(tmp_path):
     refused(lambda: data.load(tmp_path / "no.txt"), "no.txt must be a file of plain text, there is no such file; check the path")
     (tmp_path / "folder.txt").mkdir()
-    refused(lambda: data.load(tmp_path / "folder.txt"), "there is a folder; check the path")
+    refused(lambda: Text.read(tmp_path / "folder.txt"), "there is a folder; check the path")
+    for folder in (tmp_path, str(tmp_path), tmp_path / "folder.txt"):
+        refused(lambda folder=folder: data.load(folder), "must be the path of an .npz or .txt, there is a folder; name a file in it")
     for name, content, words in (
         ("empty.txt", b"", "must hold at least two words, one to predict from, got 0; choose a longer text"),
         ("blank.txt", b" \n\t", "got 0"),
@@ -135,6 +137,8 @@ def test_files_that_are_no_text(tmp_path):
         (lambda: Vocabulary(("<unk>", "b", "b")), "be all different"),
         (lambda: text().split(0.0), "share must leave two words on both sides, got 0.0 of 100"),
         (lambda: text().split(1.0), "choose a share inside"),
+        (lambda: text().split(float("nan")), "share must leave two words on both sides, got nan of 100; choose a share inside"),
+        (lambda: text().split(float("inf")), "got inf of 100"),
         (lambda: next(text().batches(batch=0)), "batch and length must be at least 1, got 0 and 35"),
         (lambda: next(text().batches(batch=51)), "51 streams of at least two words need 102 words, text has 100; lower batch"),
         (lambda: text().windows(0), "count and length must be at least 1, got 0 and 35"),

@@ -31,5 +31,7 @@ def load(name_or_path: str | Path) -> TokenData:
         raise ValueError(f"{name!r} comes with a later version; use 'digits', 'text' or the path of your own .npz or .txt")
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.is_file():
+        if path.is_dir():
+            raise ValueError(f"{path} must be the path of an .npz or .txt, there is a folder; name a file in it")
         return Text.read(path).sequences() if path.suffix.lower() == ".txt" else TokenData.from_npz(path)
     raise ValueError(f"unknown data {name!r}, neither a name nor the path of an .npz or .txt{nearest(name, NAMED)}")

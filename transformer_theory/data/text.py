@@ -135,7 +135,7 @@ class Text:
         Raises:
             ValueError: a part would hold fewer than two words.
         """
-        cut = round(share * len(self))
+        cut = round(share * len(self)) if 0 < share < 1 else 0  # NaN is neither
         if not 2 <= cut <= len(self) - 2:
             raise ValueError(f"share must leave two words on both sides, got {share} of {len(self)}; choose a share inside (0, 1)")
         return Text(self.ids[:cut], self.vocabulary, self.name), Text(self.ids[cut:], self.vocabulary, f"end of {self.name}")

@@ -14,6 +14,7 @@ from tests.problems.scan_snap import ideal_sequences, one_common
 from transformer_theory import scan_snap
 from transformer_theory.rows import check_row
 from transformer_theory.theories.scan_snap import closed_form, exact_flow
+from transformer_theory.theories.scan_snap import predictions as of_predictions
 from transformer_theory.theories.scan_snap.orders import agreement, chance, distinctness, groups, order_of
 from transformer_theory.theories.scan_snap.predictions import half_way, predictions
 from transformer_theory.theories.scan_snap.subject import Subject, subject
@@ -346,6 +347,29 @@ def rows_of(*rows: list[float]) -> torch.Tensor:
 def test_classes_that_are_none_are_refused(P, vocab_size: int, words: str):
     with pytest.raises(ValueError, match=re.escape(words)):
         scan_snap.SequenceClasses(P, torch.zeros(len(P), dtype=torch.long), vocab_size)
+
+
+def test_a_flow_that_moves_by_less_than_its_error_is_not_resolved(monkeypatch):
+    def rough(*arguments, **rates):
+        path = exact_flow(*arguments, **rates)
+        return replace(path, error=0.02 * float(path.logits.abs().max()))
+
+    monkeypatch.setattr(of_predictions, "FLOWS", (("exact flow", rough),))
+    found = predictions(one_common(2, 1000, 0.2), torch.tensor([0.0, 10.0], dtype=torch.float64), eta_y=1.0, eta_z=0.01)[0]
+    assert found.reason.startswith("not resolved: attention moves by ")
+    assert "two integrations differ by" in found.reason
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_not_finite_are_left_out_of_the_rows(generator):
+    """At such rates relative gains overflow."""
+    ids = torch.randint(12, (60, 8), generator=generator)
+    following = torch.randint(3, (60,), generator=generator)
+    found = scan_snap.analyse(ids, torch.full((60,), 12), following, eta_y=1e6, eta_z=1e6, steps=60)
+    for made in found.rows():
+        assert all(math.isfinite(number) for number in made.values() if isinstance(number, float)), made["quantity"]
+    assert any(made["value"] is None and made["verdict"] == "inconclusive" for made in found.rows())
+    found.draw()
 
 
 def test_horizons_that_overflow_are_refused():

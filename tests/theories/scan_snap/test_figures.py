@@ -63,7 +63,7 @@ def test_the_legend_of_the_losses_stands_beside_them():
 
 
 def test_ticks_stand_at_whole_steps():
-    arrays = {"steps": np.array([0, 5, 12]), "layers": np.array([1, 2, 3]), "rates": np.array([0.01])}
+    arrays = {"steps": np.array([0, 4, 10]), "layers": np.array([1, 2, 3]), "rates": np.array([0.01])}
     arrays |= {f"0.01/{depth}": np.ones((3, depth)) for depth in (1, 2, 3)}
     figure = depths(Result("scan_snap.text_depth", {}, [], {f"scan_snap/text/{key}": value for key, value in arrays.items()}))
     figure.draw_without_rendering()

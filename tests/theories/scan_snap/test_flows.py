@@ -109,6 +109,13 @@ def test_errors_are_measured_and_of_the_promised_size(flow):
     assert float(usual.logits.sum(-1).abs().max()) < 1e-9  # row sums are kept
 
 
+@pytest.mark.parametrize(("ratio", "words"), [(1e100, "attention has made the classes linearly dependent; lower eta_Z"), (1e300, "s = ")])
+@pytest.mark.filterwarnings("error")
+def test_classes_that_attention_makes_dependent_are_no_dependent_classes(ratio: float, words: str):
+    with pytest.raises(NotConverged, match=words):
+        modified_flow(one_common(2, 1000, 0.2), tensor(1.0, 100.0), eta_y=1.0, eta_z=ratio)
+
+
 def test_two_runs_that_disagree_are_refused():
     seen = [0.0]
 

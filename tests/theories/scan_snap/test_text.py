@@ -21,7 +21,7 @@ from transformer_theory.theories.scan_snap.attended_words import (
 )
 from transformer_theory.theories.scan_snap.continuations import count_continuations
 from transformer_theory.theories.scan_snap.experiments import TextAttention, TextDepth, TextRates
-from transformer_theory.theories.scan_snap.phases import phases
+from transformer_theory.theories.scan_snap.phases import Phases, phases
 from transformer_theory.theories.scan_snap.published_text import ENTROPY, START
 from transformer_theory.theories.scan_snap.text_runs import Run, follow, shuffled, texts
 
@@ -185,6 +185,7 @@ def test_phases_of_known_curves():
     assert found.snapped == 30
     assert phases([0, 10, 20, 30, 40, 50], np.cos(angles[::-1]).tolist()).snapped is None, "fast again at the end"
     assert phases([0, 1, 11], np.cos([0.1, 0.2]).tolist()).scanning == 0.5, "speed is by step"
+    assert phases([0, 5, 10], [1.0, 1.0]) == Phases(None, None), "attention that never moved neither scans nor snaps"
 
 
 def test_released_numbers_are_entropies():

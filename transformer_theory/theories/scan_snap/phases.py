@@ -21,11 +21,11 @@ class Phases:
     """The two phases of a head.
 
     Attributes:
-        scanning: the step around which attention moves fastest.
-        snapped: the step from which on it stays slow; None if it does not within the readings.
+        scanning: the step around which attention moves fastest; None if it never moved.
+        snapped: the step from which on it stays slow; None if it does not within the readings, or never moved.
     """
 
-    scanning: float
+    scanning: float | None
     snapped: int | None
 
 
@@ -46,6 +46,8 @@ def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLO
         raise ValueError("steps must rise, got a reading that is not later than the one before; sort them")
     speeds = [math.sqrt(2 * max(0.0, 1 - overlap)) / length for overlap, length in zip(overlaps, lengths)]
     top = max(speeds)
+    if top == 0:
+        return Phases(None, None)
     fastest = speeds.index(top)
     fast = [k for k, speed in enumerate(speeds) if speed > slow * top]
     last = fast[-1] if fast else -1

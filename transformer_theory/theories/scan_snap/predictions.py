@@ -23,6 +23,7 @@ from .problem import SequenceClasses
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
 TOLERANCES = (1e-8, 1e-10, 1e-12)  # tried in turn until two integrations agree
+PRECISE = 0.01  # error of the integration as a share of the largest logit, up to which it is taken
 UNRESOLVED = "not resolved"  # so begins the reason if a flow exists but its integration failed
 UNMOVED = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
 CLOSE = 0.25  # relative error of logits up to which a prediction counts as right
@@ -63,15 +64,18 @@ def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, et
     reason = ""
     for tolerance in TOLERANCES:
         try:
-            logits = flow(classes, times, eta_y=eta_y, eta_z=eta_z, tolerance=tolerance).logits[:, 0]
+            path = flow(classes, times, eta_y=eta_y, eta_z=eta_z, tolerance=tolerance)
         except Infeasible as error:
             return _none(name, times, str(error).split(",")[0] + ", which these do not have")
         except NotConverged as error:
             reason = f"{UNRESOLVED}: {error}"
             continue
-        if float(logits[-1].abs().max()) < UNMOVED:
+        logits = path.logits[:, 0]
+        if (moved := float(logits[-1].abs().max())) < UNMOVED:
             return _none(name, times, f"attention moves by less than {UNMOVED:g}")
-        return Prediction(name, torch.arange(classes.tokens), logits)
+        if path.error <= PRECISE * moved:
+            return Prediction(name, torch.arange(classes.tokens), logits)
+        reason = f"{UNRESOLVED}: attention moves by {moved:.1e}, two integrations differ by {path.error:.1e}"
     return _none(name, times, reason)
 
 

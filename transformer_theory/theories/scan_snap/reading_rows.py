@@ -31,6 +31,8 @@ def rows_of(found: Reading) -> Iterator[Row]:
     """
     for row in (*_assumptions(found), *_tokens(found), *_dynamics(found), *_attention(found), *_learnt(found)):
         finite = {column: value for column, value in row.items() if not isinstance(value, float) or math.isfinite(value)}
+        if "bound" not in finite:
+            finite.pop("op", None)
         yield Row(**{"value": None, **finite, "model": f"query {found.subject.query_id}"})  # pyright: ignore[reportArgumentType]
 
 

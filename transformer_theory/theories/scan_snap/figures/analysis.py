@@ -109,10 +109,12 @@ def movement(ax: "Axes", result: Result) -> None:
 def gains(ax: "Axes", result: Result) -> None:
     """How much the relative gains changed: measured against Theorem 3, the diagonal is agreement."""
     start = result.arrays[f"{NAME}/gain_start"]
-    measured, predicted = (result.arrays[f"{NAME}/gain_{name}"] - start for name in ("measured", "predicted"))
-    if not len(start):
+    ends = np.stack([result.arrays[f"{NAME}/gain_{name}"] for name in ("measured", "predicted")])
+    measured, predicted = (ends - start)[:, np.isfinite(ends).all(0)]
+    if not len(measured):
+        why = "relative gains overflow" if len(start) else "no class has two tokens of its own:\nno relative gain"
         ax.axis("off")
-        ax.text(0.5, 0.5, "no class has two tokens of its own:\nno relative gain", ha="center", va="center", transform=ax.transAxes)
+        ax.text(0.5, 0.5, why, ha="center", va="center", transform=ax.transAxes)
         return
     linear = max(1e-3, float(np.quantile(np.abs(predicted), 0.25)))
     ax.plot(predicted, measured, ".", color=COLOURS[NAME], alpha=0.6)

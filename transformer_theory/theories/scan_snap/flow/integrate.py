@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ....errors import NotConverged
+from ....errors import Infeasible, NotConverged
 from ..closed_form import check_horizon, check_rates
 
 COARSER = 30.0  # the second run's tolerance, in units of the first one's
@@ -65,8 +65,9 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, watched: slice, tolerance
         The states of the run at this tolerance, and the difference to the second run: the size of the error, not a bound.
     Raises:
         ValueError: the tolerance is not in [1e-13, 1e-3].
-        NotConverged: the integrator gave up or took 100,000 evaluations, or the two runs differ by more than 100 times the second
-            tolerance.
+        Infeasible: the rate does not exist at the start.
+        NotConverged: the integrator gave up or took 100,000 evaluations, the rate ceased to exist, or the two runs differ by more than 100
+            times the second tolerance.
     """
     if not 1e-13 <= tolerance <= 1e-3:
         raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; 1e-8 is usual")
@@ -91,17 +92,26 @@ def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method)
         evaluations += 1
         if evaluations > MOST_EVALUATIONS:
             raise NotConverged(f"the flow is stiff: {MOST_EVALUATIONS:,} evaluations reached s = {math.expm1(v):.3g} only", y, v)
-        return math.exp(v) * rate(math.expm1(v), y)
+        try:
+            return math.exp(v) * rate(math.expm1(v), y)
+        except (Infeasible, np.linalg.LinAlgError) as error:
+            if v == 0:  # the classes are dependent from the start
+                raise
+            words = (
+                f"at s = {math.expm1(v):.3g} attention has made the classes linearly dependent; lower eta_Z / eta_Y or end the run earlier"
+            )
+            raise NotConverged(words, y, v) from error
 
-    solved = solve_ivp(
-        in_log_time,
-        (0.0, end),
-        np.zeros(size),
-        method=method,
-        t_eval=np.minimum(u, end),
-        rtol=tolerance,
-        atol=tolerance * 1e-3,
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+        solved = solve_ivp(
+            in_log_time,
+            (0.0, end),
+            np.zeros(size),
+            method=method,
+            t_eval=np.minimum(u, end),
+            rtol=tolerance,
+            atol=tolerance * 1e-3,
+        )
     if not solved.success or not np.isfinite(solved.y).all():
         raise NotConverged(f"the flow was not integrated to s = {float(s[-1]):.3g}: {solved.message}", solved.y, solved.t)
     return np.ascontiguousarray(solved.y.T)

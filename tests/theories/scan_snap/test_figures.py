@@ -7,7 +7,7 @@ from transformer_theory.experiment import Result
 from transformer_theory.plotting import shades
 from transformer_theory.theories.scan_snap.experiments import Fates, SynMedium, SynSmall
 from transformer_theory.theories.scan_snap.figures import regime_map, syn_medium
-from transformer_theory.theories.scan_snap.figures.text import depths
+from transformer_theory.theories.scan_snap.figures.text import attention
 from transformer_theory.theories.scan_snap.figures.tints import DYNAMICS
 from transformer_theory.theories.scan_snap.predictions import CLOSED, EXACT, LEMMA4, MODIFIED
 
@@ -63,8 +63,9 @@ def test_the_legend_of_the_losses_stands_beside_them():
 
 
 def test_ticks_stand_at_whole_steps():
-    arrays = {"steps": np.array([0, 4, 10]), "layers": np.array([1, 2, 3]), "rates": np.array([0.01])}
-    arrays |= {f"0.01/{depth}": np.ones((3, depth)) for depth in (1, 2, 3)}
-    figure = depths(Result("scan_snap.text_depth", {}, [], {f"scan_snap/text/{key}": value for key, value in arrays.items()}))
+    arrays = {"steps": np.array([0, 10, 20]), "pictured": np.array([0, 20]), "1/maps": np.ones((2, 1, 4, 4))}
+    arrays |= {f"1/{name}": np.ones((3, 1)) for name in ("entropy", "shuffled")}
+    stored = {f"scan_snap/text/{key}": value for key, value in arrays.items()}
+    figure = attention(Result("scan_snap.text_attention", {"layers": [1]}, [], stored))
     figure.draw_without_rendering()
-    assert all(tick == round(tick) for ax in figure.axes for tick in ax.get_xticks())
+    assert all(tick == round(tick) for tick in figure.axes[-1].get_xticks())

@@ -38,6 +38,6 @@ def lower_layer(result: Result) -> "Figure":
 
 def _moving(times: np.ndarray, ranks: np.ndarray) -> tuple[float, float]:
     """The times at which the ranks are on their way, with a decade before and after."""
-    moved = (np.abs(ranks / ranks[:, :1] - 1) > 0.01).any(0).nonzero()[0]
+    moved = np.flatnonzero((np.abs(ranks / ranks[:, :1] - 1) > 0.01).any(0))
     first, last = (moved[0], moved[-1]) if len(moved) else (0, len(times) - 1)
     return max(times[0], times[first] / 10), min(times[-1], times[last] * 10)

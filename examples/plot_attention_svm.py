@@ -11,7 +11,7 @@ import torch
 
 from transformer_theory import attention_svm
 from transformer_theory.linalg import cosine
-from transformer_theory.plotting import COLOURS, axes, heatmap, line, style
+from transformer_theory.plotting import COLOURS, axes, heatmap, line
 
 generator = torch.Generator().manual_seed(0)
 
@@ -59,19 +59,18 @@ except attention_svm.Infeasible as error:
 # Cosine to both solutions beside the null of W, and the attention of W at the end.
 
 read = attention_svm.alignment(end.W, instance.tokens, instance.query, generator=generator, draws=8)
-with style():
-    figure, (left, middle, right) = axes(1, 3, width=9.5)
-    left.axhline(read.null, color=COLOURS["null"], linestyle="--", linewidth=1, label="null of W")
-    for ax, run, (to_frobenius, to_nuclear), title in (
-        (left, states, (frobenius, nuclear), "W: cosine to the solution"),
-        (middle, factored, targets, "K and Q: cosine to the solution"),
-    ):
-        line(ax, steps, [float(cosine(s.W, to_frobenius.W)) for s in run], name="attention_svm", label="Frobenius")
-        line(ax, steps, [float(cosine(s.W, to_nuclear.W)) for s in run], name="scan_snap", label="nuclear")
-        ax.set(title=title, xlabel="step", ylim=(-0.3, 1.05))
-        ax.legend(loc="lower right")
-    heatmap(right, instance.attention(end.W), "attention", vmin=0, vmax=1, cmap="Blues")
-    right.scatter(instance.optimal(), range(6), s=22, facecolors="none", edgecolors="#D55E00")
-    right.set(title="Attention (best token ringed)", xlabel="token", ylabel="input")
+figure, (left, middle, right) = axes(1, 3, width=9.5)
+left.axhline(read.null, color=COLOURS["null"], linestyle="--", linewidth=1, label="null of W")
+for ax, run, (to_frobenius, to_nuclear), title in (
+    (left, states, (frobenius, nuclear), "W: cosine to the solution"),
+    (middle, factored, targets, "K and Q: cosine to the solution"),
+):
+    line(ax, steps, [float(cosine(s.W, to_frobenius.W)) for s in run], name="attention_svm", label="Frobenius")
+    line(ax, steps, [float(cosine(s.W, to_nuclear.W)) for s in run], name="scan_snap", label="nuclear")
+    ax.set(title=title, xlabel="step", ylim=(-0.3, 1.05))
+    ax.legend(loc="lower right")
+heatmap(right, instance.attention(end.W), "attention", vmin=0, vmax=1, cmap="Blues")
+right.scatter(instance.optimal(), range(6), s=22, facecolors="none", edgecolors="#D55E00")
+right.set(title="Attention (best token ringed)", xlabel="token", ylabel="input")
 print(f"cosine {read.cosine:.3f}, null {read.null:.3f}")
 figure.savefig("attention_svm.png", dpi=150)

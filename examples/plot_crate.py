@@ -11,7 +11,7 @@ import torch
 from transformer_theory import crate
 from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.metrics import unit_norm
-from transformer_theory.plotting import axes, label_ends, line, style
+from transformer_theory.plotting import axes, label_ends, line
 
 generator = torch.Generator().manual_seed(0)
 
@@ -50,16 +50,15 @@ print("non-zeros", [f"{a:.3f} (null {b:.3f})" for a, b in zip(own, null)])
 # %%
 # Both halves of a layer, drawn.
 
-with style():
-    figure, (left, right) = axes(1, 2)
-    for name, colour in (("exact", "crate"), ("paper", "rate_reduction"), ("tied residual", "scan_snap")):
-        line(left, range(9), (runs[name].rates / runs[name].rates[0]).clamp(min=1e-3), name=colour, label=name)
-    line(left, range(9), bound / bound[0], name="crate", label="exact, bound", linestyle="--")
-    left.set(title="$R^c(Z; U)$, start = 1 (floor .001)", xlabel="layer", yscale="log")
-    label_ends(left)
-    line(right, weights, own, name="crate", label="the tokens' subspaces")
-    line(right, weights, null, name="null", label="random subspaces")
-    right.axhline(1 / 8, color="black", linestyle=":", label="1 / (2 K)")
-    right.set(title="Share of non-zeros of the sparse code", xlabel="$\\lambda$", xscale="log", ylim=(0, None))
-    right.legend(loc="lower left")
+figure, (left, right) = axes(1, 2)
+for name, colour in (("exact", "crate"), ("paper", "rate_reduction"), ("tied residual", "scan_snap")):
+    line(left, range(9), (runs[name].rates / runs[name].rates[0]).clamp(min=1e-3), name=colour, label=name)
+line(left, range(9), bound / bound[0], name="crate", label="exact, bound", linestyle="--")
+left.set(title="$R^c(Z; U)$, start = 1 (floor .001)", xlabel="layer", yscale="log")
+label_ends(left)
+line(right, weights, own, name="crate", label="the tokens' subspaces")
+line(right, weights, null, name="null", label="random subspaces")
+right.axhline(1 / 8, color="black", linestyle=":", label="1 / (2 K)")
+right.set(title="Share of non-zeros of the sparse code", xlabel="$\\lambda$", xscale="log", ylim=(0, None))
+right.legend(loc="lower left")
 figure.savefig("crate.png", dpi=150)

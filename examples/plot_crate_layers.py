@@ -11,7 +11,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import crate, models
-from transformer_theory.plotting import axes, line, style
+from transformer_theory.plotting import axes, line
 from transformer_theory.training import accuracy, train
 
 # %%
@@ -47,14 +47,13 @@ PANELS = {
     "share of non-zeros": "share of non-zeros",
     "rate reduction by class": "rate reduction by class, nats",
 }
-with style():
-    figure, panels = axes(1, 3, height=2.6)
-    for panel, (quantity, title) in zip(panels, PANELS.items()):
-        for name, colour in (("CRATE", "crate"), ("ViT", "attention_svm")):
-            own = [row for row in rows if row["quantity"] == quantity and row["model"] == name]
-            layers = [row["layer"] + 1 for row in own]
-            line(panel, layers, [row["value"] for row in own], name=colour, label=name)
-            line(panel, layers, [row["null"] for row in own], name=colour, linestyle="--")
-        panel.set(title=title, xlabel="layer", xticks=layers, ylim=(0, None))
-    panels[0].legend(loc="lower left")
+figure, panels = axes(1, 3, height=2.6)
+for panel, (quantity, title) in zip(panels, PANELS.items()):
+    for name, colour in (("CRATE", "crate"), ("ViT", "attention_svm")):
+        own = [row for row in rows if row["quantity"] == quantity and row["model"] == name]
+        layers = [row["layer"] + 1 for row in own]
+        line(panel, layers, [row["value"] for row in own], name=colour, label=name)
+        line(panel, layers, [row["null"] for row in own], name=colour, linestyle="--")
+    panel.set(title=title, xlabel="layer", xticks=layers, ylim=(0, None))
+panels[0].legend(loc="lower left")
 figure.savefig("crate_layers.png", dpi=150)

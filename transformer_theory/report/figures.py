@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..experiment import Result
-from ..plotting import COLOURS, axes, colour, label_ends, line, style
+from ..plotting import COLOURS, axes, colour, label_ends, line
 from ..timeline import Series, series
 from .views import image_grid
 from .wording import drawn, number
@@ -27,27 +27,24 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     if not models:
         return None
     rooted = False
-    with style():
-        figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
-        for ax, model in zip(panels, models):
-            readings = [s for s in moving if s.model == model and s.theory == "network"]
-            for s in (s for s in moving if s.model == model):
-                own = s in readings
-                tint = _GREYS[readings.index(s) % len(_GREYS)] if own else colour(s.theory)
-                kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
-                line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
-                if s.crossing is not None and s.scaled is not None:
-                    at = int(np.searchsorted(s.steps, s.crossing))
-                    ax.plot(
-                        s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5
-                    )
-            ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
-            ax.set_title(model)
-            ax.set_ylabel("0 = null,\n±1 = largest distance from it")
-            ax.margins(x=0.02)
-            rooted = _steps([s for s in moving if s.model == model], ax)
-            label_ends(ax, fontsize=7.2)
-        panels[-1].set_xlabel(f"training step{', square-root scale' if rooted else ''}")
+    figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
+    for ax, model in zip(panels, models):
+        readings = [s for s in moving if s.model == model and s.theory == "network"]
+        for s in (s for s in moving if s.model == model):
+            own = s in readings
+            tint = _GREYS[readings.index(s) % len(_GREYS)] if own else colour(s.theory)
+            kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
+            line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
+            if s.crossing is not None and s.scaled is not None:
+                at = int(np.searchsorted(s.steps, s.crossing))
+                ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+        ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
+        ax.set_title(model)
+        ax.set_ylabel("0 = null,\n±1 = largest distance from it")
+        ax.margins(x=0.02)
+        rooted = _steps([s for s in moving if s.model == model], ax)
+        label_ends(ax, fontsize=7.2)
+    panels[-1].set_xlabel(f"training step{', square-root scale' if rooted else ''}")
     return figure
 
 
@@ -81,18 +78,15 @@ def learning(result: Result) -> "Figure | None":
     kinds = [kind for kind in kinds if kind]
     if not kinds:
         return None
-    with style():
-        figure, panels = axes(1, len(kinds), 7.6, 2.5)
-        for ax, kind in zip(panels, kinds):
-            names = list(dict.fromkeys(s.quantity for s in kind))
-            for s in kind:
-                dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
-                line(
-                    ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes
-                )  # pyright: ignore
-            ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
-            ax.set_xlabel(f"training step{', square-root scale' if _steps(kind, ax) else ''}")
-            label_ends(ax)
+    figure, panels = axes(1, len(kinds), 7.6, 2.5)
+    for ax, kind in zip(panels, kinds):
+        names = list(dict.fromkeys(s.quantity for s in kind))
+        for s in kind:
+            dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
+            line(ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes)  # pyright: ignore
+        ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
+        ax.set_xlabel(f"training step{', square-root scale' if _steps(kind, ax) else ''}")
+        label_ends(ax)
     return figure
 
 
@@ -112,36 +106,35 @@ def attention(result: Result, model: str) -> "Figure | None":
     on_images = (
         images is not None and side is not None and len(images) >= count and not images.shape[-1] % side and not images.shape[-2] % side
     )
-    with style():
-        columns = (1 if on_images else 0) + len(layers) * len(times)
-        figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
-        grid = panels.reshape(count, columns)
-        for ax in panels:
-            ax.set(xticks=[], yticks=[])
-            ax.grid(False)
-            ax.spines[:].set_visible(False)
-        shown = None
+    columns = (1 if on_images else 0) + len(layers) * len(times)
+    figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
+    grid = panels.reshape(count, columns)
+    for ax in panels:
+        ax.set(xticks=[], yticks=[])
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+    shown = None
+    if on_images:
+        received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
+        shown = received[np.ix_(times, layers, range(count))]
+    else:
+        shown = mean[np.ix_(times, layers, range(count))]
+    top = float(np.nanmax(shown)) or 1.0
+    for i in range(count):
         if on_images:
-            received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
-            shown = received[np.ix_(times, layers, range(count))]
-        else:
-            shown = mean[np.ix_(times, layers, range(count))]
-        top = float(np.nanmax(shown)) or 1.0
-        for i in range(count):
-            if on_images:
-                grid[i, 0].imshow(_ink(images[i]), cmap="gray_r", vmin=0, vmax=1)  # pyright: ignore[reportOptionalSubscript]
-                grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
-            for a, layer in enumerate(layers):
-                for b, time in enumerate(times):
-                    ax = grid[i, (1 if on_images else 0) + a * len(times) + b]
-                    if on_images:
-                        ax.imshow(_overlay(shown[b, a, i].reshape(side, side) / top, _ink(images[i])))  # pyright: ignore
-                    else:
-                        ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
-                    if i == 0:
-                        start = f"layer {layer}\n" if b == 0 else "\n"
-                        ax.set_title(f"{start}step {int(steps[time])}", fontsize=7.5, fontweight="normal")
-        _bar(figure, grid, top, "attention" if not on_images else "attention received")
+            grid[i, 0].imshow(_ink(images[i]), cmap="gray_r", vmin=0, vmax=1)  # pyright: ignore[reportOptionalSubscript]
+            grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
+        for a, layer in enumerate(layers):
+            for b, time in enumerate(times):
+                ax = grid[i, (1 if on_images else 0) + a * len(times) + b]
+                if on_images:
+                    ax.imshow(_overlay(shown[b, a, i].reshape(side, side) / top, _ink(images[i])))  # pyright: ignore
+                else:
+                    ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
+                if i == 0:
+                    start = f"layer {layer}\n" if b == 0 else "\n"
+                    ax.set_title(f"{start}step {int(steps[time])}", fontsize=7.5, fontweight="normal")
+    _bar(figure, grid, top, "attention" if not on_images else "attention received")
     return figure
 
 
@@ -151,25 +144,24 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
     there = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
     if not there or labels is None:
         return None
-    with style():
-        figure, panels = axes(1, max(2, len(there)), 7.6, 3.6)
-        import matplotlib
+    figure, panels = axes(1, max(2, len(there)), 7.6, 3.6)
+    import matplotlib
 
-        palette = matplotlib.colormaps["tab10"]
-        for ax, model in zip(panels, there):
-            points = result.arrays[f"network/{model}/features"]
-            own = labels[: len(points)]
-            for label in np.unique(own):
-                here = points[own == label]
-                ax.scatter(here[:, 0], here[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
-            for label in np.unique(own):
-                x, y = np.median(points[own == label], axis=0)[:2]
-                text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
-                text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
-            ax.set(xticks=[], yticks=[], title=model, xlabel="first principal component", ylabel="second")
-            ax.grid(False)
-        for ax in panels[len(there) :]:
-            ax.set_visible(False)
+    palette = matplotlib.colormaps["tab10"]
+    for ax, model in zip(panels, there):
+        points = result.arrays[f"network/{model}/features"]
+        own = labels[: len(points)]
+        for label in np.unique(own):
+            here = points[own == label]
+            ax.scatter(here[:, 0], here[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
+        for label in np.unique(own):
+            x, y = np.median(points[own == label], axis=0)[:2]
+            text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
+            text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
+        ax.set(xticks=[], yticks=[], title=model, xlabel="first principal component", ylabel="second")
+        ax.grid(False)
+    for ax in panels[len(there) :]:
+        ax.set_visible(False)
     return figure
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ....claims import Evidence
 from ....data.synthetic import subspace_mixture
 from ....experiment import RandomExperiment, Result, parameter
-from ....plotting import axes, style
+from ....plotting import axes
 from ....rows import Arrays, Row, finding
 from ..attention import coordinates, expansion
 from ..figures.unrolled import gap_panel, rate_panel
@@ -116,7 +116,6 @@ class Unrolled(RandomExperiment):
         )
         yield Arrays({f"crate/gap/{name}": np.array(values) for name, values in gaps.items()})
 
-    @style()
     def draw(self, result: Result) -> "Figure":
         """R^c by step in each form; the objective of the sparse code above its optimum."""
         figure, (rates, gaps) = axes(1, 2)

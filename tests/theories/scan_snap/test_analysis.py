@@ -138,7 +138,7 @@ def test_what_too_short_sequences_of_the_theory_miss_is_outside_its_assumptions(
         made = row(found, f"{quantity}, exact flow")
         assert (made["value"] <= made["bound"]) == long
         assert made["verdict"] == ("consistent" if long else "outside assumptions")
-        assert made["note"].endswith("so too short for this line") != long
+        assert made["note"].endswith("these sequences are too short for this flow, see the assumption") != long
 
 
 # ---- data that do not

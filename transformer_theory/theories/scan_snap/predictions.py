@@ -27,7 +27,6 @@ PRECISE = 0.01  # error of the integration as a share of the largest logit, up t
 UNRESOLVED = "not resolved"  # so begins the reason if a flow exists but its integration failed
 UNMOVED = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
 CLOSE = 0.25  # relative error of logits up to which a prediction counts as right
-FACTOR = 2.0  # between predicted and measured half-way steps, likewise
 ALIKE = 0.1  # relative spread of overlaps and shares up to which classes count as alike
 
 

@@ -21,7 +21,7 @@ from .gains import RelativeGains, relative_gains
 from .orders import Groups, Order, distinctness, groups, order_of
 from .predictions import CLOSE, CLOSED, EXACT, Prediction, half_way
 from .problem import WeakOverlap
-from .redrawn import Redrawn, redrawn, relative_error
+from .redrawn import redrawn_error, relative_error
 from .subject import Subject
 from .trained import Trained
 
@@ -86,7 +86,7 @@ class Reading:
         by_distinctness: order of the tokens by distinctness, against that of their change.
         by_held_out: the same with distinctness counted on the held-out sequences; None if they have fewer than two classes or tokens.
         matches: of those dynamics that speak of every token.
-        finite: the exact flow beside descent on sequences as long as these, but drawn from P(l | n): what their length spoils; None if
+        finite: relative error of the exact flow on sequences as long as these, but drawn from P(l | n): what length alone spoils; NaN if
             there is no exact flow.
     """
 
@@ -98,7 +98,7 @@ class Reading:
     by_distinctness: Order
     by_held_out: Order | None
     matches: tuple[Match, ...]
-    finite: Redrawn | None
+    finite: float
 
     @property
     def scanning_time(self) -> float:
@@ -170,7 +170,7 @@ class Reading:
             *_overlap(weak, classes.classes, classes.vocab_size),
             Assumption(
                 "sequences are long",
-                math.nan if self.finite is None else self.finite.error,
+                self.finite,
                 CLOSE,
                 "<=",
                 "Assumption 1",
@@ -202,8 +202,8 @@ class Reading:
 
     @property
     def settled(self) -> bool:
-        """Whether training outlasts scanning: all that the exact flow assumes besides small steps and long sequences."""
-        return self.trained.steps >= 2 * self.scanning_time
+        """Whether the sequences are long, and learnt long enough: all that the exact flow assumes besides small steps."""
+        return self.finite <= CLOSE and self.trained.steps >= 2 * self.scanning_time
 
     @property
     def verdict(self) -> VerdictName:
@@ -284,10 +284,10 @@ def reading(
         order = order_of(z[top], change[:, top], generator)
         matches.append(Match(given.dynamics, order, float(off[0]), float(off[1:].mean()), half_way(steps, given.logits)))
     held = _by_held_out(subject, change, top, generator)
-    finite = None
+    finite = math.nan
     for given in predicted:
         if given.dynamics == EXACT and not given.reason:
-            finite = redrawn(subject, given, trained, top=top, eta_y=eta_y, eta_z=eta_z, generator=generator)
+            finite = redrawn_error(subject, given, trained, eta_y=eta_y, eta_z=eta_z, generator=generator)
     return Reading(subject, eta_y, eta_z, predicted, trained, by_distinctness, held, tuple(matches), finite)
 
 

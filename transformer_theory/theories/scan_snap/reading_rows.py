@@ -13,19 +13,19 @@ from ...citations import Source
 from ...claims import Evidence
 from ...rows import Arrays, Row, assumption, finding
 from .orders import Order
-from .predictions import CLOSE, CLOSED, EXACT, FACTOR, UNRESOLVED
+from .predictions import CLOSE, CLOSED, EXACT, UNRESOLVED
 from .reading import Match, Reading
-from .redrawn import factor
 
 NAME = "scan_snap"
 PAPER = "tian2023scan"
 ANSWER = "rank correlation of distinctness and logit change"
+FACTOR = 2.0  # between predicted and measured half-way steps, up to which a prediction counts as right
 ERROR = "relative error of the predicted logit change"
 
 
 def rows_of(found: Reading) -> Iterator[Row]:
     """All rows of a query; the theorems' verdicts are "outside assumptions" unless all of them hold, the exact flow's unless sequences
-    are learnt for long, and so long that it meets the line of the row on sequences drawn from the theory. What is not finite is left out.
+    are long and learnt for long. Numbers that are not finite are left out.
 
     Source: :cite:t:`tian2023scan`.
     """
@@ -118,37 +118,32 @@ def _dynamics(found: Reading) -> Iterator[Row]:
 
 
 def _match(found: Reading, match: Match) -> Iterator[Row]:
-    drawn = found.finite if match.dynamics == EXACT else None
-    order, words = _long_enough(found, _of_order(match.order), drawn and drawn.order)
-    note = f"from counts alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; line: {_line(match.order)}{words}"
+    inside = found.settled if match.dynamics == EXACT else False
+    short = "; these sequences are too short for this flow, see the assumption" if match.dynamics == EXACT and found.finite > CLOSE else ""
+    note = f"from counts alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; line: {_line(match.order)}{short}"
     quantity = f"rank correlation of predicted and measured logit change, {match.dynamics}"
+    order = replace(_of_order(match.order), in_assumptions=inside)
     yield _finding(quantity, order, _source(match.dynamics), predicted=1.0, null=match.order.null, note=note)
-    size, words = _long_enough(found, Evidence(match.error, CLOSE, "<="), drawn and drawn.error)
-    note = f"Euclidean distance over all tokens; 1: no better than predicting no change; null: trained on shuffled next tokens{words}"
-    quantity = f"{ERROR}, {match.dynamics}"
-    yield _finding(quantity, size, _source(match.dynamics), predicted=0.0, null=match.null_error, note=note)
+    yield _finding(
+        f"{ERROR}, {match.dynamics}",
+        Evidence(match.error, CLOSE, "<=", in_assumptions=inside),
+        _source(match.dynamics),
+        predicted=0.0,
+        null=match.null_error,
+        note=f"Euclidean distance over all tokens; 1: no better than predicting no change; null: trained on shuffled next tokens{short}",
+    )
     times = found.half_way
     if float(times[0]) > 0 and match.half_way > 0:
-        off = factor(match.half_way, times)
-        step, words = _long_enough(found, Evidence(float(off[0]), FACTOR, "<="), drawn and drawn.factor)
+        off = (times.clamp(min=1) / max(match.half_way, 1)).log().abs().exp()
         yield _finding(
             f"factor between predicted and measured half-way step, {match.dynamics}",
-            step,
+            Evidence(float(off[0]), FACTOR, "<=", in_assumptions=inside),
             _source(match.dynamics),
             predicted=1.0,
             null=float(off[1:].mean()),
             note=f"half of the logits' movement is made by step {float(times[0]):.0f}, predicted {match.half_way:.0f}, "
-            f"shuffled next tokens {float(times[1:].mean()):.0f}; t0' = {found.scanning_time:.4g}{words}",
+            f"shuffled next tokens {float(times[1:].mean()):.0f}; t0' = {found.scanning_time:.4g}{short}",
         )
-
-
-def _long_enough(found: Reading, evidence: Evidence, drawn: float | None) -> tuple[Evidence, str]:
-    """Evidence on the exact flow, outside its assumptions if the line is missed on sequences drawn from the theory as well; and words."""
-    if drawn is None:
-        return replace(evidence, in_assumptions=False), ""
-    reached = replace(evidence, value=drawn).verdict == "consistent"
-    words = f"; on sequences of this length drawn from P(l | n): {drawn:.2f}" + ("" if reached else ", so too short for this line")
-    return replace(evidence, in_assumptions=found.settled and reached), words
 
 
 def _of_order(order: Order) -> Evidence:

@@ -330,6 +330,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 def test_training_that_diverges_carries_where_it_stood():
     with pytest.raises(NotConverged, match="not finite at step") as caught:
-        descent(steps=50, eta_y=1e308, eta_z=1.0)
+        descent(steps=50, eta_y=1e308, eta_z=1e308)
     assert isinstance(caught.value.state, State)
     assert caught.value.residuals == caught.value.state.step + 1

@@ -120,6 +120,16 @@ def test_a_common_token_that_gains_is_no_quadratic_start(monkeypatch, generator)
     assert claim.check(generator).verdict == "violated"
 
 
+def test_the_line_of_the_exact_common_logit_holds_where_the_law_is_worst(monkeypatch, generator):
+    """Eight classes, E_0 = 0.1, one distinct token that outweighs the others, which gains most; 0.085."""
+    monkeypatch.setattr(growth, "_weights", lambda generator: tensor(1.1, 0.1, 0.1))
+    monkeypatch.setattr(growth, "uniform", lambda low, high, generator: high if high < 0 else low)
+    monkeypatch.setattr(growth.torch, "randint", lambda *arguments, **setting: torch.tensor(8))
+    found = growth._law_error(generator, closed_form.exact_common_logit)
+    assert found.value == pytest.approx(0.085, abs=0.001)
+    assert found.verdict == "consistent"
+
+
 def test_snapping_takes_twice_as_long_as_scanning():
     assert closed_form.snapping_time(**SETTING) == pytest.approx(4 * math.log(1000))
 

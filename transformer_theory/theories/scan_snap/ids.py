@@ -1,6 +1,6 @@
 r"""Ids of tokens as anyone gives them: whole numbers, numpy or torch, of one vocabulary.
 
-Source: textbook.
+Source: textbook; the sequences are those of :cite:t:`tian2023scan`.
 """
 
 import numpy as np

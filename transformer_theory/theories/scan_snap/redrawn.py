@@ -5,7 +5,7 @@ is measured: as many sequences as were learnt, of the same length and next token
 with the same rates and steps. Here the theory is right but for length; where the exact flow is wrong on *these*, being wrong on the data
 says nothing about it.
 
-Source: ours.
+Source: ours; the flows and their assumption of long sequences are those of :cite:t:`tian2023scan`.
 """
 
 import numpy as np

@@ -132,8 +132,7 @@ class GroupedBatch:
             g = torch.cat([g, groups.scatter(pulled @ decoders.mT).view_as(own)], -1)
             dY = torch.cat([dY, (gathered.mT @ pulled).view(R, -1, C)], 1)
         dz = f * (g - f * along)
-        member = (self.target[:, None] == torch.arange(K)[:, None]).to(dz.dtype)
-        dZ = self._to_queries(member @ dz, Z)
+        dZ = self._to_queries(dz, Z)
         if weights.rest:
             dY[..., -1] /= weights.rest
         if not at.natural:
@@ -143,7 +142,7 @@ class GroupedBatch:
     def _features(self, Z: Tensor, row: Tensor) -> Tensor:
         """f ``[runs, batch, W]`` from the arranged logits ``[runs, Q, places]``."""
         at = self.layout
-        z = Z[:, at.query, : at.shared]
+        z = Z[..., : at.shared].index_select(1, at.query)
         if at.width:
             z = torch.cat([z, self._own(Z)[:, at.query, torch.arange(len(at.query))]], -1)
         z = z + at.barred.to(z.dtype)
@@ -161,15 +160,14 @@ class GroupedBatch:
         return Z[..., self.layout.shared :].unflatten(-1, (len(self.layout.query), self.layout.width))
 
     def _to_queries(self, dz: Tensor, Z: Tensor) -> Tensor:
-        """Sums directions ``[runs, K, W]`` over the classes of each query."""
+        """Sums directions ``[runs, batch, W]`` over the sequences of each query, those of own tokens over the sequences of each class."""
         at = self.layout
-        asked = torch.nn.functional.one_hot(at.query, Z.shape[1]).to(dz.dtype)
-        shared = asked.mT @ dz[..., : at.shared]
+        shared = _sums(at.query[self.target], dz[..., : at.shared], Z.shape[1])
         if not at.width:
             return shared
         dZ = torch.zeros_like(Z)
         dZ[..., : at.shared] = shared
-        self._own(dZ)[:, at.query, torch.arange(len(at.query))] = dz[..., at.shared :]
+        self._own(dZ)[:, at.query, torch.arange(len(at.query))] = _sums(self.target, dz[..., at.shared :], len(at.query))
         return dZ
 
 
@@ -209,3 +207,8 @@ def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor
     total = others + mine.exp()
     residual = alpha.div_(-total).scatter_(-1, here, others / total)
     return residual, (total.log() - mine)[..., 0].mean(-1)
+
+
+def _sums(group: Tensor, rows: Tensor, groups: int) -> Tensor:
+    """Rows ``[runs, batch, w]`` added up by their group ``[runs, batch]``: ``[runs, groups, w]``."""
+    return (group[:, None] == torch.arange(groups)[:, None]).to(rows.dtype) @ rows

@@ -121,7 +121,10 @@ def test_files_that_are_no_text(tmp_path):
         ("blank.txt", b" \n\t", "got 0"),
         ("one.txt", b"word", "got 1"),
         ("latin.txt", "caf\xe9 noir".encode("latin-1"), "must be text in UTF-8, got byte 0xe9 at 3; convert it"),
-        ("short.txt", b"two words", "short must hold at least 36 words, got 2; shorten the context or choose more text"),
+        ("short.txt", b"two words", "short: a text must hold at least 36 words, got 2; choose a longer one"),
+        ("same.txt", b"word " * 50, "two different words must follow its 15 windows, got only 'word'"),
+        ("binary.txt", b"a\x00b c", "must be plain text, got a NUL byte; convert it"),
+        ("page.md", b"some words", "must be an .npz of tokens or a .txt of plain text, got '.md'"),
     ):
         (tmp_path / name).write_bytes(content)
         refused(lambda name=name: data.load(tmp_path / name), words)
@@ -135,14 +138,14 @@ def test_files_that_are_no_text(tmp_path):
         (lambda: Vocabulary.of(["a"], size=1), "size must be at least 2"),
         (lambda: Vocabulary(("a", "b")), "words must start with '<unk>'"),
         (lambda: Vocabulary(("<unk>", "b", "b")), "be all different"),
-        (lambda: text().split(0.0), "share must leave two words on both sides, got 0.0 of 100"),
-        (lambda: text().split(1.0), "choose a share inside"),
-        (lambda: text().split(float("nan")), "share must leave two words on both sides, got nan of 100; choose a share inside"),
-        (lambda: text().split(float("inf")), "got inf of 100"),
+        (lambda: text().split(0.0), "share must leave two words on both sides, got 0.0 of the 100 words of text"),
+        (lambda: text().split(1.0), "or a share inside"),
+        (lambda: text().split(float("nan")), "share must leave two words on both sides, got nan of the 100 words of text"),
+        (lambda: text().split(float("inf")), "got inf of the 100 words"),
         (lambda: next(text().batches(batch=0)), "batch and length must be at least 1, got 0 and 35"),
         (lambda: next(text().batches(batch=51)), "51 streams of at least two words need 102 words, text has 100; lower batch"),
         (lambda: text().windows(0), "count and length must be at least 1, got 0 and 35"),
-        (lambda: text().windows(5, length=100), "text must hold at least 101 words, got 100"),
+        (lambda: text().windows(5, length=100), "text: a text must hold at least 101 words, got 100"),
         (lambda: text().sequences(dim=0), "count and dim must be at least 1"),
     ],
 )

@@ -257,11 +257,11 @@ def test_maps_of_two_shapes_are_refused():
 
 def test_fates_reports_both_flows():
     result = Fates.quick().run()
-    exact, lemma4 = (value(result, f"logit of the common token, {name} flow") for name in ("exact", "lemma 4"))
+    exact, lemma4 = (value(result, f"logit of the common token, {name}") for name in ("exact flow", "Lemma 4"))
     assert lemma4 < exact < 0
     # Thm. 4 is about Lemma 4's flow: the exact one is several times slower, which must not count as agreement
     verdicts = {row["quantity"]: row.get("verdict") for row in result.table}
-    assert verdicts["logit of the common token, lemma 4 flow"] == "consistent"
+    assert verdicts["logit of the common token, Lemma 4"] == "consistent"
     assert verdicts["logit of the common token, exact flow"] == "outside assumptions"
-    assert value(result, "largest relative error of r(0) chi(t), lemma 4 flow") < 1e-9
+    assert value(result, "largest relative error of r(0) chi(t), Lemma 4") < 1e-9
     assert value(result, "largest relative error of r(0) chi(t), exact flow") > 1e-6

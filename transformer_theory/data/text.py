@@ -39,7 +39,7 @@ def read_words(path: str | Path) -> list[str]:
     """The words of a plain-text file in UTF-8, by :func:`basic_english`.
 
     Raises:
-        ValueError: no such file, no file, bytes that are no UTF-8, or fewer than two words; the message names the file.
+        ValueError: no such file, no file, bytes that are no UTF-8 or NUL, or fewer than two words; the message names the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -50,6 +50,8 @@ def read_words(path: str | Path) -> list[str]:
         raise ValueError(f"{path} must be text in UTF-8, got byte {error.object[error.start]:#04x} at {error.start}; convert it") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); check its rights") from error
+    if any("\0" in word for word in words):
+        raise ValueError(f"{path} must be plain text, got a NUL byte; convert it")
     if len(words) < 2:
         raise ValueError(f"{path} must hold at least two words, one to predict from, got {len(words)}; choose a longer text")
     return words
@@ -137,7 +139,10 @@ class Text:
         """
         cut = round(share * len(self)) if 0 < share < 1 else 0  # NaN is neither
         if not 2 <= cut <= len(self) - 2:
-            raise ValueError(f"share must leave two words on both sides, got {share} of {len(self)}; choose a share inside (0, 1)")
+            raise ValueError(
+                f"share must leave two words on both sides, got {share} of the {len(self)} words of {self.name}; "
+                "choose a longer text, or a share inside (0, 1)"
+            )
         return Text(self.ids[:cut], self.vocabulary, self.name), Text(self.ids[cut:], self.vocabulary, f"end of {self.name}")
 
     def batches(self, *, batch: int = BATCH, length: int = CONTEXT) -> Iterator[Int[Tensor, "batch longer"]]:
@@ -166,7 +171,7 @@ class Text:
             raise ValueError(f"count and length must be at least 1, got {count} and {length}")
         last = len(self) - length - 1
         if last < 0:
-            raise ValueError(f"{self.name} must hold at least {length + 1} words, got {len(self)}; shorten the context or choose more text")
+            raise ValueError(f"{self.name}: a text must hold at least {length + 1} words, got {len(self)}; choose a longer one")
         starts = torch.linspace(0, last, min(count, last + 1), dtype=torch.float64).round().long()
         return self.ids.unfold(0, length + 1, 1)[starts]
 
@@ -182,10 +187,13 @@ class Text:
             dim: of the vectors.
             seed: of the vectors.
         Raises:
-            ValueError: the text is shorter than a window, or a number is less than 1.
+            ValueError: the text is shorter than a window, one word follows every window, or a number is less than 1.
         """
         seen = self.windows(count, length=context)
         ids, following = seen[:, :-1], seen[:, -1]
+        if len(following.unique()) < 2:
+            only = self.vocabulary.words[int(following[0])]
+            raise ValueError(f"{self.name}: two different words must follow its {len(seen)} windows, got only {only!r}; choose more text")
         frequent = torch.bincount(following, minlength=len(self.vocabulary)).argsort(descending=True, stable=True)[:CLASSES]
         rank = torch.full((len(self.vocabulary),), len(frequent))
         rank[frequent] = torch.arange(len(frequent))

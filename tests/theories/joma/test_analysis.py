@@ -104,7 +104,7 @@ def test_what_the_factorisation_leaves_out():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"ids": np.ones((60, 4))}, r"ids must be an array \[n, context\] of whole numbers, got float64"),
+        ({"ids": np.ones((60, 4))}, r"ids must be an array \[n, context\] of whole numbers, got dtype float64"),
         ({"ids": [[1, 2], [3]]}, "rows of unequal length"),
         ({"query_ids": torch.zeros(60, 2, dtype=torch.long)}, r"query_ids must have shape \[n\]"),
         ({"next_ids": torch.zeros(59, dtype=torch.long)}, "next_ids must have one entry for each of the 60 sequences, got 59"),

@@ -20,10 +20,11 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from ...data.ids import sequence_ids
 from ...errors import NotConverged
 from ...rows import Arrays, Row, not_applicable
 from .analysis_rows import NAME, rows_of
-from .subject import Subject, subject, whole_numbers
+from .subject import Subject, subject
 from .trainings import Drift, Softmaxed, can_move, train_exponential, train_softmax
 
 if TYPE_CHECKING:
@@ -107,14 +108,10 @@ def analyse(
     Returns:
         What was found. Assumptions that fail, and the reason why sequences cannot be read, are part of it.
     Raises:
-        ValueError: ids that are no whole numbers, lengths that differ, no sequence, or a seed that is no whole number from 0 on.
+        ValueError: ids that are no whole numbers from 0 on, lengths that differ, no sequence, or a seed that is no whole number from 0 on.
     Source: :cite:t:`tian2024joma`.
     """
-    ids = whole_numbers(ids, "ids", shape="[n, context]")
-    query_ids, next_ids = whole_numbers(query_ids, "query_ids", shape="[n]"), whole_numbers(next_ids, "next_ids", shape="[n]")
-    for name, values in (("query_ids", query_ids), ("next_ids", next_ids)):
-        if len(values) != len(ids):
-            raise ValueError(f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; cut them alike")
+    ids, query_ids, next_ids, _ = sequence_ids(ids, query_ids, next_ids, None)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
     return analysis_of(ids, query_ids, next_ids, torch.Generator().manual_seed(int(seed)))

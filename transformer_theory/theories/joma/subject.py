@@ -6,7 +6,6 @@ those of other queries they are a second one, which breaks that assumption. Sour
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -35,28 +34,6 @@ class Subject:
     total: int
     classes: int
     token_ids: Int[Tensor, " M"]
-
-
-def whole_numbers(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int[Tensor, "..."]:
-    """Ids as an int64 tensor on the CPU.
-
-    Args:
-        values: an array, a tensor, or what numpy makes an array of.
-        name: for the error.
-        shape: in words, one part a dimension: ``"[n, context]"``.
-    Raises:
-        ValueError: they are no whole numbers, or of another rank, or none.
-    Source: textbook.
-    """
-    try:
-        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array {shape} of whole numbers, got rows of unequal length; cut or pad them") from error
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be an array {shape} of whole numbers, got {array.dtype}; number the tokens from 0")
-    if array.ndim != shape.count(",") + 1 or not array.size:
-        raise ValueError(f"{name} must have shape {shape} with at least one of each, got {list(array.shape)}")
-    return torch.from_numpy(array.astype(np.int64))
 
 
 def subject(

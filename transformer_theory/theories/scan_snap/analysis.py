@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ...data.ids import sequence_ids
 from ...rows import Arrays, Row, not_applicable
 from .closed_form import check_rates
-from .ids import sequence_ids
 from .predictions import UNMOVED, predictions
 from .reading import Reading, reading
 from .reading_rows import NAME, arrays_of, rows_of

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ...errors import Infeasible, NotConverged
 from .closed_form import B
-from .flow import exact_flow, lemma4_flow, modified_flow
+from .flow import CLOSED, EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modified_flow
 from .problem import SequenceClasses
 
-EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
 TOLERANCES = (1e-8, 1e-10, 1e-12)  # tried in turn until two integrations agree
 PRECISE = 0.01  # error of the integration as a share of the largest logit, up to which it is taken

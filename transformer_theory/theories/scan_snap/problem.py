@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...data.bridges import one_hot
+from ...data.ids import count_of_tokens, sequence_ids
 from ...data.tokens import TokenData
-from .ids import count_of_tokens, sequence_ids
 
 LONGEST = 2**53  # contextual tokens a sequence: counts are exact in float64 up to here
 

@@ -17,9 +17,10 @@ from torch import Generator, Tensor
 
 from ...claims import Evidence, VerdictName
 from .closed_form import scanning_time
+from .flow import CLOSED, EXACT
 from .gains import RelativeGains, relative_gains
 from .orders import Groups, Order, distinctness, groups, order_of
-from .predictions import CLOSE, CLOSED, EXACT, Prediction, half_way
+from .predictions import CLOSE, Prediction, half_way
 from .problem import WeakOverlap
 from .redrawn import redrawn_error, relative_error
 from .subject import Subject

@@ -12,8 +12,9 @@ import numpy as np
 from ...citations import Source
 from ...claims import Evidence
 from ...rows import Arrays, Row, assumption, finding
+from .flow import CLOSED, EXACT
 from .orders import Order
-from .predictions import CLOSE, CLOSED, EXACT, UNRESOLVED
+from .predictions import CLOSE, UNRESOLVED
 from .reading import Match, Reading
 
 NAME = "scan_snap"

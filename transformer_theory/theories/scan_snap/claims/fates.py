@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 from ....citations import Source
 from ....claims import Claim, Evidence
 from ..closed_form import scanning_time
-from ..flow import exact_flow, lemma4_flow, modified_flow
+from ..flow import EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modified_flow
 from ..problem import SequenceClasses
 from .instances import equally_common, several_common, weakly_overlapping
 
@@ -38,7 +38,7 @@ def _growing_common(generator: Generator, instance) -> Evidence:
     for flow in (exact_flow, modified_flow, lemma4_flow):
         move = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[-1, 0]
         upward.append(float(move[classes.common()].max() / move.abs().max()))
-    return Evidence(min(upward), 0.0, ">=", detail=dict(zip(("exact", "modified", "lemma 4"), upward)))
+    return Evidence(min(upward), 0.0, ">=", detail=dict(zip((EXACT, MODIFIED, LEMMA4), upward)))
 
 
 def _fates_control(generator: Generator) -> Evidence:

@@ -55,10 +55,10 @@ class Fates(Experiment):
         errors = {key: ((g.measured - g.predicted).abs() / g.measured.abs()).max(1).values for key, g in gains.items()}
         end = float(times[-1])
         for key, flow in flows.items():
-            note = f"{flow.dynamics} flow after {end:.3g} steps; the line is its sign, the value predicted the closed form -B(t) (Thm. 4)"
+            note = f"{flow.dynamics} after {end:.3g} steps; the line is its sign, the value predicted the closed form -B(t) (Thm. 4)"
             yield finding(
                 NAME,
-                f"logit of the common token, {flow.dynamics} flow",
+                f"logit of the common token, {flow.dynamics}",
                 Evidence(float(flow.logits[-1, 0, 0]), 0.0, "<=", in_assumptions=overlap.holds and key == "lemma4"),
                 source=Source(PAPER, "Thm. 2"),
                 predicted=float(closed[-1]),
@@ -66,7 +66,7 @@ class Fates(Experiment):
             )
             yield finding(
                 NAME,
-                f"largest relative error of r(0) chi(t), {flow.dynamics} flow",
+                f"largest relative error of r(0) chi(t), {flow.dynamics}",
                 Evidence(float(errors[key].max()), 1e-9, "<=", in_assumptions=key == "lemma4"),
                 source=Source(PAPER, "Thm. 3"),
                 predicted=0.0,

@@ -14,7 +14,7 @@ from ....rows import Arrays, Row
 from ..closed_form import B, scanning_time
 from ..families import with_overlap
 from ..figures import regime_map
-from ..flow import symmetric_exact_flow, symmetric_lemma4_flow, symmetric_modified_flow
+from ..flow import CLOSED, LEMMA4, MODIFIED, symmetric_exact_flow, symmetric_lemma4_flow, symmetric_modified_flow
 from ..growth import decades_near_half
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME, PAPER = "scan_snap", "tian2023scan"
 SOURCE = Source(PAPER, "Thm. 4")
-DYNAMICS = ("modified", "Lemma 4", "closed form")
+DYNAMICS = (MODIFIED, LEMMA4, CLOSED)
 PER_DECADE, BEFORE = 20, 3  # times a decade, decades before t0'
 SCANS = 0.5  # decades of logarithmic growth from which on it counts
 

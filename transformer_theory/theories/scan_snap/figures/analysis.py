@@ -6,7 +6,7 @@ import numpy as np
 
 from ....experiment import Result
 from ....plotting import COLOURS, axes, heatmap, line, text_figure
-from ..predictions import EXACT, LEMMA4
+from ..flow import EXACT, LEMMA4
 from .tints import DYNAMICS, TOKENS
 
 if TYPE_CHECKING:

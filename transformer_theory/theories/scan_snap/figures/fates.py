@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ....experiment import Result
 from ....plotting import COLOURS, axes, caption, line
-from ..predictions import CLOSED, EXACT, LEMMA4, MODIFIED
+from ..flow import CLOSED, EXACT, LEMMA4, MODIFIED
 from .tints import DYNAMICS, TOKENS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ....experiment import Result
 from ....plotting import COLOURS, axes, caption, shades
-from ..predictions import EXACT
+from ..flow import EXACT
 from .tints import TOKENS
 
 if TYPE_CHECKING:

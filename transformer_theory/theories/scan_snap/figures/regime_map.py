@@ -6,7 +6,7 @@ import numpy as np
 
 from ....experiment import Result
 from ....plotting import COLOURS, axes, caption
-from ..predictions import CLOSED, LEMMA4, MODIFIED
+from ..flow import CLOSED, LEMMA4, MODIFIED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

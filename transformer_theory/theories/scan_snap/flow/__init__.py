@@ -10,11 +10,15 @@ depend on K. Source: :cite:t:`tian2023scan`.
 """
 
 from .lemma4 import lemma4_flow, lemma4_velocity
-from .paths import DrivenFlow, Flow
+from .paths import CLOSED, EXACT, LEMMA4, MODIFIED, DrivenFlow, Flow
 from .symmetric import SymmetricFlow, symmetric_exact_flow, symmetric_lemma4_flow, symmetric_modified_flow
 from .trained_decoder import exact_flow, modified_flow
 
 __all__ = [
+    "CLOSED",
+    "EXACT",
+    "LEMMA4",
+    "MODIFIED",
     "DrivenFlow",
     "Flow",
     "SymmetricFlow",

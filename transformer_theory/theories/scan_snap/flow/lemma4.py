@@ -24,7 +24,7 @@ from ..closed_form import h, scaled_gain
 from ..problem import SequenceClasses
 from .features import asked, features, inverse_gram
 from .integrate import decoder_times, integrate
-from .paths import DrivenFlow
+from .paths import LEMMA4, DrivenFlow
 
 
 def lemma4_velocity(classes: SequenceClasses, logits: Float[Tensor, "Q S"], t: float, *, eta_y: float) -> Float[Tensor, "Q S"]:
@@ -62,7 +62,7 @@ def lemma4_flow(
 
     path = integrate(rate, cut + classes.classes, s, watched=slice(None), tolerance=tolerance, method="DOP853")
     logits, drive = path.states[:, :cut].reshape(-1, *shape), path.states[:, cut:]
-    return DrivenFlow("lemma 4", times, torch.from_numpy(logits), path.error, torch.from_numpy(drive.copy()))
+    return DrivenFlow(LEMMA4, times, torch.from_numpy(logits), path.error, torch.from_numpy(drive.copy()))
 
 
 def _velocity(classes: SequenceClasses):

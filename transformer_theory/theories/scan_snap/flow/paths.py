@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"  # the four dynamics, one name each
+
 
 @dataclass(frozen=True, eq=False)
 class Flow:
     """Attention logits along a flow.
 
     Attributes:
-        dynamics: ``"exact"``, ``"modified"`` or ``"lemma 4"``.
+        dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
         times: in steps, ``[t]``.
         logits: Z, ``[t, Q, S]``.
         error: largest difference of the logits to a second integration with a 30 times larger tolerance.

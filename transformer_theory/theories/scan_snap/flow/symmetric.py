@@ -37,7 +37,7 @@ from torch import Tensor
 from ..closed_form import scaled_gain
 from ..families import SymmetricClasses
 from .integrate import Rate, decoder_times, integrate
-from .paths import Flow
+from .paths import EXACT, LEMMA4, MODIFIED, Flow
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class SymmetricFlow:
     """Attention logits of one class that stands for all.
 
     Attributes:
-        dynamics: ``"exact"``, ``"modified"`` or ``"lemma 4"``.
+        dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``, see :mod:`.paths`.
         times: in steps, ``[t]``.
         common: logits of the common tokens, ``[t, C]``.
         distinct: logits of a class's own tokens, ``[t, D]``.
@@ -78,7 +78,7 @@ def symmetric_exact_flow(
     def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
         return [fc * (M / K * rest), fd * ((rho + others) / K), fd * ((rho + rest) / K)]
 
-    return _trained("exact", classes, train, times, eta_y, eta_z, tolerance)
+    return _trained(EXACT, classes, train, times, eta_y, eta_z, tolerance)
 
 
 def symmetric_modified_flow(
@@ -93,7 +93,7 @@ def symmetric_modified_flow(
         dual = fd / (own * K)
         return [fc * (M / K * rest / all_), dual * (rho + others), dual * (rho + rest - eps / all_ * M * rest)]
 
-    return _trained("modified", classes, train, times, eta_y, eta_z, tolerance)
+    return _trained(MODIFIED, classes, train, times, eta_y, eta_z, tolerance)
 
 
 def symmetric_lemma4_flow(
@@ -116,7 +116,7 @@ def symmetric_lemma4_flow(
         return square
 
     path = integrate(rate, C + len(classes.distinct), s, watched=slice(None), tolerance=tolerance, method="LSODA")
-    return _flow("lemma 4", classes, times, path.states, path.error)
+    return _flow(LEMMA4, classes, times, path.states, path.error)
 
 
 def _features(classes: SymmetricClasses) -> Callable[[np.ndarray], np.ndarray]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..problem import SequenceClasses
 from .features import asked, features, inverse_gram, normal_part
 from .integrate import Rate, decoder_times, integrate
-from .paths import Flow
+from .paths import EXACT, MODIFIED, Flow
 
 
 def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:
@@ -37,7 +37,7 @@ def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: f
         ValueError: a rate is not positive, the times are not increasing, or beyond the horizon.
         NotConverged: the integrator gave up, or two tolerances disagree.
     """
-    return _flow("exact", classes, lambda f: f, times, eta_y, eta_z, tolerance)
+    return _flow(EXACT, classes, lambda f: f, times, eta_y, eta_z, tolerance)
 
 
 def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:
@@ -46,7 +46,7 @@ def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y
     Args, Raises: as :func:`exact_flow`, and
         Infeasible: the features of the classes are (numerically) linearly dependent.
     """
-    return _flow("modified", classes, lambda f: inverse_gram(f) @ f, times, eta_y, eta_z, tolerance)
+    return _flow(MODIFIED, classes, lambda f: inverse_gram(f) @ f, times, eta_y, eta_z, tolerance)
 
 
 def _flow(name: str, classes: SequenceClasses, direction, times: Tensor, eta_y: float, eta_z: float, tolerance: float) -> Flow:

@@ -1,6 +1,6 @@
 r"""Ids of tokens as anyone gives them: whole numbers, numpy or torch, of one vocabulary.
 
-Source: textbook; the sequences are those of :cite:t:`tian2023scan`.
+Source: textbook.
 """
 
 import numpy as np
@@ -66,7 +66,8 @@ def sequence_ids(
     for name, values in given:
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
         if not 0 <= wrong < M:
-            raise ValueError(f"{name} must lie in [0, {M}), got {wrong}; pass a larger vocab_size or recode")
+            mend = "number the tokens from 0" if wrong < 0 else "pass a larger vocab_size or recode"
+            raise ValueError(f"{name} must lie in [0, {M}), got {wrong}; {mend}")
     return ids, query_ids, next_ids, M
 
 

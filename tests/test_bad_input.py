@@ -120,7 +120,7 @@ def test_files_that_are_no_archives(tmp_path, capsys):
         "cut.npz": "something else or cut short; write it with numpy.savez",
         "text.npz": "must be an .npz",
         "empty.npz": "must be an .npz",
-        "": "must be an .npz",
+        "": "must be the path of an .npz or .txt, there is a folder",
     }.items():
         line = refused(capsys, tmp_path, "compare", "--data", f"{tmp_path}/{name}", "--out", tmp_path / "runs" / "mine")
         assert words in line

@@ -83,7 +83,7 @@ def test_watching_reads_without_moving_anything():
 def test_loss_is_the_mean_over_all_words_but_the_first():
     network, batch = model().eval(), TEXT.windows(3, length=8)
     by_hand = [-network(row[None, : t + 1])[0, -1].log_softmax(-1)[row[t + 1]].item() for row in batch for t in range(8)]
-    assert_close(float(loss(network, batch)), sum(by_hand) / len(by_hand), rtol=1e-5, atol=1e-5)
+    assert_close(loss(network, batch).item(), sum(by_hand) / len(by_hand), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,15 @@ def syn_small(**setting):
 
 
 @pytest.mark.parametrize("kind", ["zero", "random"])
+@pytest.mark.parametrize("optimiser", [HeavyBall(), HeavyBall(0.9), Adam()])
+def test_what_training_leaves_can_be_differentiated(optimiser):
+    """Steps are taken in torch's inference mode, whose tensors refuse that."""
+    found = syn_small(steps=3, keep=[1], optimiser=optimiser)
+    end = found.end
+    for part in (found.attention, found.loss, end.weights.decoder, end.weights.attention, *end.decoder, *end.attention):
+        (part * torch.ones((), requires_grad=True)).sum().backward()
+
+
 @pytest.mark.parametrize(
     "classes", [synthetic(2), synthetic(6, per_query=2, common=2, distinct=3), uneven()], ids=["few", "many", "uneven"]
 )

@@ -151,7 +151,14 @@ class Agreement:
 
 
 def agreement(predicted: Float[Tensor, "*#batch M"], true: Float[Tensor, "*#batch M"]) -> Agreement:
-    """Compares changes over the last axis, up to a constant, which softmax does not see. Source: :cite:t:`tian2024joma`."""
+    """Compares changes over the last axis, up to a constant, which softmax does not see.
+
+    Args:
+        predicted, true: changes of the logits, ``[*batch, M]``, of shapes that broadcast.
+    Returns:
+        Correlation and relative error, ``[*batch]``; NaN where the true change is the same for all tokens.
+    Source: :cite:t:`tian2024joma`.
+    """
     p, t = (x - x.mean(-1, keepdim=True) for x in (predicted, true))
     size = t.norm(dim=-1)
     return Agreement((p * t).sum(-1) / (p.norm(dim=-1) * size), (p - t).norm(dim=-1) / size)

@@ -87,9 +87,11 @@ def gaussian_block(
 
     Args:
         contexts: for the numbers of queries and tokens.
-        units: K.
+        units: K; with cross-entropy at least the number of next tokens.
+        scale: standard deviation.
         generator: draws everything.
         runs: leading shape, each run with its own draw.
+        logit: mean of z.
     """
     Q, M = contexts.queries, contexts.tokens
 

@@ -98,7 +98,16 @@ class Tree:
 
 
 def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
-    """All edges below the root's children alike. Source: :cite:t:`tian2024joma`."""
+    """All edges below the root's children alike.
+
+    Args:
+        rho: an edge keeps its parent's value with probability (1 + rho) / 2.
+        levels: L, edges from the root to a leaf.
+        zero: for each label of the root, the probability that a child of the root is 0, ``[labels]``.
+    Raises:
+        ValueError: see :class:`Tree`.
+    Source: :cite:t:`tian2024joma`.
+    """
     return Tree(zero, (rho,) * (levels - 1))
 
 

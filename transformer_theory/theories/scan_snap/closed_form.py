@@ -102,9 +102,15 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
     r""":math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`: minus the logit of a single common token, all classes alike.
 
     Args:
+        t: times in steps, at least 0, any shape.
+        classes, vocab_size: K and M.
+        eta_y, eta_z: learning rates of decoder and attention.
         overlap: :math:`E_0`, the inner product of the features of two classes at the start, in (0, 1).
+    Returns:
+        B at each time, in the shape of ``t``.
     Raises:
         ValueError: see :func:`Gamma`; the overlap is out of range.
+    Source: :cite:t:`tian2023scan`, Theorem 4, with the constant of integration.
     """
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")

@@ -44,13 +44,17 @@ def lemma4_flow(
     """Lemma 4's flow from uniform attention, and the integral B_n of what drives it.
 
     Args:
-        times: in steps, increasing, at least 0; at most 1e300 / (M eta_y).
-        eta_y, eta_z: learning rates.
+        classes: K of them over S contextual tokens, with Q queries.
+        times: in steps, increasing, at least 0; at most 1e300 / (M eta_y), ``[t]``.
+        eta_y, eta_z: learning rates of decoder and attention.
         tolerance: relative, of the integrator.
+    Returns:
+        The logits ``[t, Q, S]`` with their error, and B_n ``[t, K]``.
     Raises:
         ValueError: a rate is not positive, the times are not increasing, or beyond the horizon.
         Infeasible: see :func:`lemma4_velocity`.
         NotConverged: the integrator gave up, or two tolerances disagree.
+    Source: :cite:t:`tian2023scan`, Lemma 4.
     """
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     shape, ratio = (classes.queries, classes.tokens), eta_z / eta_y

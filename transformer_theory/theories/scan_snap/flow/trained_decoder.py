@@ -30,12 +30,16 @@ def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: f
     """The exact population flow from Y = 0 and uniform attention: what gradient descent with small steps really does.
 
     Args:
-        times: in steps, increasing, at least 0; at most 1e300 / (M eta_y).
-        eta_y, eta_z: learning rates.
+        classes: K of them over S contextual tokens, with Q queries.
+        times: in steps, increasing, at least 0; at most 1e300 / (M eta_y), ``[t]``.
+        eta_y, eta_z: learning rates of decoder and attention.
         tolerance: relative, of the integrator.
+    Returns:
+        The logits ``[t, Q, S]`` with their error.
     Raises:
         ValueError: a rate is not positive, the times are not increasing, or beyond the horizon.
         NotConverged: the integrator gave up, or two tolerances disagree.
+    Source: :cite:t:`tian2023scan`, Lemma 2.
     """
     return _flow(EXACT, classes, lambda f: f, times, eta_y, eta_z, tolerance)
 
@@ -45,6 +49,7 @@ def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y
 
     Args, Raises: as :func:`exact_flow`, and
         Infeasible: the features of the classes are (numerically) linearly dependent.
+    Source: :cite:t:`tian2023scan`, Lemma 3.
     """
     return _flow(MODIFIED, classes, lambda f: inverse_gram(f) @ f, times, eta_y, eta_z, tolerance)
 

@@ -126,10 +126,10 @@ def test_the_correlation_hides_what_the_error_shows():
     result = experiments.Invariant(seeds=1).run()
     value = {(row["quantity"], row.get("step")): row["value"] for row in result.table if "seed" not in row}
     for step in (100, 1000, 2000):
-        assert value["correlation, Gaussian contexts, both", step] > 0.98
-    assert value["error, Gaussian contexts, both", 100] < 0.3
-    assert value["error, Gaussian contexts, both", 2000] > 5
-    assert value["error, Gaussian contexts, moving", 2000] < 1
+        assert value["correlation, Gaussian contexts, both terms", step] > 0.98
+    assert value["error, Gaussian contexts, both terms", 100] < 0.3
+    assert value["error, Gaussian contexts, both terms", 2000] > 5
+    assert value["error, Gaussian contexts, moving mean", 2000] < 1
     judged = {(row["quantity"], row["step"]): row for row in result.table if "seed" in row}
     early = judged["relative error of the softmax invariant, Gaussian contexts", 100]
     assert early["verdict"] == "consistent"

@@ -17,6 +17,7 @@ from ....rows import Arrays, Row, finding
 from ..analysis_rows import LINE, STILL
 from ..dynamics import Model, train
 from ..figures import invariant
+from ..figures.invariant import WAYS
 from ..forms import Softmax
 from ..invariants import agreement, first_term, fixed_mean, mean_attention, moving_mean, unfactored
 from ..problem import gaussian_block, gaussian_contexts, random_contexts
@@ -28,7 +29,6 @@ NAME = "joma"
 FIGURE = Source("tian2024joma", "Fig. 2")
 SHOWN = (100, 1000, 2000)
 KINDS = {"Gaussian": gaussian_contexts, "random": random_contexts}
-CALLED = {"both": "both terms", "first": "first term", "moving": "moving mean"}  # as in the figure
 SAYS = {
     "both": "both terms, mean attention of the start (the paper's)",
     "first": "first term alone",
@@ -96,10 +96,10 @@ class Invariant(RandomExperiment):
                     for mark in marks:
                         values = torch.stack([curve[keep.index(mark)] for curve in curves[f"{way}_{measure}"]])
                         note = f"{says}; mean of {self.seeds} draws, {float(values.min()):.3g} to {float(values.max()):.3g}"
-                        quantity, value = f"{measure}, {kind} contexts, {CALLED[way]}", float(values.mean())
+                        quantity, value = f"{measure}, {kind} contexts, {WAYS[way]}", float(values.mean())
                         row = Row(theory=NAME, quantity=quantity, value=value, step=mark, note=note, source=str(FIGURE))
                         if way != "first":  # alone it is nobody's prediction
-                            row |= {"predicted": ideal, "basis": "theory"}
+                            row["predicted"], row["basis"] = ideal, "theory"
                         yield row
         yield Arrays(arrays)
 

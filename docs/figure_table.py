@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
-from transformer_theory.experiment import Experiment, Result
+from transformer_theory.experiment import Experiment, Result, summary
 from transformer_theory.files import replacing
 from transformer_theory.rows import BASIS_WORDS, Basis, Row
 from transformer_theory.theories import theory
@@ -97,12 +97,6 @@ def seconds(result: Result) -> str:
 
 def processes(result: Result) -> int:
     return result.provenance["workers"] or 1
-
-
-def summary(kind: type[Experiment]) -> str:
-    """The first paragraph of the experiment's docstring in Markdown."""
-    text = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
-    return re.sub(r":\w+:`~?([^`]*)`", lambda m: f"${m[1]}$" if m[0].startswith(":math:") else f"`{m[1]}`", text).replace("``", "`")
 
 
 def table(heads: list[str], lines: Iterable[list[str]]) -> str:

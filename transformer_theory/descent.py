@@ -3,7 +3,7 @@
 Source: none, this is machinery; what is descended and how is the caller's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import torch
@@ -72,6 +72,18 @@ def descend(
         finally:
             model.eval()
     return losses
+
+
+def within(at: Iterable[int], steps: int) -> set[int]:
+    """Steps after which a run of ``steps`` steps is to be read, 0 is before the first.
+
+    Raises:
+        ValueError: one lies outside the run.
+    """
+    stops = list(at)
+    if wrong := [step for step in stops if not 0 <= step <= steps]:
+        raise ValueError(f"at must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
+    return set(stops)
 
 
 def permuted(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

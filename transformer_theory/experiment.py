@@ -6,6 +6,7 @@ A :class:`Result` is ``result.json`` (name, parameters, sources, provenance), ``
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -287,6 +288,12 @@ class RandomExperiment(Experiment):
 
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
+
+
+def summary(kind: type) -> str:
+    """The first paragraph of an experiment's docstring in Markdown, formulas as LaTeX between dollars."""
+    text = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+    return re.sub(r":\w+:`~?([^`]*)`", lambda m: f"${m[1]}$" if m[0].startswith(":math:") else f"`{m[1]}`", text).replace("``", "`")
 
 
 def _jsonable(value: Any) -> Any:

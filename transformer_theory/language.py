@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
 
 from .data.text import BATCH, CONTEXT, Text
-from .descent import descend
+from .descent import descend, within
 from .networks.decoder import Decoder
 
 CLIP = 0.5
@@ -101,9 +101,7 @@ def learn(
         ValueError: the text does not fit the model, or settings are out of range.
         NotConverged: a loss is not finite; names the step and carries the model. Source: :cite:t:`tian2023scan`.
     """
-    stops, words = set(at), len(text.vocabulary)
-    if wrong := [step for step in stops if not 0 <= step <= steps]:
-        raise ValueError(f"at must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
+    stops, words = within(at, steps), len(text.vocabulary)
     if words > model.embedding.num_embeddings:
         raise ValueError(
             f"the model must know the {words} words of {text.name}, it knows {model.embedding.num_embeddings}; build it for them"

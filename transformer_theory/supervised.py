@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .data.tokens import TokenData
-from .descent import descend, permuted
+from .descent import descend, permuted, within
 
 Watch = Callable[[int, nn.Module], None]
 
@@ -161,6 +161,4 @@ def _check(train_data: TokenData, validation_data: TokenData, steps: int, learni
             raise ValueError(f"{name} must be at least 1, got {value}")
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise ValueError(f"learning_rate must be positive, got {learning_rate}")
-    if wrong := [step for step in at if not 0 <= step <= steps]:
-        raise ValueError(f"at must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
-    return tuple(sorted({*at, steps}))
+    return tuple(sorted(within(at, steps) | {steps}))

@@ -3,16 +3,11 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import nearest
 from ..files import replacing
 from .terminal import NAME, console, progress_line
-
-if TYPE_CHECKING:
-    from ..claims import Claim
-    from ..experiment import Experiment
-    from ..theory import Theory
 
 SHOWN = 20  # rows that a run prints
 
@@ -23,22 +18,11 @@ def list_theories(options: argparse.Namespace) -> int:
     Raises:
         ValueError: an unknown name.
     """
-    from ..theories import THEORIES
+    from ..theories import THEORIES, named
     from .tables import about, catalogue
 
-    console().print(catalogue(THEORIES) if options.name is None else about(_named(options.name)), highlight=False)
+    console().print(catalogue(THEORIES) if options.name is None else about(named(options.name)), highlight=False)
     return 0
-
-
-def _named(name: str) -> "Theory | Claim | type[Experiment]":
-    from ..theories import THEORIES
-
-    known = {theory.name: theory for theory in THEORIES}
-    known |= {claim.id: claim for theory in THEORIES for claim in theory.claims}
-    known |= {kind.name: kind for theory in THEORIES for kind in theory.experiments}
-    if name not in known:
-        raise ValueError(f"unknown theory, claim or experiment {name!r}{nearest(name, known, shown_by=f'`{NAME} list`')}")
-    return known[name]
 
 
 def compare_theories(options: argparse.Namespace) -> int:

@@ -1,6 +1,5 @@
 """Results as tables for a terminal: whole names, which are there to be copied, at any width from 80 columns on."""
 
-import re
 from collections.abc import Iterable, Sequence
 
 from rich.columns import Columns
@@ -9,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .. import experiment
 from ..citations import Source
 from ..claims import CONTROL_WORDS, Claim, Verdict
 from ..experiment import Experiment
@@ -53,8 +53,7 @@ def about(named: Theory | Claim | type[Experiment]) -> Group:
 
 def summary(kind: type[Experiment]) -> str:
     """The first paragraph of an experiment's docstring as plain text."""
-    text = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
-    return re.sub(r":(\w+):`~?([^`]*)`", lambda role: f"${role[2]}$" if role[1] == "math" else role[2], text).replace("``", "")
+    return experiment.summary(kind).replace("`", "")
 
 
 def _item(name: str, text: str) -> Group:

@@ -33,9 +33,10 @@ def load(name_or_path: str | Path) -> TokenData:
     if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.is_file():
         if path.is_dir():
             raise ValueError(f"{path} must be the path of an .npz or .txt, there is a folder; name a file in it")
-        kinds = {".txt": lambda: Text.read(path).sequences(), ".npz": lambda: TokenData.from_npz(path)}
-        if path.suffix.lower() not in kinds:
-            hint = "write arrays with numpy.savez, or rename a text"
-            raise ValueError(f"{path} must be an .npz of tokens or a .txt of plain text, got {path.suffix or 'no ending'!r}; {hint}")
-        return kinds[path.suffix.lower()]()
+        if path.suffix.lower() == ".txt":
+            return Text.read(path).sequences()
+        if path.suffix.lower() == ".npz":
+            return TokenData.from_npz(path)
+        hint = "write arrays with numpy.savez, or rename a text"
+        raise ValueError(f"{path} must be an .npz of tokens or a .txt of plain text, got {path.suffix or 'no ending'!r}; {hint}")
     raise ValueError(f"unknown data {name!r}, neither a name nor the path of an .npz or .txt{nearest(name, NAMED)}")

@@ -116,6 +116,12 @@ class TokenData:
         places = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
         return places[-1] if places else None
 
+    def context_and_query(self) -> tuple[Int[Tensor, "n context"], Int[Tensor, " n"]]:
+        """The ids at all positions but the query's, and those there (at the last position, if none holds the query); needs ``ids``."""
+        assert self.ids is not None
+        place = self.ids.shape[1] - 1 if self.query_position is None else self.query_position
+        return torch.cat([self.ids[:, :place], self.ids[:, place + 1 :]], dim=1), self.ids[:, place]
+
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
         """A random split in (train, test) with ``share`` of the sequences in the first part, stratified by label where there are labels.
 

@@ -48,7 +48,7 @@ def experiment(name: str) -> type[Experiment]:
     if room := {record.name: record for record in THEORIES}.get(name):
         there = some(kind.name for kind in room.experiments)
         raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {there}")
-    return _named("experiment", name, {kind.name: kind for record in THEORIES for kind in record.experiments})
+    return _named("experiment", name, _experiments())
 
 
 def claims(id_or_room: str) -> tuple[Claim, ...]:
@@ -60,6 +60,15 @@ def claims(id_or_room: str) -> tuple[Claim, ...]:
     groups = {"all": tuple(_claims().values())} | {record.name: record.claims for record in THEORIES}
     groups |= {id: (found,) for id, found in _claims().items()}
     return _named("claim or theory", id_or_room, groups)
+
+
+def named(name: str) -> Theory | Claim | type[Experiment]:
+    """The theory, the claim or the experiment of that name.
+
+    Raises:
+        ValueError: an unknown name; the nearest one is suggested.
+    """
+    return _named("theory, claim or experiment", name, {record.name: record for record in THEORIES} | _claims() | _experiments())
 
 
 def verify(id: str, seeds: Iterable[int] = range(5)) -> Verdict:
@@ -89,6 +98,10 @@ def cite(name: str) -> str:
 
 def _claims() -> dict[str, Claim]:
     return {found.id: found for record in THEORIES for found in record.claims}
+
+
+def _experiments() -> dict[str, type[Experiment]]:
+    return {kind.name: kind for record in THEORIES for kind in record.experiments}
 
 
 def _named(kind: str, name: str, known: Mapping[str, T], *, shown_by: str = LIST) -> T:

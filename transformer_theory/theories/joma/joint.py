@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from ...descent import descend
+from ...descent import descend, within
 from ...metrics.geometry import stable_rank
 from ...networks.embedding import build
 from .hierarchy import Hierarchy
@@ -75,9 +75,7 @@ def learn(
         NotConverged: the loss, or a weight at the end, is not finite.
     Source: :cite:t:`tian2024joma`, Table 1.
     """
-    stops = set(at)
-    if wrong := [step for step in stops if not 0 <= step <= steps]:
-        raise ValueError(f"at must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
+    stops = within(at, steps)
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     if not 0 < rate <= FASTEST:

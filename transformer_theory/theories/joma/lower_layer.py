@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from .nonlinear import log_remaining
+from ...linalg import stable_rank
+from .nonlinear import Bounce, bounce, log_remaining
 from .orbit import orbit
 
 Layer = Float[Tensor, "K M"]
@@ -68,3 +69,11 @@ def alike(points: Layer) -> Layer:
     """The same columns at equal length, the mean square of the given ones: no token is salient, ``[K, M]``."""
     lengths = points.norm(dim=0)
     return points * lengths.square().mean().sqrt() / lengths
+
+
+def rank_bounce(points: Layer, layers: Float[Tensor, "t K M"]) -> Bounce:
+    """Drop and rebound of the stable rank from the start on, where V is a multiple of these points, over V at later times.
+
+    Source: :cite:t:`tian2024joma`.
+    """
+    return bounce(torch.cat([stable_rank(points)[None], stable_rank(layers)]))

@@ -27,9 +27,7 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
     if data.ids.shape[1] < 2:
         yield not_applicable(NAME, f"needs sequences of at least one contextual token and a query, got {data.ids.shape[1]} token")
         return
-    place = data.ids.shape[1] - 1 if data.query_position is None else data.query_position
-    context = torch.cat([data.ids[:, :place], data.ids[:, place + 1 :]], dim=1)
-    found = analysis_of(context, data.ids[:, place], data.next_id, generator)
+    found = analysis_of(*data.context_and_query(), data.next_id, generator)
     yield from found.rows()
     if arrays := found.arrays():
         yield arrays

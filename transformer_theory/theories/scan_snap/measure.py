@@ -30,10 +30,8 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
     if data.ids.shape[1] < 3:
         yield not_applicable(NAME, f"needs sequences of at least two contextual tokens and a query, got {data.ids.shape[1]} tokens")
         return
-    place = data.ids.shape[1] - 1 if data.query_position is None else data.query_position
-    context = torch.cat([data.ids[:, :place], data.ids[:, place + 1 :]], dim=1)
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    found = analyse(context, data.ids[:, place], data.next_id, vocab_size=max(data.vocab_size or 0, 2), seed=seed)
+    found = analyse(*data.context_and_query(), data.next_id, vocab_size=max(data.vocab_size or 0, 2), seed=seed)
     yield from found.rows()
     if found.readings:
         yield found.arrays()

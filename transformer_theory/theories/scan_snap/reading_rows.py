@@ -67,7 +67,7 @@ def _tokens(found: Reading) -> Iterator[Row]:
     order = found.by_distinctness
     yield _finding(
         ANSWER,
-        replace(_of_order(order), in_assumptions=found.met),
+        _of_order(order, found.met),
         theorem,
         predicted=1.0,
         null=order.null,
@@ -77,7 +77,7 @@ def _tokens(found: Reading) -> Iterator[Row]:
     if (held := found.by_held_out) is not None:
         yield _finding(
             "rank correlation of held-out distinctness and logit change",
-            replace(_of_order(held), in_assumptions=found.met),
+            _of_order(held, found.met),
             theorem,
             predicted=1.0,
             null=held.null,
@@ -123,7 +123,7 @@ def _match(found: Reading, match: Match) -> Iterator[Row]:
     short = "; these sequences are too short for this flow, see the assumption" if match.dynamics == EXACT and found.finite > CLOSE else ""
     note = f"from counts alone, over {match.order.tokens} tokens; null: trained on shuffled next tokens; line: {_line(match.order)}{short}"
     quantity = f"rank correlation of predicted and measured logit change, {match.dynamics}"
-    order = replace(_of_order(match.order), in_assumptions=inside)
+    order = _of_order(match.order, inside)
     yield _finding(quantity, order, _source(match.dynamics), predicted=1.0, null=match.order.null, note=note)
     yield _finding(
         f"{ERROR}, {match.dynamics}",
@@ -147,8 +147,8 @@ def _match(found: Reading, match: Match) -> Iterator[Row]:
         )
 
 
-def _of_order(order: Order) -> Evidence:
-    return Evidence(order.value, order.line, ">=")
+def _of_order(order: Order, met: bool) -> Evidence:
+    return Evidence(order.value, order.line, ">=", in_assumptions=met)
 
 
 def _line(order: Order) -> str:

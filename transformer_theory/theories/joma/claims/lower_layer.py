@@ -5,9 +5,7 @@ from torch import Generator
 
 from ....citations import Source
 from ....claims import Claim, Evidence
-from ....linalg import stable_rank
-from ..lower_layer import gaussian_points, linear_layer, nonlinear_layer
-from ..nonlinear import bounce
+from ..lower_layer import gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 
 
 def _rebound(generator: Generator, *, linear: bool) -> Evidence:
@@ -17,7 +15,7 @@ def _rebound(generator: Generator, *, linear: bool) -> Evidence:
         layers = linear_layer(points, torch.logspace(0, -12, 100, dtype=torch.float64)[1:])
     else:
         layers = nonlinear_layer(points, torch.logspace(-7, 3, 200, dtype=torch.float64))
-    found = bounce(torch.cat([stable_rank(points)[None], stable_rank(layers)]))  # at first V is a multiple of the points
+    found = rank_bounce(points, layers)
     share = min(found.drop, found.rebound) / found.start
     return Evidence(share, 0.05, ">=", detail={"start": found.start, "least": found.least, "end": found.end})
 

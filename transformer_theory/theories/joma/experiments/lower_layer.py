@@ -16,8 +16,7 @@ from ....experiment import RandomExperiment, Result, parameter
 from ....linalg import stable_rank
 from ....rows import Arrays, Row
 from ..figures import lower_layer
-from ..lower_layer import alike, gaussian_points, linear_layer, nonlinear_layer
-from ..nonlinear import bounce
+from ..lower_layer import alike, gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 from ..orbit import blow_up_time
 
 if TYPE_CHECKING:
@@ -49,16 +48,14 @@ class LowerLayer(RandomExperiment):
         times = torch.logspace(math.log10(FROM), math.log10(self.until), 200, dtype=torch.float64)
         remaining, generator = torch.logspace(0, -12, 200, dtype=torch.float64)[1:], self.generator()
         draws = [gaussian_points(generator, units=self.units, tokens=self.tokens, scale=self.scale) for _ in range(self.seeds)]
-        layers = {
-            "nonlinear": [nonlinear_layer(points, times) for points in draws],
-            "linear": [linear_layer(points, remaining) for points in draws],
-            "no token salient": [nonlinear_layer(alike(points), times) for points in draws],
+        level = [alike(points) for points in draws]
+        flows = {  # where V starts, up to a factor, and V at later times
+            "nonlinear": (draws, [nonlinear_layer(points, times) for points in draws]),
+            "linear": (draws, [linear_layer(points, remaining) for points in draws]),
+            "no token salient": (level, [nonlinear_layer(points, times) for points in level]),
         }
-        ranks = {how: torch.stack([stable_rank(layer) for layer in found]) for how, found in layers.items()}
-        bounces = {}
-        for how, curves in ranks.items():
-            starts = stable_rank(torch.stack([alike(points) if how == "no token salient" else points for points in draws]))  # V = tM
-            bounces[how] = [bounce(curve) for curve in torch.cat([starts[:, None], curves], dim=1)]
+        bounces = {how: [rank_bounce(*pair) for pair in zip(*flow)] for how, flow in flows.items()}
+        for how in flows:
             for when in ("start", "least", "end"):
                 values = [getattr(found, when) for found in bounces[how]]
                 note, mean = f"{self.seeds} draws, {min(values):.3g} to {max(values):.3g}", sum(values) / len(values)
@@ -68,11 +65,12 @@ class LowerLayer(RandomExperiment):
             note = f"share of the start, least of {self.seeds} draws; null: the largest, {null}"
             value, chance = min(shares["nonlinear"]), max(shares[null])
             yield Row(theory=NAME, quantity=f"{what} of the stable rank", value=value, null=chance, source=str(JOMA), note=note)
-        yield from self._arrays(times, remaining, draws[0], layers["nonlinear"][0], ranks)
+        yield from self._arrays(times, remaining, draws[0], {how: layers for how, (_, layers) in flows.items()})
 
-    def _arrays(self, times: Tensor, remaining: Tensor, points: Tensor, layer: Tensor, ranks: dict[str, Tensor]) -> Iterator[Arrays]:
+    def _arrays(self, times: Tensor, remaining: Tensor, points: Tensor, layers: dict[str, list[Tensor]]) -> Iterator[Arrays]:
+        ranks = {how: torch.stack([stable_rank(layer) for layer in found]) for how, found in layers.items()}
         shown = [0, int(ranks["nonlinear"][0].argmin()), len(times) - 1]
-        arrays = {"times": times, "shown": times[shown], "layers": layer[shown], "points": points}
+        arrays = {"times": times, "shown": times[shown], "layers": layers["nonlinear"][0][shown], "points": points}
         arrays["blow_up"] = (1 - remaining) * blow_up_time(points.norm(dim=0))
         arrays |= {f"rank_{how}": curves for how, curves in ranks.items()}
         yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})

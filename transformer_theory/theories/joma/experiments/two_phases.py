@@ -68,10 +68,8 @@ class TwoPhases(Experiment):
         floor = entropy_lower_bound((scores - scores.mean(-1, keepdim=True)).norm(dim=-1), keys=len(mu))
         gaps = (H["nonlinear"] - floor)[on_the_way(H["nonlinear"], keys=len(mu))]
         if len(gaps):
-            least, note = (
-                Evidence(float(gaps.min()), 0.0, ">="),
-                "nats; where the entropy is more than .1 from 0 and from its largest value",
-            )
+            least = Evidence(float(gaps.min()), 0.0, ">=")
+            note = "nats; where the entropy is more than .1 from 0 and from its largest value"
             yield finding(NAME, "entropy less its lower bound, smallest", least, source=Source("zhai2023stabilizing"), note=note)
         times, logs = yield from self._ratios()
         arrays = {

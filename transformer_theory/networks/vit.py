@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..softmax_attention import softmax_attention
+from .convolutions import Convolutions
 from .embedding import Patches, Tokens, check_inputs, divide
 
 Batch = Float[Tensor, "batch n dim"]
@@ -63,14 +64,14 @@ class ViT(nn.Module):
     """A vision transformer with a class token; build it with :meth:`for_images` or :meth:`for_tokens`.
 
     Args:
-        reader: :class:`Patches` or :class:`Tokens`: turns the input into [batch, seq, token_dim].
+        reader: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`: turns the input into [batch, seq, token_dim].
         num_classes, dim, depth, heads: sizes.
         mlp_ratio: width of the MLP over dim.
     Raises:
         ValueError: sizes do not fit. Source: :cite:t:`dosovitskiy2021image`.
     """
 
-    def __init__(self, reader: Patches | Tokens, *, num_classes: int, dim: int, depth: int, heads: int, mlp_ratio: int = 4):
+    def __init__(self, reader: Patches | Tokens | Convolutions, *, num_classes: int, dim: int, depth: int, heads: int, mlp_ratio: int = 4):
         super().__init__()
         self.reader = reader
         self.embed = nn.Linear(reader.dim, dim)

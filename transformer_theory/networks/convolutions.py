@@ -1,0 +1,56 @@
+"""A convolutional stem: tokens that overlap, in place of patches, which helps transformers to learn small images from scratch.
+
+    images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
+
+Widths double from stage to stage and end at ``dim``. Without positions of its own: those of the network follow.
+Source: :cite:t:`hassani2021escaping`.
+"""
+
+from itertools import pairwise
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .embedding import counts
+
+
+class Convolutions(nn.Module):
+    """Reads images [batch, channels, image_size, image_size], gives tokens [batch, seq, dim]; stands where :class:`.Patches` does.
+
+    Args:
+        image_size, channels: of the images.
+        patch_size: pixels from token to token, a power of two that divides the image.
+        dim: width of the tokens.
+    Raises:
+        ValueError: sizes do not fit, or images are of another shape. Source: :cite:t:`hassani2021escaping`.
+    """
+
+    def __init__(self, *, image_size: int, patch_size: int, channels: int, dim: int):
+        super().__init__()
+        counts(image_size=image_size, patch_size=patch_size, channels=channels, dim=dim)
+        stages = patch_size.bit_length() - 1
+        if patch_size != 2**stages or stages < 1 or image_size % patch_size:
+            raise ValueError(
+                f"patch_size must be a power of two from 2 on that divides image_size, got {patch_size} and {image_size}; take 2, 4 or 8"
+            )
+        if dim % 2 ** (stages - 1):
+            raise ValueError(f"dim must be a multiple of {2 ** (stages - 1)} for {stages} stages of doubling width, got {dim}")
+        self.image_size, self.patch_size, self.channels, self.dim = image_size, patch_size, channels, dim
+        widths = [channels, *(dim // 2 ** (stages - 1 - stage) for stage in range(stages))]
+        self.stages = nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(before, after, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
+                for before, after in pairwise(widths)
+            )
+        )
+
+    @property
+    def seq(self) -> int:
+        """Number of tokens of an image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:
+        expected = (self.channels, self.image_size, self.image_size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ValueError(f"images must have shape [batch, {', '.join(map(str, expected))}], got {list(images.shape)}; resize them")
+        return self.stages(images).flatten(2).transpose(1, 2)

@@ -1,0 +1,152 @@
+"""Networks that classify images, by name and size: what ``transformer-theory train`` builds.
+
+All have a class token and read images [batch, channels, image_size, image_size]; they differ in what a layer does:
+
+* ``crate``: as released, shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step;
+* ``crate-paper``: output tied to the subspaces, the shrinking step (1 - κβ)Z + κβ MSSA(Z);
+* ``crate-exact``: the gradient step of the coding rate itself, by its p x p resolvent, without softmax;
+* ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with its own decoder, and a skip around it;
+* ``tost``: attention by token statistics as released, linear in the number of tokens, above the GELU MLP of a ViT (without the
+  convolutions, layer scales and class attention of the published network);
+* ``vit``: the pre-norm vision transformer.
+
+Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`, :cite:t:`dosovitskiy2021image`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..models import CRATE, ViT
+from ..networks.convolutions import Convolutions
+from ..networks.embedding import Patches
+from ..theories.crate.block import (
+    ExactAttention,
+    Ista,
+    OvercompleteIsta,
+    PaperAttention,
+    ReleasedAttention,
+    ReleasedTokenStatisticsAttention,
+)
+
+Stem = Literal["patches", "convolutions"]
+SPREAD = 0.02  # of the first positions and class token: the released 1.0 hides small images behind noise (see docs/training.md)
+PIXELS = 16  # numbers in a patch below which a norm over it would erase how bright it is
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a network.
+
+    Attributes:
+        image_size, channels, num_classes: of the data.
+        patch_size: pixels from token to token.
+        dim, depth, heads: of the layers.
+        stem: how an image becomes tokens: linear patches, or overlapping convolutions.
+    """
+
+    image_size: int
+    channels: int
+    num_classes: int
+    patch_size: int
+    dim: int
+    depth: int
+    heads: int
+    stem: Stem = "patches"
+
+
+class Mlp(nn.Module):
+    """The GELU MLP of a ViT as a sparsification block with a skip, [batch, n, dim] -> [batch, n, dim].
+
+    Source: :cite:t:`dosovitskiy2021image`.
+    """
+
+    skip = True
+
+    def __init__(self, dim: int, *, ratio: int = 4):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, ratio * dim), nn.GELU(), nn.Linear(ratio * dim, dim))
+
+    def forward(self, tokens: Float[Tensor, "batch n dim"]) -> Float[Tensor, "batch n dim"]:
+        return self.layers(tokens)
+
+
+class Pixels(nn.Module):
+    """A network that reads images in [0, 1]: they are centred and scaled channel by channel first.
+
+    Args:
+        network: reads normalised images [batch, c, h, w].
+        mean, std: of the training images, [c].
+    Raises:
+        ValueError: mean and std are not as many, or a std is not positive. Source: none, this is machinery.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Float[Tensor, " c"], std: Float[Tensor, " c"]):
+        super().__init__()
+        if mean.shape != std.shape or mean.ndim != 1 or not bool((std > 0).all()):
+            raise ValueError(f"mean and std must be a number each a channel, std above 0, got {mean.tolist()} and {std.tolist()}")
+        self.network = network
+        self.register_buffer("mean", mean.float().view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", std.float().view(-1, 1, 1), persistent=False)
+
+    @property
+    def cls_token(self) -> Tensor | None:
+        """The network's, by which readers know that the first token stands for the image."""
+        return getattr(self.network, "cls_token", None)
+
+    def forward(self, images: Float[Tensor, "batch c h w"]) -> Tensor:
+        return self.network((images - self.mean) / self.std)
+
+
+def _embedding(sizes: Sizes) -> tuple[nn.Sequential, int]:
+    """Images to normalised tokens, and how many there are, with the released names where patches are cut."""
+    if sizes.stem == "convolutions":
+        stem = _stem(sizes)
+        return nn.Sequential(stem, nn.LayerNorm(sizes.dim)), stem.seq
+    cut = Patches(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels)
+    norm = nn.LayerNorm(cut.dim) if cut.dim >= PIXELS else nn.Identity()
+    return nn.Sequential(cut, norm, nn.Linear(cut.dim, sizes.dim), nn.LayerNorm(sizes.dim)), cut.seq
+
+
+def _stem(sizes: Sizes) -> Convolutions:
+    return Convolutions(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels, dim=sizes.dim)
+
+
+def _crate(
+    sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[[int], nn.Module] = Ista
+) -> nn.Module:
+    embedding, seq = _embedding(sizes)
+    return CRATE(
+        embedding,
+        seq=seq,
+        num_classes=sizes.num_classes,
+        dim=sizes.dim,
+        depth=sizes.depth,
+        heads=sizes.heads,
+        attention=attention,
+        sparsify=sparsify,
+        spread=SPREAD,
+    )
+
+
+def _vit(sizes: Sizes) -> nn.Module:
+    cut = Patches(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels)
+    reader = _stem(sizes) if sizes.stem == "convolutions" else cut
+    return ViT(reader, num_classes=sizes.num_classes, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads)
+
+
+NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {
+    "crate": _crate,
+    "crate-paper": partial(_crate, attention=PaperAttention),
+    "crate-exact": partial(_crate, attention=ExactAttention),
+    "crate-alpha": partial(_crate, sparsify=OvercompleteIsta),
+    "tost": partial(_crate, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp),
+    "vit": _vit,
+}

@@ -6,10 +6,27 @@ from ..errors import nearest
 from . import synthetic
 from .bridges import codebook, features, one_hot, patches
 from .digits import digits
+from .image_sets import images
+from .images import Images
+from .shapes import shapes
 from .text import Text, harbour
 from .tokens import TokenData
 
-__all__ = ["Text", "TokenData", "codebook", "digits", "features", "harbour", "load", "one_hot", "patches", "synthetic"]
+__all__ = [
+    "Images",
+    "Text",
+    "TokenData",
+    "codebook",
+    "digits",
+    "features",
+    "harbour",
+    "images",
+    "load",
+    "one_hot",
+    "patches",
+    "shapes",
+    "synthetic",
+]
 
 NAMED = {"digits": digits, "text": harbour}
 PLANNED = ("cifar10",)

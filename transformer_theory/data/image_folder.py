@@ -1,0 +1,183 @@
+"""Images from a folder that holds a folder for each class, with a split into training and test images or without.
+
+Files are read as they are: grey or RGB, all of one size. Anything else is refused, with the file's name, before any training starts.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..errors import some
+from .images import Images
+
+LOSSY = (".jpg", ".jpeg")
+SUFFIXES = (*LOSSY, ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
+SHARE = 0.8  # of training images, where a folder has no split of its own
+MODES = {"L": 1, "RGB": 3}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The files of a split by class: ``files[i]`` has class ``labels[i]``, ``stamps[i]`` tells whether it changed."""
+
+    files: tuple[Path, ...]
+    labels: tuple[int, ...]
+    stamps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What lies in a folder of images: names of the classes, training files and test files (None: none of their own)."""
+
+    path: Path
+    names: tuple[str, ...]
+    train: Part
+    test: Part | None
+
+    @property
+    def lossy(self) -> bool:
+        """Whether some file is a JPEG, told by its suffix."""
+        return any(file.suffix.lower() in LOSSY for part in (self.train, self.test) if part for file in part.files)
+
+
+def find_images(path: Path) -> Folder:
+    """The classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``, ``valid``), or ``<class>/*`` alone.
+
+    Hidden files are passed over. Where there is a ``test`` folder, a ``val`` folder beside it is not read.
+
+    Raises:
+        ValueError: no folder, no two classes, a class without images, a test class that is not trained, or a file that is no image.
+    """
+    train = _split(path, TRAIN)
+    test = _split(path, TEST) if train else None
+    classes = _classes(train or path)
+    if len(classes) < 2:
+        came = f"only {classes[0].name!r}" if classes else "none"
+        raise ValueError(f"{train or path} must hold a folder of images for each of at least two classes, got {came}")
+    names = tuple(folder.name for folder in classes)
+    if test is None:
+        return Folder(path, names, _part(classes, names), None)
+    tested = _classes(test)
+    if unknown := [folder for folder in tested if folder.name not in names]:
+        raise ValueError(f"{unknown[0]} has no training images, the classes are {some(names)}; rename or remove it")
+    if not tested:
+        raise ValueError(f"{test} must hold a folder of images for each class, got none; fill or remove it")
+    return Folder(path, names, _part(classes, names), _part(tested, names))
+
+
+def read_folder(folder: Folder, *, size: int | None = None) -> tuple[Images, Images]:
+    """Training and test images; without test files of their own a fixed stratified fifth, which the name says.
+
+    Args:
+        size: side to which images are scaled and cropped, pixels; without it all must be square and of one size.
+    Raises:
+        ValueError: a file is no image, damaged, neither grey nor RGB, or unlike the others.
+    """
+    note = [f"{folder.path.resolve().name}"] + ["(JPEG copy)"] * folder.lossy
+    parts = [part for part in (folder.train, folder.test) if part]
+    reader = _Reader(size)
+    read = [(reader.read(part.files), torch.tensor(part.labels)) for part in parts]
+    if len(read) == 2:
+        train, test = (Images(pixels, labels, folder.names, name=" ".join(note)) for pixels, labels in read)
+        return train, test
+    note.append("(split 80/20)")
+    (pixels, labels), *_ = read
+    return Images(pixels, labels, folder.names, name=" ".join(note)).split(SHARE, torch.Generator().manual_seed(0))
+
+
+class _Reader:
+    """Decodes files and holds all of them to the size and mode of the first."""
+
+    def __init__(self, size: int | None):
+        self.size = size
+        self.first: tuple[Path, tuple[int, int], str] | None = None
+
+    def read(self, files: tuple[Path, ...]) -> torch.Tensor:
+        """uint8 [n, channels, height, width]."""
+        first = self.decode(files[0])
+        pixels = np.empty((len(files), *first.shape), np.uint8)
+        pixels[0] = first
+        for place, file in enumerate(files[1:], 1):
+            pixels[place] = self.decode(file)
+        return torch.from_numpy(pixels)
+
+    def decode(self, file: Path) -> np.ndarray:
+        """uint8 [channels, height, width]."""
+        from PIL import Image, ImageOps
+
+        try:
+            with Image.open(file) as image:
+                self.check(file, image.size, image.mode)
+                scaled = image if self.size is None else ImageOps.fit(image, (self.size, self.size), Image.Resampling.BICUBIC)
+                return np.atleast_3d(np.asarray(scaled)).transpose(2, 0, 1)
+        except PermissionError as error:
+            raise ValueError(f"{file} cannot be read ({error.strerror}); check its rights") from error
+        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow's word for a broken PNG
+            raise ValueError(f"{file} is not a readable image ({_line(error, file)}); replace or remove it") from error
+
+    def check(self, file: Path, size: tuple[int, int], mode: str) -> None:
+        if mode not in MODES:
+            raise ValueError(f"{file} must be grey or RGB, got mode {mode}; convert it with Pillow: image.convert('RGB')")
+        if self.first is None:
+            self.first = (file, size, mode)
+        before, shape, wanted = self.first
+        if mode != wanted:
+            kinds = {"L": "grey", "RGB": "RGB"}
+            came = f"{before} is {kinds[wanted]} and {file} {kinds[mode]}"
+            raise ValueError(f"images must be all grey or all RGB, {came}; convert them alike: image.convert('RGB')")
+        if self.size is None and size != shape:
+            sizes = f"{before} has {shape[0]} x {shape[1]} and {file} {size[0]} x {size[1]}"
+            raise ValueError(f"images must be of one size, {sizes} pixels; pass size= to scale and crop them")
+        if self.size is None and size[0] != size[1]:
+            raise ValueError(f"images must be square, {file} has {size[0]} x {size[1]} pixels; pass size= to scale and crop them")
+
+
+def _split(path: Path, words: Iterable[str]) -> Path | None:
+    """The first folder of these names that holds folders: a class may be called "train" too."""
+    return next((path / word for word in words if (path / word).is_dir() and _classes(path / word)), None)
+
+
+def _classes(path: Path) -> list[Path]:
+    return sorted(Path(entry.path) for entry in _entries(path) if entry.is_dir())
+
+
+def _part(classes: list[Path], names: tuple[str, ...]) -> Part:
+    files, labels, stamps = [], [], []
+    for folder in classes:
+        found = sorted(_files(folder), key=lambda pair: pair[0])
+        if not found:
+            raise ValueError(f"{folder} must hold images of its class, got none; fill or remove it")
+        files += [file for file, _ in found]
+        stamps += [stamp for _, stamp in found]
+        labels += [names.index(folder.name)] * len(found)
+    return Part(tuple(files), tuple(labels), tuple(stamps))
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    for entry in _entries(folder):
+        suffix = os.path.splitext(entry.name)[1].lower()
+        if entry.is_dir() or suffix not in SUFFIXES:
+            what = "is a folder" if entry.is_dir() else f"ends in {suffix or 'nothing'!r}"
+            raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {what}; move it away")
+        state = entry.stat()
+        yield Path(entry.path), (state.st_size, state.st_mtime_ns)
+
+
+def _entries(path: Path) -> list[os.DirEntry]:
+    """What lies in a folder, but no hidden files."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
+
+
+def _line(error: Exception, file: Path) -> str:
+    """What Pillow says, without the path that stands in front of it already."""
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return "it is none, whatever its ending" if str(file) in said or said.startswith("cannot identify") else said

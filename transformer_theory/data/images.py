@@ -1,0 +1,127 @@
+"""Images with their classes, as networks are trained on them: one byte a pixel value in memory, cut into tokens for the theories."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from ..citations import Source
+from .bridges import codebook, patches
+from .tokens import TokenData
+
+MOST = 2000  # images that the theories read
+WORDS = 64
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Images:
+    """n square images with a class each.
+
+    Attributes:
+        pixels: 0 ... 255, uint8, ``[n, channels, size, size]``.
+        labels: number of the class in ``names``, int64, ``[n]``.
+        names: of the classes; a part of a data set keeps those of the whole.
+        name: for headings; says where the files are not the official ones.
+        sources: where the data come from.
+
+    Raises:
+        ValueError: a field has the wrong type or shape, there is no image, they are not square, or a label has no name.
+    """
+
+    pixels: UInt8[Tensor, "n c h w"]
+    labels: Int[Tensor, " n"]
+    names: tuple[str, ...]
+    name: str = "images"
+    sources: tuple[Source, ...] = ()
+
+    def __post_init__(self):
+        if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
+            came = f"{self.pixels.dtype} {list(self.pixels.shape)}"
+            raise ValueError(f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {came}; convert them")
+        n, _, height, width = self.pixels.shape
+        if not self.pixels.numel() or height != width:
+            raise ValueError(f"pixels must be at least one square image, got {list(self.pixels.shape)}; crop them")
+        if self.labels.shape != (n,) or self.labels.dtype != torch.int64:
+            raise ValueError(f"labels must be int64 [{n}], one an image, got {self.labels.dtype} {list(self.labels.shape)}")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < 0 or high >= len(self.names):
+            raise ValueError(f"labels must lie in [0, {len(self.names)}), one name a class, got {low if low < 0 else high}; add names")
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __repr__(self) -> str:
+        """``Images('digits', 1257 of 1 x 8 x 8, 10 classes)``."""
+        shape = " x ".join(str(length) for length in self.pixels.shape[1:])
+        return f"Images({self.name!r}, {len(self)} of {shape}, {self.classes} classes)"
+
+    def __getitem__(self, index) -> "Images":
+        """The images at ``index`` (a slice or a tensor of positions); the names stay whole."""
+        if isinstance(index, int | np.integer):
+            index = slice(int(index), int(index) + 1 or None)
+        return replace(self, pixels=self.pixels[index], labels=self.labels[index])
+
+    @property
+    def classes(self) -> int:
+        """Number of classes: one a name."""
+        return len(self.names)
+
+    @property
+    def channels(self) -> int:
+        """1 of grey images, 3 of colour."""
+        return self.pixels.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Height and width, in pixels."""
+        return self.pixels.shape[-1]
+
+    def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
+        """A random split in two with ``share`` of the images in the first part, stratified by class; the order stays.
+
+        Raises:
+            ValueError: the share leaves one part empty.
+        """
+        order = torch.randperm(len(self), generator=generator)
+        order = order[torch.argsort(self.labels[order], stable=True)]
+        # every class contributes its share: deal the sorted images out evenly
+        dealt = torch.floor(torch.arange(len(self) + 1, dtype=torch.float64) * share + 1e-9)
+        deal = dealt[1:] > dealt[:-1]
+        first, second = order[deal], order[~deal]
+        if not len(first) or not len(second):
+            raise ValueError(f"share must leave images on both sides, got {share} of {len(self)}; choose a share inside (0, 1)")
+        return self[first.sort().values], self[second.sort().values]
+
+    def tokens(self, patch_size: int, *, most: int = MOST, words: int = WORDS, generator: torch.Generator) -> TokenData:
+        """The images as every theory reads them; of more than ``most`` a stratified sample.
+
+        * images [n, channels, size, size] in [0, 1], float64; labels;
+        * tokens [n, (size / patch_size)^2, patch_size^2 channels]: patches, row by row; query: the last patch;
+        * ids: visual words 0 ... words - 1, a k-means codebook of the patches, word 0 the emptiest; fewer if there are fewer patches;
+        * next_id = words + label: "the token that follows the image is its class", in a vocabulary of words + classes.
+
+        Args:
+            patch_size: side of a patch, pixels; divides ``size``.
+            generator: of the sample and the codebook.
+        Raises:
+            ValueError: patch_size does not divide the size, or most or words is less than 1.
+        """
+        if min(most, words) < 1:
+            raise ValueError(f"most and words must be at least 1, got {most} and {words}")
+        chosen = self if len(self) <= most else self.split(most / len(self), generator)[0]
+        scaled = chosen.pixels.double() / 255
+        cut = patches(scaled, patch_size)
+        words = min(words, len(patches(chosen.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
+        ids, _ = codebook(cut, words, generator=generator)
+        return TokenData(
+            tokens=cut,
+            labels=chosen.labels,
+            ids=ids,
+            next_id=words + chosen.labels,
+            images=scaled,
+            vocab_size=words + self.classes,
+            name=self.name,
+            sources=self.sources,
+        )

@@ -1,41 +1,117 @@
-r"""Random changes of images that leave their class alone, each image changed on its own: crops, flips, colours, blur.
+r"""Random changes of images that leave their class alone, each image changed on its own: crops, flips, squares cut out, colours, blur.
 
-All take ``[n, channels, height, width]`` in [0, 1] and draw from torch's global generator, which :func:`~..descent.descend` seeds and puts
-back. A pipeline is a function: ``lambda images: flip(crop(images, padding=8))``.
+All take ``[n, channels, height, width]`` and draw from torch's global CPU generator, which the training loop seeds and puts back; numbers
+are moved to where the images are. :func:`crop`, :func:`flip` and :func:`cutout` take any dtype, so that images can stay bytes until they
+are needed as numbers; the others take floats in [0, 1]. A pipeline is a function, ``lambda images: flip(crop(images, padding=8))``, or an
+:class:`Augmentation`.
 
-Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur of the self-supervised runs).
+Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur of the self-supervised runs);
+DeVries and Taylor (2017), arXiv:1708.04552 (cutout).
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional
 
+from ..parameters import check_parameters, parameter
+from .mixing import cutmix, mixup
+from .rand_augment import GREY, LARGEST, rand_augment
+
 Images = Float[Tensor, "n c h w"]
+Pixels = Shaped[Tensor, "n c h w"]
 
-GREY = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness that is seen
 
+@dataclass(frozen=True)
+class Augmentation:
+    """What a training step does to a batch of images before the network sees them; ``Augmentation()`` changes nothing.
 
-def crop(images: Images, *, padding: int) -> Images:
-    """A window of the old size from the image with a black frame of ``padding`` pixels.
+    In this order: crop, flip, operations, cutout, then one of mixup and cutmix (where both are on, each has half of the batches).
 
     Raises:
-        ValueError: padding < 1.
+        ValueError: a field is beyond its bounds.
+    """
+
+    crop: int = parameter(0, at_least=0, says="width of the black frame that images are cropped from, pixels")
+    flip: float = parameter(0.0, at_least=0, at_most=1, says="share of images turned left for right")
+    operations: int = parameter(0, at_least=0, says="random operations on each image (RandAugment)")
+    magnitude: float = parameter(9.0, at_least=0, at_most=LARGEST, says="strength of these operations")
+    cutout: int = parameter(0, at_least=0, says="side of a black square in each image, pixels")
+    mixup: float = parameter(0.0, at_least=0, says="alpha of mixup; 0 for none")
+    cutmix: float = parameter(0.0, at_least=0, says="alpha of cutmix; 0 for none")
+
+    def __post_init__(self):
+        check_parameters(self)
+
+    def __call__(
+        self, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"], classes: int
+    ) -> tuple[Images, Float[Tensor, "n classes"]]:
+        """Changed images in [0, 1], ``[n, c, h, w]``, and the share of each class in them, ``[n, classes]``, rows of sum 1."""
+        if self.crop:
+            pixels = crop(pixels, padding=self.crop)
+        if self.flip:
+            pixels = flip(pixels, share=self.flip)
+        if self.operations:
+            pixels = rand_augment(pixels, operations=self.operations, magnitude=self.magnitude)
+        if self.cutout:
+            pixels = cutout(pixels, size=self.cutout)
+        images, targets = pixels / 255, functional.one_hot(labels.long(), classes).float()
+        mixings = [mix for mix, alpha in ((mixup, self.mixup), (cutmix, self.cutmix)) if alpha]
+        if not mixings:
+            return images, targets
+        mix = mixings[int(torch.randint(len(mixings), ()))]
+        return mix(images, targets, alpha=self.mixup if mix is mixup else self.cutmix)
+
+
+def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
+    """A window of the old size from the image in a frame of ``padding`` pixels.
+
+    Args:
+        images: of any dtype, ``[n, c, h, w]``.
+        mode: of the frame, as in ``torch.nn.functional.pad``: "constant" (black) or "reflect" (the image mirrored at its border).
+    Raises:
+        ValueError: padding < 1, another mode, or an image that is too small to be mirrored.
     """
     if padding < 1:
         raise ValueError(f"padding must be at least 1, got {padding}")
+    n, channels, height, width = images.shape
+    if mode == "constant":
+        framed = functional.pad(images, [padding] * 4)
+    elif mode != "reflect":
+        raise ValueError(f"mode must be 'constant' or 'reflect', got {mode!r}")
+    elif padding >= min(height, width):
+        raise ValueError(f"padding must be below the sides of the images to mirror them, got {padding} for {height} x {width} pixels")
+    else:  # torch mirrors no bytes
+        rows, columns = (_mirrored(side, padding).to(images.device) for side in (height, width))
+        framed = images.index_select(2, rows).index_select(3, columns)
+    down, right = torch.randint(2 * padding + 1, (2, n)).to(images.device)
+    # a row of a window is `width` neighbours in memory: one look-up a row, not one a pixel
+    planes = torch.arange(n * channels, device=images.device).view(n, channels, 1) * (height + 2 * padding)
+    rows = planes + down[:, None, None] + torch.arange(height, device=images.device)
+    starts = rows * (width + 2 * padding) + right[:, None, None]
+    return framed.flatten().unfold(0, width, 1).index_select(0, starts.flatten()).view(images.shape)
+
+
+def flip(images: Pixels, *, share: float = 0.5) -> Pixels:
+    """Left for right, in a share of the images."""
+    return torch.where(_chance(images, share), images.flip(-1), images)
+
+
+def cutout(images: Pixels, *, size: int) -> Pixels:
+    """A black square of ``size`` x ``size`` pixels around a pixel drawn at random; what lies beyond the border is lost.
+
+    Raises:
+        ValueError: size is not from 1 to the sides of the images. Source: DeVries and Taylor (2017), arXiv:1708.04552.
+    """
     n, _, height, width = images.shape
-    framed = functional.pad(images, [padding] * 4)
-    down, right = torch.randint(2 * padding + 1, (2, n, 1))
-    rows, columns = down + torch.arange(height), right + torch.arange(width)
-    return framed.permute(0, 2, 3, 1)[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
-def flip(images: Images) -> Images:
-    """Left for right, in half of the images."""
-    return torch.where(_chance(len(images), 0.5), images.flip(-1), images)
+    if not 1 <= size <= min(height, width):
+        raise ValueError(f"size must be from 1 to the sides of the images, {height} x {width} pixels, got {size}")
+    first = [(torch.randint(side, (n, 1)) - size // 2).to(images.device) for side in (height, width)]
+    hit = [((at := torch.arange(side, device=images.device)) >= low) & (at < low + size) for side, low in zip((height, width), first)]
+    return images.masked_fill((hit[0][:, :, None] & hit[1][:, None, :])[:, None], 0)
 
 
 def resized_crop(images: Images, *, least: float = 0.08) -> Images:
@@ -50,7 +126,7 @@ def resized_crop(images: Images, *, least: float = 0.08) -> Images:
     area, tilt = torch.empty(n).uniform_(least, 1), torch.empty(n).uniform_(math.log(3 / 4), math.log(4 / 3))
     sizes = (area[:, None] * torch.stack([tilt, -tilt], 1).exp()).sqrt().clamp(max=1)
     middles = (1 - sizes) * (2 * torch.rand(n, 2) - 1)
-    maps = torch.cat([torch.diag_embed(sizes), middles[:, :, None]], 2).to(images.dtype)
+    maps = torch.cat([torch.diag_embed(sizes), middles[:, :, None]], 2).to(images)
     grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
@@ -65,14 +141,14 @@ def jitter(images: Images, *, strength: float = 0.4, hue: float = 0.1, share: fl
     n = len(images)
 
     def factor() -> Tensor:
-        return torch.empty(n, 1, 1, 1).uniform_(1 - strength, 1 + strength).to(images.dtype)
+        return torch.empty(n, 1, 1, 1).uniform_(1 - strength, 1 + strength).to(images)
 
     changed = (images * factor()).clamp(0, 1)
     mean = _brightness(changed).mean((2, 3), keepdim=True)
     changed = (mean + factor() * (changed - mean)).clamp(0, 1)
     grey = _brightness(changed)
     changed = (grey + factor() * (changed - grey)).clamp(0, 1)
-    return torch.where(_chance(n, share), _turned(changed, 2 * math.pi * torch.empty(n).uniform_(-hue, hue)), images)
+    return torch.where(_chance(images, share), _turned(changed, 2 * math.pi * torch.empty(n).uniform_(-hue, hue)), images)
 
 
 def greyed(images: Images, *, share: float = 0.2) -> Images:
@@ -82,7 +158,7 @@ def greyed(images: Images, *, share: float = 0.2) -> Images:
         ValueError: the images are not of three colours.
     """
     _of_three_colours(images)
-    return torch.where(_chance(len(images), share), _brightness(images).expand_as(images), images)
+    return torch.where(_chance(images, share), _brightness(images).expand_as(images), images)
 
 
 def blurred(images: Images, *, size: int = 9, share: float = 0.5) -> Images:
@@ -96,15 +172,20 @@ def blurred(images: Images, *, size: int = 9, share: float = 0.5) -> Images:
         raise ValueError(f"size must be odd and at most twice the image less 1, got {size} for {height} x {width} pixels")
     spread = torch.empty(n, 1).uniform_(0.1, 2.0)
     weights = torch.exp(-0.5 * ((torch.arange(size) - size // 2) / spread) ** 2)
-    weights = (weights / weights.sum(1, keepdim=True)).to(images.dtype).repeat_interleave(channels, 0)[:, None]
+    weights = (weights / weights.sum(1, keepdim=True)).to(images).repeat_interleave(channels, 0)[:, None]
     whole = functional.pad(images, [size // 2] * 4, mode="reflect").flatten(0, 1)[None]
     smooth = functional.conv2d(whole, weights[:, :, :, None], groups=n * channels)
     smooth = functional.conv2d(smooth, weights[:, :, None, :], groups=n * channels)
-    return torch.where(_chance(n, share), smooth.view_as(images), images)
+    return torch.where(_chance(images, share), smooth.view_as(images), images)
 
 
-def _chance(n: int, share: float) -> Tensor:
-    return torch.rand(n, 1, 1, 1) < share
+def _chance(images: Tensor, share: float) -> Tensor:
+    return (torch.rand(len(images), 1, 1, 1) < share).to(images.device)
+
+
+def _mirrored(side: int, padding: int) -> Tensor:
+    """Positions that a mirrored frame shows, [side + 2 padding]; the border itself is not repeated."""
+    return (side - 1) - ((side - 1) - torch.arange(-padding, side + padding).abs()).abs()
 
 
 def _of_three_colours(images: Tensor) -> None:
@@ -118,8 +199,8 @@ def _brightness(images: Tensor) -> Tensor:
 
 def _turned(images: Tensor, angles: Tensor) -> Tensor:
     """Colours turned about the grey axis: the hue of the plane across it, at equal mean of the three colours."""
-    axis = torch.full((3,), 3**-0.5, dtype=images.dtype)
-    cross = torch.linalg.cross(axis.expand(3, 3), torch.eye(3, dtype=images.dtype)).mT  # cross @ v is axis x v
-    cosine, sine = angles.cos().to(images.dtype)[:, None, None], angles.sin().to(images.dtype)[:, None, None]
-    turn = cosine * torch.eye(3, dtype=images.dtype) + sine * cross + (1 - cosine) * torch.outer(axis, axis)
+    axis, identity = images.new_full((3,), 3**-0.5), torch.eye(3).to(images)
+    cross = torch.linalg.cross(axis.expand(3, 3), identity).mT  # cross @ v is axis x v
+    cosine, sine = angles.cos().to(images)[:, None, None], angles.sin().to(images)[:, None, None]
+    turn = cosine * identity + sine * cross + (1 - cosine) * torch.outer(axis, axis)
     return torch.einsum("nij,njhw->nihw", turn, images).clamp(0, 1)

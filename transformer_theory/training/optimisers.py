@@ -1,0 +1,214 @@
+r"""Optimisers of a network with layers: AdamW, Lion and Muon, with a learning rate for each layer and weight decay where it belongs.
+
+    AdamW   m ← β1 m + (1 - β1) g,  v ← β2 v + (1 - β2) g²,       W ← (1 - η w) W - η m̂ / (sqrt(v̂) + ε)
+    Lion    c = β1 m + (1 - β1) g,  m ← β2 m + (1 - β2) g,        W ← (1 - η w) W - η sign(c)
+    Muon    m ← μ m + (1 - μ) g,    c = (1 - μ) g + μ m = A S B,  W ← (1 - η w) W - 0.2 η sqrt(max(rows, columns)) A S' B
+
+with learning rate η and weight decay w; S' has singular values of about 1 in place of those of c. Muon is for the matrices of the layers;
+all else that such a network learns takes AdamW, and the scale 0.2 sqrt(max(rows, columns)) gives both updates of one size, so that one
+learning rate serves for both.
+
+Weight decay spares what is no map of features: norms, biases, temperatures, class and mask tokens, positions.
+Of a network of L layers with layer-wise decay d, layer l = 1, ..., L learns at the rate η d^(L + 1 - l), what stands before the layers
+(embedding, class token, positions) at η d^(L + 1), what follows them (last norm, head) at η.
+
+Source: :cite:t:`loshchilov2019decoupled` (AdamW); Chen et al. (2023), arXiv:2302.06675 (Lion); Jordan (2024),
+kellerjordan.github.io/posts/muon, and Liu et al. (2025), arXiv:2502.16982 (the scale of Muon); Clark et al. (2020), arXiv:2003.10555,
+and Bao et al. (2022), arXiv:2106.08254 (layer-wise decay, for fine-tuning).
+"""
+
+# pyright: reportPrivateImportUsage=false
+# torch._foreach_*: one call for all parameters, as the optimisers of torch have it
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+BETAS = {"adamw": (0.9, 0.999), "lion": (0.9, 0.99), "muon": (0.9, 0.999)}  # of Muon, those of its AdamW
+
+
+class Lion(torch.optim.Optimizer):
+    """Steps of one size in each coordinate, by the sign of a mean of gradients.
+
+    A third to a tenth of AdamW's learning rate, and as much more weight decay, is what its authors advise.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: size of the steps.
+        betas: in [0, 1): the share of the past in the step, and in the mean of gradients.
+        weight_decay: w; each step takes the share ``lr * w`` off the weights.
+    Source: Chen et al. (2023), arXiv:2302.06675, Alg. 2.
+    """
+
+    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float] = BETAS["lion"], weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            gradients, (beta1, beta2) = [weight.grad for weight in weights], group["betas"]
+            for weight in weights:
+                if not self.state[weight]:
+                    self.state[weight]["mean"] = torch.zeros_like(weight)
+            means = [self.state[weight]["mean"] for weight in weights]
+            steps = torch._foreach_lerp(means, gradients, 1 - beta1)
+            torch._foreach_sign_(steps)
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, steps, alpha=-group["lr"])
+            torch._foreach_lerp_(means, gradients, 1 - beta2)
+        return loss
+
+
+class Together(torch.optim.Optimizer):
+    """Optimisers of different parameters as one: one list of groups, one step, one state.
+
+    Args:
+        parts: each steps its own parameters.
+    """
+
+    def __init__(self, *parts: torch.optim.Optimizer):
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})  # the groups themselves, not copies
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+def optimiser(
+    model: nn.Module,
+    *,
+    name: str = "adamw",
+    learning_rate: float,
+    weight_decay: float,
+    layer_decay: float = 1.0,
+    betas: tuple[float, float] | None = None,
+) -> torch.optim.Optimizer:
+    """An optimiser of what a network learns, in groups of a layer each; a schedule acts on it through :func:`scale`.
+
+    Args:
+        model: for Muon and layer-wise decay one with layers, see :func:`places_of`.
+        name: "adamw", "lion" or "muon".
+        learning_rate: of what follows the layers.
+        weight_decay: of matrices.
+        layer_decay: of the learning rate from a layer to the one before, in (0, 1].
+        betas: (0.9, 0.999), for Lion (0.9, 0.99), if not given; of Muon, those of its AdamW.
+    Returns:
+        One optimiser, whose groups carry their own learning rate as ``initial_lr``.
+    Raises:
+        ValueError: an unknown name, a number out of its range, nothing to learn, or no layers where they are needed.
+        NotImplementedError: Muon, with a torch that lacks it (before 2.9).
+    """
+    if name not in BETAS:
+        raise ValueError(f"name must be one of {', '.join(BETAS)}, got {name!r}")
+    if not (0 < learning_rate < float("inf") and 0 <= weight_decay < float("inf") and 0 < layer_decay <= 1):
+        given = f"learning_rate {learning_rate}, weight_decay {weight_decay}, layer_decay {layer_decay}"
+        raise ValueError(f"learning_rate must be positive, weight_decay at least 0 and layer_decay in (0, 1], got {given}")
+    betas = BETAS[name] if betas is None else betas
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        raise NotImplementedError(f"Muon comes with torch 2.9 and later, this is {torch.__version__}; upgrade torch, or choose adamw")
+
+    learnt = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
+    if not learnt:
+        raise ValueError("model must have something to learn, got one whose parameters all have requires_grad=False; free some")
+    places, end = places_of(model) if name == "muon" or layer_decay < 1 else (dict.fromkeys(learnt, 0), 0)
+    hidden = {key for key, weight in learnt.items() if name == "muon" and weight.ndim == 2 and decays(weight) and 0 < places[key] < end}
+
+    def groups(keys: Iterable[str]) -> list[dict[str, Any]]:
+        """One for each learning rate and weight decay."""
+        kinds: dict[tuple[float, float], list[Tensor]] = {}
+        for key in keys:
+            kind = learning_rate * layer_decay ** (end - places[key]), weight_decay * decays(learnt[key])
+            kinds.setdefault(kind, []).append(learnt[key])
+        return [{"params": weights, "lr": rate, "initial_lr": rate, "weight_decay": w} for (rate, w), weights in kinds.items()]
+
+    rest = groups(key for key in learnt if key not in hidden)
+    if name == "lion":
+        return Lion(rest, lr=learning_rate, betas=betas)
+    adamw = torch.optim.AdamW(rest, lr=learning_rate, betas=betas, fused=True)
+    if name == "adamw":
+        return adamw
+    return Together(torch.optim.Muon(groups(key for key in learnt if key in hidden), adjust_lr_fn="match_rms_adamw"), adamw)
+
+
+def scale(optimiser: torch.optim.Optimizer, factor: float) -> None:
+    """Sets the learning rate of each group to ``factor`` times its own."""
+    for group in optimiser.param_groups:
+        group["lr"] = factor * group["initial_lr"]
+
+
+def clip(parameters: Iterable[Tensor], largest: float) -> Float[Tensor, ""]:
+    """Scales gradients, all alike, so that their common norm is at most ``largest``; parameters are of any shape ``[...]``.
+
+    Returns:
+        The norm before, a scalar; it is not finite where the gradients are not.
+    Raises:
+        ValueError: largest is not positive.
+    """
+    if not largest > 0:
+        raise ValueError(f"largest must be a positive norm, got {largest}; leave clipping out for none")
+    return nn.utils.clip_grad_norm_(parameters, largest)  # declared in the released training of CRATE, and never called there
+
+
+def decays(weight: Float[Tensor, "..."]) -> bool:
+    """Whether weight decay acts on a parameter ``[...]``: on what has several rows of several numbers.
+
+    So not on vectors, written as a column or not, nor on tokens and positions ``[1, n, dim]``, which are the same for a whole batch.
+    """
+    return weight.ndim > 0 and 1 < len(weight) < weight.numel()
+
+
+def places_of(model: nn.Module) -> tuple[dict[str, int], int]:
+    """The place of each parameter by name, 0 before the layers, l in layer l = 1, ..., L, L + 1 after them; and L + 1.
+
+    The layers are the members of the first list or sequence, outermost first, of modules of one kind with submodules of their own. What
+    the model holds before them, in the order of its parameters, is the embedding; what it holds after them, a decoder too, is the head.
+
+    Raises:
+        ValueError: the model has no such list.
+    """
+    for layers in model.modules():
+        if isinstance(layers, nn.ModuleList | nn.Sequential) and _alike(layers):
+            break
+    else:
+        raise ValueError(
+            f"model must hold its layers in a torch.nn.ModuleList of modules of one kind, got {type(model).__name__} without;"
+            " choose layer_decay=1 and an optimiser other than muon"
+        )
+    number = {id(weight): place for place, layer in enumerate(layers, start=1) for weight in layer.parameters()}
+    end, places = len(layers) + 1, {}
+    for name, weight in model.named_parameters():
+        outside = end if places and max(places.values()) else 0
+        places[name] = number.get(id(weight), outside)
+    return places, end
+
+
+def _alike(layers: nn.ModuleList | nn.Sequential) -> bool:
+    kinds = {type(layer) for layer in layers}
+    return len(kinds) == 1 and all(len(layer._modules) for layer in layers)

@@ -35,8 +35,17 @@ def outputs(
 
 
 def scaled(pixels: UInt8[Tensor, "n c h w"], like: Tensor) -> Float[Tensor, "n c h w"]:
-    """Labelled in [0, 1], in the precision and on the device of another tensor."""
+    """Pixels in [0, 1], in the precision and on the device of another tensor."""
     return pixels.to(like.device, like.dtype) / 255
+
+
+def spread(images: Labelled, most: int) -> Labelled:
+    """At most so many of the images, evenly spread, so that sorted classes are all there."""
+    pixels, labels = images
+    if len(pixels) <= most:
+        return images
+    places = torch.linspace(0, len(pixels) - 1, most, dtype=torch.float64).round().long()
+    return pixels[places.to(pixels.device)], labels[places.to(labels.device)]
 
 
 def check_labelled(what: str, images: Labelled) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from .citations import Source
+from .files import replacing
 from .parameters import check_parameters
 from .parameters import parameter as parameter  # what an experiment declares its fields with
 from .rows import Arrays, Row, check_row, collect, select
@@ -73,17 +74,20 @@ class Result:
         return pandas.DataFrame(self.table)
 
     def write_into(self, folder: Path) -> None:
-        """Writes the three files into an existing folder."""
+        """Writes the three files into an existing folder, each in one stroke."""
         head = {
             "format": FORMAT,
             "name": self.name,
-            "params": self.params,
+            "params": _jsonable(self.params),
             "sources": [str(s) for s in self.sources],
             "provenance": self.provenance,
         }
-        (folder / "result.json").write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
-        (folder / "table.jsonl").write_text("".join(json.dumps(_jsonable(row)) + "\n" for row in self.table), encoding="utf-8")
-        np.savez_compressed(folder / "arrays.npz", allow_pickle=False, **self.arrays)
+        with replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:  # a path would be given another ending
+            np.savez_compressed(file, allow_pickle=False, **self.arrays)
+        with replacing(folder / "table.jsonl") as draft:
+            draft.write_text("".join(json.dumps(_jsonable(row)) + "\n" for row in self.table), encoding="utf-8")
+        with replacing(folder / "result.json") as draft:
+            draft.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Stores the result: the directory appears whole or not at all.

@@ -17,13 +17,13 @@ from ..models import build
 from ..probes import AttentionMaps, AttentionStatistics, Geometry, Reducer, probe
 from ..rows import Arrays, Row
 from ..supervised import train
+from .observe import UNTRAINED, fill_nulls, means
 from .recipes import Recipe
 
 PROBED = 256  # held-out sequences on which the order parameters are read
 PICTURED = 6  # of them, those whose attention maps are kept
 READINGS = 14  # checkpoints over the training
 MAPS = 5  # of them, those whose attention maps are kept
-UNTRAINED = 3  # networks behind the null "random weights"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def watched_training(
         watch=watch,
         device=device,
     )
-    _fill_nulls(rows, recipe, train_data, probed, reducers, generator, device)
+    untrained = (build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED))
+    fill_nulls(rows, means([_read(network, probed, _own(reducers), name="", step=0) for network in untrained]))
     arrays = Arrays(
         {
             f"network/{recipe.name}/steps": np.array(sorted(maps)),
@@ -145,20 +146,3 @@ def _maps(model: nn.Module, data: TokenData) -> np.ndarray:
         model(_inputs(model, data[:PICTURED]))
     arrays = p.result().arrays
     return np.stack([arrays[name].swapaxes(0, 1) for name in sorted(arrays)]).astype(np.float32)
-
-
-def _fill_nulls(rows, recipe: Recipe, train_data: TokenData, probed: TokenData, reducers, generator: torch.Generator, device: str) -> None:
-    """Gives each row without a null the mean reading of untrained networks at the same layer and head."""
-    readings: dict[tuple, list[float]] = {}
-    for _ in range(UNTRAINED):
-        untrained = build(lambda: recipe.build(train_data), generator).to(device).eval()
-        for row in _read(untrained, probed, _own(reducers), name="", step=0):
-            if row["value"] is not None:
-                readings.setdefault(_place(row), []).append(row["value"])
-    for row in rows:
-        if row.get("null") is None and _place(row) in readings:
-            row["null"] = float(np.mean(readings[_place(row)]))
-
-
-def _place(row: Row) -> tuple:
-    return row["theory"], row["quantity"], row.get("layer"), row.get("head")

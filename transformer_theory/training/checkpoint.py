@@ -1,0 +1,104 @@
+"""Checkpoints: all that a training needs to go on as if it had never stopped, in one file that is read without running code.
+
+Random states are not among it: the random numbers of a step depend on the seed and the step alone (:mod:`.batches`).
+"""
+
+import pickle
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..data.images import Images
+from ..files import replacing
+
+FORMAT = 1
+PARTS = ("format", "version", "run", "step", "seconds", "best", "rows", "network", "optimiser", "average")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training at one step.
+
+    Attributes:
+        run: what makes the training: settings, objective, precision and data, by name; plain values.
+        step: steps taken.
+        seconds: they took.
+        best: largest score so far; None before the first.
+        rows: of the table, so far.
+        network: its state.
+        optimiser: its state.
+        average: of the running mean; None if there is none.
+    """
+
+    run: dict[str, Any]
+    step: int
+    seconds: float
+    best: float | None
+    rows: int
+    network: dict[str, Any]
+    optimiser: dict[str, Any]
+    average: dict[str, Any] | None
+
+    def save(self, path: Path) -> None:
+        """Writes it in one stroke: the old checkpoint stays until the new one is whole.
+
+        Raises:
+            OSError: it cannot be written, the disk is full, say.
+        """
+        held = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS[2:]}}
+        with replacing(path) as draft:
+            try:
+                torch.save(held, draft)
+            except RuntimeError as error:  # torch's writer tells a full disk so
+                raise OSError(f"cannot write {path} ({str(error).splitlines()[0]}); free some space") from error
+
+
+def load(path: Path, *, run: dict[str, Any]) -> Checkpoint:
+    """Reads a checkpoint; nothing but tensors and plain values is unpickled.
+
+    Args:
+        path: of the file.
+        run: what makes the training that is to go on, as :attr:`Checkpoint.run`.
+    Raises:
+        ValueError: the file is damaged or asks for code, is of another format, or belongs to another training.
+        FileNotFoundError: there is none.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint {path} to go on from; leave --resume out to begin")
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} must be a checkpoint of tensors and plain values, got something that could run code when read; it was not read"
+        ) from error
+    except Exception as error:  # a damaged archive may fail anywhere in the reader
+        raise ValueError(f"{path} must be a whole checkpoint, got a damaged file; begin again without --resume") from error
+    if not isinstance(held, dict) or "format" not in held:
+        raise ValueError(f"{path} must be a checkpoint of a training, got {type(held).__name__} without a format; name another folder")
+    if held["format"] != FORMAT:
+        newer = f"format {held['format']} of version {held.get('version')}"
+        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {newer}; install that version")
+    if missing := [name for name in PARTS if name not in held]:
+        raise ValueError(f"{path} must hold {', '.join(PARTS)}, {missing[0]} is missing; begin again without --resume")
+    _same(path, held["run"], run)
+    return Checkpoint(**{name: held[name] for name in PARTS[2:]})
+
+
+def _same(path: Path, stored: Any, asked: dict[str, Any]) -> None:
+    """Raises ValueError unless the stored training is the one asked for."""
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} must tell its settings, got {type(stored).__name__}; begin again without --resume")
+    for name in {**asked, **stored}:
+        if stored.get(name) != asked.get(name):
+            differ = f"{name} is {stored.get(name)!r} there and {asked.get(name)!r} here"
+            raise ValueError(f"{path} belongs to another training: {differ}; give the same options, or another --out")
+
+
+def digest(images: Images) -> str:
+    """A checksum of images and labels, by which a training notices other data."""
+    pixels, labels = images.pixels.contiguous().numpy(), images.labels.contiguous().numpy()
+    return f"{len(images)} images, {zlib.crc32(labels.data, zlib.crc32(pixels.data)):08x}"

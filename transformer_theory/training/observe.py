@@ -1,0 +1,84 @@
+"""What every theory reads in a network on held-out images, beside what untrained networks of the same sizes read on them.
+
+Source: the theories', each row names its own.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..data.images import Images
+from ..probes import AttentionStatistics, Geometry, Reducer, probe
+from ..rows import Row
+from ..theory import Theory
+from .objectives.reading import scaled
+
+READ = 256  # held-out images of a reading: constraints of a few hundred sequences are enough, and it takes well under a second
+AT_A_TIME = 128  # of them, whose attention maps are in memory together
+UNTRAINED = 3  # networks behind the null "random weights"
+
+Place = tuple[str, str, int | None, int | None]
+
+
+class Observer:
+    """Reads a network through every theory.
+
+    Args:
+        images: held-out ones; the first :data:`READ` are read.
+        theories: whose order parameters are read; statistics of attention and geometry are added.
+        name: column ``model``.
+        untrained: makes networks with random weights: the null of quantities whose reducer has none of its own.
+    Raises:
+        ValueError: there are no images.
+    """
+
+    def __init__(self, images: Images, theories: Sequence[Theory], *, name: str, untrained: Callable[[int], nn.Module]):
+        if not len(images):
+            raise ValueError("there must be held-out images to read, got none")
+        self.images, self.name = images[:READ], name
+        self.reducers: list[Reducer] = [reducer for theory in theories for reducer in theory.reducers()]
+        self.reducers += [AttentionStatistics(), Geometry()]
+        self.nulls = means([self._rows(untrained(number), 0) for number in range(UNTRAINED)])
+
+    def read(self, model: nn.Module, step: int) -> list[Row]:
+        """The rows of a network at a step; its mode is restored, and no random numbers are drawn."""
+        rows = self._rows(model, step)
+        fill_nulls(rows, self.nulls)
+        return rows
+
+    def _rows(self, model: nn.Module, step: int) -> list[Row]:
+        parameter = next(model.parameters())
+        training = model.training
+        model.eval()
+        try:
+            with probe(model, self.reducers, name=self.name) as p, torch.no_grad(), p.together(step):
+                for pixels, labels in zip(self.images.pixels.split(AT_A_TIME), self.images.labels.split(AT_A_TIME)):
+                    p.labels = labels
+                    model(scaled(pixels, parameter))
+        finally:
+            model.train(training)
+        return p.result().table
+
+
+def place(row: Row) -> Place:
+    """What a row is about, whatever the step: theory, quantity, layer and head."""
+    return row["theory"], row["quantity"], row.get("layer"), row.get("head")
+
+
+def means(readings: Sequence[Sequence[Row]]) -> dict[Place, float]:
+    """The mean of each quantity over readings of several networks."""
+    found: dict[Place, list[float]] = {}
+    for rows in readings:
+        for row in rows:
+            if row["value"] is not None:
+                found.setdefault(place(row), []).append(row["value"])
+    return {where: float(np.mean(values)) for where, values in found.items()}
+
+
+def fill_nulls(rows: Sequence[Row], nulls: dict[Place, float]) -> None:
+    """Gives each row without a null the one of its place, in place."""
+    for row in rows:
+        if row.get("null") is None and place(row) in nulls:
+            row["null"] = nulls[place(row)]

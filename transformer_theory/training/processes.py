@@ -1,0 +1,92 @@
+"""Devices, precision and processes of a training, through Lightning Fabric.
+
+One process trains on one device. Several are started by ``torchrun``, which tells each its place; then every process holds the network and
+all images, draws the same random numbers, works on its share of each batch, and gradients are averaged. Order and changes of images are
+those of a single process, so that the losses are too, up to the order of sums.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where a training runs; none of it changes what is trained, up to rounding.
+
+    Attributes:
+        device: ``cpu``, ``cuda``, ``mps``, or ``auto`` for the best there is.
+        precision: of the products; ``auto`` is bfloat16 where the device multiplies faster in it. Weights are float32 either way.
+        strategy: of several processes: each holds all weights (``ddp``), or a share of them (``fsdp``).
+        compile: whether the network is compiled first, which takes a minute.
+    """
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    compile: bool = False
+
+    def resolved(self) -> "Hardware":
+        """Without ``auto``.
+
+        Raises:
+            ValueError: the device is not here.
+        """
+        here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        device = next(name for name in ("cuda", "mps", "cpu") if here[name]) if self.device == "auto" else self.device
+        if not here[device]:
+            raise ValueError(f"device must be one that torch can use here, got {device!r}; use 'cpu'")
+        fast = torch.cuda.is_bf16_supported() if device == "cuda" else device == "cpu" and torch.cpu._is_avx512_bf16_supported()
+        precision = ("bfloat16" if fast else "float32") if self.precision == "auto" else self.precision
+        return Hardware(device, precision, self.strategy, self.compile)  # pyright: ignore[reportArgumentType]
+
+
+def launched(hardware: Hardware) -> "Fabric":
+    """The Fabric of this process, ready for use; under ``torchrun`` one of several.
+
+    Args:
+        hardware: :meth:`Hardware.resolved`.
+    Raises:
+        ValueError: a strategy that the device has not.
+    """
+    from lightning_fabric import Fabric
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells at each start what was asked for
+
+    world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if hardware.strategy == "fsdp" and hardware.device != "cuda":
+        raise ValueError(f"strategy 'fsdp' needs CUDA devices, got device {hardware.device!r}; use 'ddp'")
+    strategy = "auto" if world == 1 else hardware.strategy
+    fabric = Fabric(
+        accelerator=hardware.device,
+        devices=local,
+        num_nodes=world // local,
+        strategy=strategy,
+        precision=PRECISIONS[hardware.precision],  # pyright: ignore[reportArgumentType]
+    )
+    fabric.launch()
+    return fabric
+
+
+def gathered(fabric: "Fabric", own: Tensor) -> Tensor:
+    """All processes' parts, one after the other, with gradients: the ``gather`` of :mod:`.objectives`."""
+    if fabric.world_size == 1:
+        return own
+    parts = fabric.all_gather(own, sync_grads=True)
+    assert isinstance(parts, Tensor)
+    return parts.flatten(0, 1)
+
+
+def share(fabric: "Fabric", n: int) -> slice:
+    """This process's part of n images, which the number of processes divides."""
+    size = n // fabric.world_size
+    return slice(fabric.global_rank * size, (fabric.global_rank + 1) * size)

@@ -1,0 +1,72 @@
+"""The settings of a training on images: one frozen record, whose fields are the options of ``transformer-theory train``.
+
+:mod:`.image_recipes` holds the ones that were tried, with their reasons and results.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..errors import nearest
+from ..parameters import check_parameters, parameter
+from .augment import Augmentation
+from .networks import NETWORKS, Sizes, Stem
+
+
+SHIFTED = Augmentation(crop=4, flip=0.5)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is trained on images.
+
+    The learning rate rises linearly over the first ``warm_up`` of the training, then falls to 0 as half a cosine. The training ends after
+    ``epochs`` or, if ``minutes`` is given, by the clock: then the learning rate follows the clock too, and no two runs are equal.
+
+    Raises:
+        ValueError: an unknown network, or a value beyond its bounds.
+    """
+
+    network: str = "crate"
+    patch_size: int = parameter(8, at_least=1, says="pixels from token to token")
+    dim: int = parameter(192, at_least=1, says="width of the tokens")
+    depth: int = parameter(4, at_least=1, says="layers")
+    heads: int = parameter(3, at_least=1, says="attention heads")
+    stem: Stem = "patches"
+
+    epochs: int = parameter(30, at_least=1, says="over the training images")
+    minutes: float | None = field(
+        default=None, metadata={"says": "of training, in place of epochs: learning rate and end follow the clock"}
+    )
+    batch_size: int = parameter(128, at_least=1, says="images a step, in all processes together")
+    optimiser: Literal["adamw", "lion", "muon"] = "adamw"
+    learning_rate: float = parameter(2e-3, above=0, says="the largest, at the end of the warm-up")
+    weight_decay: float = parameter(0.05, at_least=0, says="of matrices; norms, biases, positions and class token have none")
+    layer_decay: float = parameter(1.0, above=0, at_most=1, says="learning rate of a layer over that of the next")
+    warm_up: float = parameter(0.05, at_least=0, below=1, says="share of the training in which the learning rate rises")
+    clip: float = parameter(1.0, above=0, says="largest norm of the gradient")
+    average: float = parameter(
+        0.0, at_least=0, below=1, says="decay of a running mean of the weights, which is then what is measured and kept; 0: none"
+    )
+
+    changes: Augmentation = field(default=SHIFTED)
+
+    held_out: float = parameter(0.1, above=0, below=1, says="share of the training images by which the best network is chosen")
+    interval: int | None = field(
+        default=None, metadata={"says": "steps from one reading and checkpoint to the next; an epoch if not given"}
+    )
+    seed: int = parameter(0, at_least=0, at_most=2**32 - 1, says="of split, weights, order and changes of images")
+
+    def __post_init__(self):
+        if self.network not in NETWORKS:
+            raise ValueError(f"unknown network {self.network!r}{nearest(self.network, NETWORKS)}")
+        check_parameters(self)
+        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
+            raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; leave it out to train for epochs")
+        if self.interval is not None and self.interval < 1:
+            raise ValueError(f"interval must be at least 1 step, got {self.interval}; leave it out for an epoch")
+
+    def sizes(self, *, image_size: int, channels: int, num_classes: int) -> Sizes:
+        """The sizes of its network for given data."""
+        own = {name: getattr(self, name) for name in ("patch_size", "dim", "depth", "heads", "stem")}
+        return Sizes(image_size=image_size, channels=channels, num_classes=num_classes, **own)

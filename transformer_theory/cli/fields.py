@@ -3,6 +3,7 @@
 import argparse
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -12,24 +13,32 @@ from ..parameters import range_of
 from ..workers import sweep
 
 
-def add_fields(parser: Any, kind: type[Experiment]) -> None:
-    """Adds ``--field-name`` for each field; options that are not given stay absent, so that ``quick()`` can fill them.
+def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
+    """Adds ``--field-name`` for each field; options that are not given stay absent, so that ``quick()`` or a recipe can fill them.
+
+    Args:
+        parser: or a group of one.
+        kind: an experiment or another dataclass, or an instance of one, whose values are then told as the usual ones.
+        without: fields that are no options.
 
     Understood: int, float, str, bool (``--x``, ``--no-x``), Literal, ``tuple[int, ...]`` (several words), and each of them ``| None``.
 
     Raises:
         TypeError: a field of another type (a defect of the experiment, not of the user's input).
     """
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
     for field in fields(kind):
+        if field.name in without:
+            continue
         default = (
             field.default if field.default is not MISSING else field.default_factory() if callable(field.default_factory) else "required"
         )
+        default = default if isinstance(kind, type) else getattr(kind, field.name)
         reads = _reads(hints[field.name], field.name, default)
         told = "; ".join(text for text in (field.metadata.get("says"), range_of(field)) if text)
         reads["help"] = f"{told} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
-    if kind.seed is None:
+    if getattr(kind, "seed", 0) is None:
         parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 

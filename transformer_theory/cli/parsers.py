@@ -3,12 +3,13 @@
 import argparse
 import difflib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
 from .. import __version__
 from ..errors import nearest, nearest_first
-from . import commands
+from . import commands, training
 from .terminal import NAME
 
 EXIT_CODES = (
@@ -117,6 +118,20 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     if argv[:1] == ["run"]:
         _experiment_options(made, argv[1:])
 
+    made = command("train", training.train_network, "trains a network on images, read by every theory as it learns")
+    made.add_argument("network", metavar="NETWORK", help="crate, crate-paper, crate-exact, crate-alpha, tost or vit")
+    images = "cifar10, cifar100, digits, shapes, or a path: CIFAR's archive or files, or a folder of images, a folder a class"
+    made.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
+    made.add_argument("--out", type=_path, metavar="DIR", help="folder for the network and its page (default: runs/NETWORK)")
+    made.add_argument("--overwrite", action="store_true", help="remove the training that DIR holds, and begin again")
+    made.add_argument("--resume", action="store_true", help="go on with the training that DIR holds, under the same options")
+    if argv[:1] == ["train"]:
+        _training_options(made, argv[1:])
+
+    made = command("evaluate", training.evaluate_network, "what a trained network makes of test images, class by class")
+    made.add_argument("network", type=_path, metavar="RUN", help="the folder of a training, or its best.safetensors")
+    made.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
+
     made = command("report", commands.write_report, "writes the report of a stored result again")
     made.add_argument("directory", type=_path, metavar="DIR", help="a folder that compare or run has written")
     made.add_argument("--out", type=_path, metavar="FILE", help="write the page there instead of into DIR")
@@ -162,6 +177,47 @@ def _experiment_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
     for before, word in zip(["--quick", *argv], argv):
         if not word.startswith("-") and (before in flags or not before.startswith("-")):
             experiment(word)
+
+
+def _training_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
+    """Options of ``train``, which have to look into the library, so only it pays for them.
+
+    Raises:
+        ValueError: an unknown network, recipe or objective.
+    """
+    from ..training.image_recipes import RECIPES, SMALL, recipe
+    from ..training.networks import NETWORKS
+    from ..training.objectives import OBJECTIVES
+    from .fields import add_fields
+
+    def named(option: str, usual: str) -> str:
+        """The word after an option, in either form."""
+        following = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
+        following += [after for word, after in pairwise(argv) if word == option]
+        return following[-1] if following else usual
+
+    network = argv[0] if argv and not argv[0].startswith("-") else "crate"
+    if network not in NETWORKS:
+        raise ValueError(f"unknown network {network!r}{nearest(network, NETWORKS)}")
+    objective = named("--objective", "cross-entropy")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
+    settings = recipe(network, name=named("--recipe", "minutes"))
+    chosen = f"digits for images of at most {SMALL} pixels, else minutes"
+    made.add_argument("--recipe", choices=RECIPES, metavar="NAME", help=f"of the values below: {', '.join(RECIPES)} (default: {chosen})")
+    made.add_argument("--objective", choices=OBJECTIVES, default="cross-entropy", help="what is trained for (default: cross-entropy)")
+    told = "that read the network at each interval, or none (default: all)"
+    made.add_argument("--theories", metavar="A,B", help=told)
+    add_fields(made.add_argument_group("settings"), settings, without=("network", "changes"))
+    add_fields(made.add_argument_group("changes of training images"), settings.changes)
+    add_fields(made.add_argument_group(f"parameters of {objective}"), OBJECTIVES[objective])
+    where = made.add_argument_group("hardware", "several processes: torchrun --nproc-per-node N -m transformer_theory train ...")
+    where.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default: the best there is)")
+    fast = "of products; weights are float32 (default: bfloat16 where the device is faster in it)"
+    where.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help=fast)
+    spread = "of several processes: all weights in each, or a share (default: ddp)"
+    where.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help=spread)
+    where.add_argument("--compile", action="store_true", help="compile the network first, which takes a minute")
 
 
 def _path(text: str) -> Path:

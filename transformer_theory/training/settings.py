@@ -12,7 +12,6 @@ from ..parameters import check_parameters, parameter
 from .augment import Augmentation
 from .networks import NETWORKS, Sizes, Stem
 
-
 SHIFTED = Augmentation(crop=4, flip=0.5)
 
 
@@ -32,14 +31,14 @@ class Settings:
     dim: int = parameter(192, at_least=1, says="width of the tokens")
     depth: int = parameter(4, at_least=1, says="layers")
     heads: int = parameter(3, at_least=1, says="attention heads")
-    stem: Stem = "patches"
+    stem: Stem = field(default="patches", metadata={"says": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
     epochs: int = parameter(30, at_least=1, says="over the training images")
     minutes: float | None = field(
         default=None, metadata={"says": "of training, in place of epochs: learning rate and end follow the clock"}
     )
     batch_size: int = parameter(128, at_least=1, says="images a step, in all processes together")
-    optimiser: Literal["adamw", "lion", "muon"] = "adamw"
+    optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"says": "of the weights"})
     learning_rate: float = parameter(2e-3, above=0, says="the largest, at the end of the warm-up")
     weight_decay: float = parameter(0.05, at_least=0, says="of matrices; norms, biases, positions and class token have none")
     layer_decay: float = parameter(1.0, above=0, at_most=1, says="learning rate of a layer over that of the next")

@@ -1,0 +1,76 @@
+"""What a trained network makes of images: what its objective measures and, of a classifier, each class by itself."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..data.images import Images
+from . import saved
+from .objectives.reading import outputs
+
+AT_A_TIME = 512
+
+
+@dataclass(frozen=True)
+class OfClass:
+    """One class under a classifier.
+
+    Attributes:
+        name: of the class.
+        images: how many there are.
+        right: share of them that are taken for it (recall).
+        precision: share of what is taken for it that is.
+        confused: the class that most of the others are taken for; None if all are right.
+    """
+
+    name: str
+    images: int
+    right: float
+    precision: float
+    confused: str | None
+
+
+def evaluate(network: str | Path, train: Images, test: Images) -> tuple[dict[str, float], list[OfClass]]:
+    """Measures a network of a file or a run on test images.
+
+    Args:
+        network: see :func:`.saved.load`.
+        train: images that objectives without a classifier learn a simple one from.
+        test: images of the size and classes of the training.
+    Returns:
+        What its objective measures ("test accuracy", ...), and the classes; none where the network is no classifier.
+    Raises:
+        ValueError: the file is no trained network, or the images do not fit it.
+    """
+    found = saved.load(network)
+    check_fits(found, test, str(network))
+    pairs = ((images.pixels, images.labels) for images in (train, test))
+    measured = found.objective.measure(found.model, *pairs, batch_size=AT_A_TIME)
+    measured = {name.replace("held-out", "test"): value for name, value in measured.items()}
+    if "test accuracy" not in measured or found.sizes.num_classes != test.classes:
+        return measured, []
+    return measured, of_classes(outputs(found.model, test.pixels, batch_size=AT_A_TIME).argmax(1), test)
+
+
+def check_fits(found: saved.Saved, images: Images, where: str) -> None:
+    """Raises ValueError unless images have the size, channels and classes that a network was trained on."""
+    expected = (found.sizes.channels, found.sizes.image_size, found.sizes.image_size)
+    if tuple(images.pixels.shape[1:]) != expected:
+        raise ValueError(f"{where} reads images {list(expected)}, got {list(images.pixels.shape[1:])} of {images.name}; name its own data")
+    if images.names != found.names:
+        raise ValueError(f"{where} tells {', '.join(found.names[:3])}, ..., got {', '.join(images.names[:3])}, ...; name its own data")
+
+
+def of_classes(taken: torch.Tensor, images: Images) -> list[OfClass]:
+    """Each class by itself; ``taken`` is the class that each image is taken for, ``[n]``."""
+    counts = torch.zeros(images.classes, images.classes, dtype=torch.int64)
+    counts.index_put_((images.labels, taken), torch.ones((), dtype=torch.int64), accumulate=True)
+    lines = []
+    for number, name in enumerate(images.names):
+        row, here = counts[number].clone(), int(counts[number].sum())
+        right = int(row[number])
+        row[number] = 0
+        confused = images.names[int(row.argmax())] if int(row.sum()) else None
+        lines.append(OfClass(name, here, right / max(1, here), right / max(1, int(counts[:, number].sum())), confused))
+    return lines

@@ -7,11 +7,15 @@
             ...
     p.result().table
 
-A probe watches calls of ``torch.nn.functional.scaled_dot_product_attention`` and ``torch.nn.MultiheadAttention`` in a model that knows
-nothing of it, recomputes the weights on the side and hands them to reducers at once; it takes no random numbers. Outputs, gradients and
-random state are bit for bit those without a probe, with two exceptions, where torch has a second kernel for the same mathematics:
-an observed forward pass of a *compiled* model runs eagerly, and ``torch.nn.TransformerEncoder`` in evaluation mode runs without its
-fused path; both agree to rounding. Passes that are not observed run as they are.
+A probe watches calls of ``torch.nn.functional.scaled_dot_product_attention`` and ``torch.nn.MultiheadAttention``, and attention that is
+written out as softmax(Q K^T) V, in a model that knows nothing of it. It recomputes the weights on the side where a kernel hides them and
+hands them to reducers at once; it takes no random numbers. Outputs, gradients and random state are bit for bit those without a probe,
+with two exceptions, where torch has a second kernel for the same mathematics: an observed forward pass of a *compiled* model runs
+eagerly, and ``torch.nn.TransformerEncoder`` in evaluation mode runs without its fused path; both agree to rounding. Passes that are not
+observed run as they are.
+
+A model wrapped for parallel training (DistributedDataParallel, FSDP, Lightning Fabric) is read on all processes at once: each reading is of
+the union of their data (:func:`across_processes`), so every process must open the probe and observe the same passes.
 """
 
 import contextlib
@@ -27,14 +31,34 @@ from torch import Tensor, nn
 
 from ..experiment import Result, provenance
 from ..rows import Row, check_row, not_applicable
-from .forward_pass import ForwardPass, NoAttention, first_tensor, original_of
+from .forward_pass import ForwardPass, NoAttention, first_tensor
 from .observation import Observation, Pictured, Reducer
+from .processes import across_processes
 from .reducers import AttentionMaps, AttentionStatistics, Geometry
+from .wrappers import is_shared, original_of
 
-__all__ = ["AttentionMaps", "AttentionStatistics", "Geometry", "NoAttention", "Observation", "Probe", "Reducer", "probe"]
+__all__ = [
+    "AttentionMaps",
+    "AttentionStatistics",
+    "Geometry",
+    "NoAttention",
+    "Observation",
+    "Probe",
+    "Reducer",
+    "across_processes",
+    "probe",
+]
 
 
-def probe(model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", every: int = 1, name: str | None = None) -> "Probe":
+def probe(
+    model: nn.Module,
+    reducers: Sequence[Reducer],
+    *,
+    layers: str = "*",
+    every: int = 1,
+    most: int | None = None,
+    name: str | None = None,
+) -> "Probe":
     """Reads a model with reducers while it runs; a context manager.
 
     Layers are the blocks of the network: members of an ``nn.ModuleList`` or ``nn.Sequential`` that contain attention, in the order of
@@ -45,32 +69,47 @@ def probe(model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", e
         reducers: see :class:`Reducer`; they are reset before each reading.
         layers: glob over the names of modules: only attention and blocks whose name, or whose block's name, fits are handed on.
         every: the first and then each ``every``-th forward pass is observed; the others cost next to nothing.
+        most: sequences of an observed pass that reducers see, evenly spaced over the batch; all if not given.
         name: the rows' column ``model``; the type's name if not given.
     Returns:
         :class:`Probe`; tensors that reducers see have the shapes of :class:`Observation`, e.g. weights ``[batch, heads, queries, keys]``.
     Raises:
-        ValueError: ``every`` is less than 1, or ``reducers`` are not reducers; at the first observed pass, if no name fits ``layers``,
-            or, as its kind ``NoAttention``, if no attention was seen.
+        ValueError: ``every`` or ``most`` is less than 1, or ``reducers`` are not reducers; at the first observed pass, if no name fits
+            ``layers``, or, as its kind ``NoAttention``, if no attention was seen.
     Source: none, this is machinery.
     """
-    return Probe(model, reducers, layers=layers, every=every, name=name)
+    return Probe(model, reducers, layers=layers, every=every, most=most, name=name)
 
 
 class Probe:
     """An open probe, see :func:`probe`.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, ``[batch]``; None if unknown. Set it before each pass.
+        labels: class of each sequence of the *next* forward pass, ``[batch]``. Set it before each pass; if it is None, an argument
+            ``labels=`` of the model with an integer for each sequence is taken, as the models of ``transformers`` have it.
+        shared: whether a reading is of all processes' data; so it is if the model is wrapped for parallel training.
         step: the column ``step`` of the next reading; the number of the forward pass (from 0) if not set.
 
     Raises:
-        ValueError: ``every`` is less than 1, or ``reducers`` are not reducers.
+        ValueError: ``every`` or ``most`` is less than 1, or ``reducers`` are not reducers.
     """
 
-    def __init__(self, model: nn.Module, reducers: Sequence[Reducer], *, layers: str = "*", every: int = 1, name: str | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        reducers: Sequence[Reducer],
+        *,
+        layers: str = "*",
+        every: int = 1,
+        most: int | None = None,
+        name: str | None = None,
+    ):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.model, self.reducers, self.layers, self.every = model, _checked(reducers), layers, every
+        if most is not None and most < 1:
+            raise ValueError(f"most must be at least 1 sequence, got {most}; leave it out to read all")
+        self.model, self.reducers, self.layers, self.every, self.most = model, _checked(reducers), layers, every, most
+        self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
         self.labels: Int[Tensor, " batch"] | None = None
         self.step: int | None = None
@@ -108,7 +147,7 @@ class Probe:
         """Merges all forward passes inside into one reading at ``step``, whatever ``every`` says: how a large set is read in batches.
 
         Raises:
-            ValueError: nothing was observed inside, or it is nested in itself.
+            ValueError: nothing was observed inside (a process of several may have an empty share), or it is nested in itself.
         """
         if self._together:
             raise ValueError("together() cannot be nested; leave the first one before")
@@ -119,7 +158,7 @@ class Probe:
             yield
         finally:
             self._together = False
-        if self._passes == first:
+        if self._passes == first and not self.shared:
             raise ValueError("together() must see at least one forward pass of the probed model, got none; call the model inside")
         self._finish(first if step is None else step)
 
@@ -142,6 +181,7 @@ class Probe:
             "model": self.name,
             "layers": self.layers,
             "every": self.every,
+            "most": self.most,
             "forward_passes": self._passes,
             "readings": self._readings,
         }
@@ -151,7 +191,10 @@ class Probe:
         """A row for each reducer that read nothing."""
         reasons = []
         if not self._bilinear:
-            reasons.append("no attention module offers bilinear(), returning W [heads, dim, dim] with score(key x, query z) = x^T W z")
+            reasons.append(
+                "no attention module offers bilinear(), returning W [heads, dim, dim] with score(key x, query z) = x^T W z, or has"
+                " projections that give its scores (rotary or relative positions do not)"
+            )
         if not self._labelled:
             reasons.append("labels were not set before a forward pass")
         why = "; ".join(reasons) or "the network has nothing of the kind that it reads"
@@ -170,11 +213,13 @@ class Probe:
         if not self._together and index % self.every:
             return original(*args, **kwargs)
         inputs = first_tensor(args, kwargs)
+        if labels is None and inputs is not None and _one_each(given := kwargs.get("labels"), len(inputs)):
+            labels = given
         if labels is not None and inputs is not None and len(labels) != len(inputs):
             raise ValueError(f"labels must have one entry a sequence, {len(inputs)}, got {len(labels)}; set p.labels before each pass")
         if not self._together:
             self._begin()
-        forward = ForwardPass(self.model, lambda seen: self._update(seen, labels), self.layers)
+        forward = ForwardPass(self.model, self._update, self.layers, labels, self.most)
         self._running = True
         try:
             output = forward.run(original, args, kwargs)
@@ -186,8 +231,6 @@ class Probe:
         return output
 
     def _update(self, seen: Observation, labels: Tensor | None) -> None:
-        if labels is not None:
-            labels = labels.to(seen.tokens.device) if len(labels) == len(seen.tokens) else None  # windows: no sequence, no label
         self._labelled |= labels is not None
         self._bilinear |= seen.bilinear is not None
         for reducer in self.reducers:
@@ -199,6 +242,8 @@ class Probe:
 
     def _finish(self, step: int) -> None:
         with torch.no_grad():
+            if self.shared:
+                across_processes(self.reducers)
             for number, reducer in enumerate(self.reducers):
                 rows = [check_row(Row(**{"model": self.name, "step": int(step), **row})) for row in reducer.compute()]
                 self._rows.extend(rows)
@@ -217,6 +262,11 @@ def _checked(reducers: Sequence[Reducer]) -> tuple[Reducer, ...]:
         came = type((wrong or given)[0]).__name__
         raise ValueError(f"reducers must be a list of reducers, got {came}; pass e.g. THEORY.reducers() or [AttentionStatistics()]")
     return tuple(given)
+
+
+def _one_each(labels: Any, count: int) -> bool:
+    """Whether these are integers, one a sequence."""
+    return isinstance(labels, Tensor) and labels.shape == (count,) and not labels.is_floating_point()
 
 
 class _Redirect:

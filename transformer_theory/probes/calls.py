@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ..softmax_attention import softmax_attention
@@ -38,6 +38,11 @@ class AttentionCall:
     scale: float
     bias: Float[Tensor, "..."] | None = None
     allowed: Bool[Tensor, "#batch #heads q k"] | None = None
+
+    @property
+    def biased(self) -> bool:
+        """Whether more than a mask is added to the scores."""
+        return self.bias is not None and bool(self.bias.any())
 
     def weights(self) -> Float[Tensor, "batch heads q k"]:
         """The weights, in float32 at least; a row without any allowed key is zero."""
@@ -127,26 +132,6 @@ READERS: dict[Callable, Callable[..., AttentionCall]] = {
     softmax_attention: of_scaled_dot_product,
     tied_attention: of_tied,
 }
-
-
-def bilinear(module: nn.Module) -> Float[Tensor, "heads dim dim"] | None:
-    """Per head W with score(key token x, query token z) = x^T W z, ``[heads, dim, dim]``; None if the module does not tell.
-
-    From the module's own ``bilinear()``, or from the projections of a ``torch.nn.MultiheadAttention`` with keys and
-    queries of one width (without their biases, which add a term linear in x).
-    """
-    own = getattr(module, "bilinear", None)
-    if callable(own):
-        found = own()
-        return found.detach() if isinstance(found, Tensor) and found.ndim == 3 else None
-    if not isinstance(module, nn.MultiheadAttention):
-        return None
-    stacked = module.in_proj_weight
-    query, key = (module.q_proj_weight, module.k_proj_weight) if stacked is None else stacked.detach().chunk(3)[:2]
-    if query.shape != key.shape:
-        return None
-    query, key = (W.detach().unflatten(0, (module.num_heads, module.head_dim)) for W in (query, key))
-    return key.mT @ query * module.head_dim**-0.5
 
 
 def _split(mask: Tensor | None, *, marks_blocked: bool = False) -> tuple[Tensor | None, Tensor | None]:

@@ -1,22 +1,27 @@
 """One observed forward pass: which modules run, what each reads and returns, and the attention calls seen inside.
 
 Hooks on every module keep a stack of the running ones; a ``TorchFunctionMode`` sees the attention functions (:mod:`.calls`), which belong
-to the innermost running module. Blocks are found on that stack. Hooks and mode live for one pass only. Tokens are ``[batch, seq, dim]``.
+to the innermost running module; attention that is written out is found among the other operations (:mod:`.explicit`). Blocks are found
+on that stack. Hooks and mode live for one pass only. Tokens are ``[batch, seq, dim]``.
 """
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .calls import READERS, AttentionCall, bilinear
+from .calls import READERS, AttentionCall
+from .explicit import ExplicitCall, Softmaxes
 from .observation import Observation
+from .projections import guessed, told
+from .wrappers import original_of, wrapped
 
 
 class NoAttention(ValueError):
@@ -32,7 +37,7 @@ class _Frame:
     tokens: Tensor | None
     kind: str = ""  # of the container that it is a member of: "list", "sequential", or ""
     siblings: int = 0  # members of the container of the same type, itself included
-    calls: list[AttentionCall] = field(default_factory=list)
+    calls: list[AttentionCall | ExplicitCall] = field(default_factory=list)
     block: "_Frame | None" = None  # the block in which it attends
     layer: int | None = None  # if it is a block in which attention was seen
     heads: int = 0  # of a block: seen so far
@@ -43,11 +48,27 @@ class _Frame:
 
 
 class ForwardPass(TorchFunctionMode):
-    """One observed forward pass: a stack of running modules, and the attention calls seen in them."""
+    """One observed forward pass: a stack of running modules, and the attention calls seen in them.
 
-    def __init__(self, model: nn.Module, emit: Callable[[Observation], None], layers: str):
+    Args:
+        model: that runs.
+        emit: takes each observation and the labels of its sequences, if they are known.
+        layers: glob over names.
+        labels: of the sequences, ``[batch]``.
+        most: sequences of an observation, evenly spaced; all if None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        emit: Callable[[Observation, Int[Tensor, " batch"] | None], None],
+        layers: str,
+        labels: Int[Tensor, " batch"] | None = None,
+        most: int | None = None,
+    ):
         super().__init__()
-        self.model, self.emit, self.glob = model, emit, layers
+        self.model, self.emit, self.glob, self.labels, self.most = model, emit, layers, labels, most
+        self.softmaxes = Softmaxes()
         self.modules = {module: name for name, module in _named(model)}
         self.places = _places(self.modules)
         self.stack: list[_Frame] = []
@@ -75,7 +96,9 @@ class ForwardPass(TorchFunctionMode):
         if not self.seen:
             raise NoAttention(
                 f"no attention was seen in {name}: probes see modules that call torch.nn.functional.scaled_dot_product_attention or"
-                " torch.nn.MultiheadAttention; choose such an implementation of the model (transformers: attn_implementation='sdpa')"
+                " torch.nn.MultiheadAttention, or write out softmax(Q K^T) V with products of tensors; of"
+                f" {self.softmaxes.others} other softmaxes it cannot be told that they are attention; choose such an implementation of the"
+                " model (transformers: attn_implementation='sdpa' or 'eager')"
             )
         if not self.fitting:
             raise ValueError(f"layers must fit the name of a module with attention, got {self.glob!r}; there are: {', '.join(self.seen)}")
@@ -86,15 +109,29 @@ class ForwardPass(TorchFunctionMode):
         if reader is not None:
             with _aside():
                 self._attention(reader(*args, **(kwargs or {})))
+            return output
+        with _aside():
+            call = self.softmaxes.see(func, args, kwargs or {}, output)
+            if call is not None:
+                self._attention(call.heads_of(self._batch(call.softmax.shape[-2])))
         return output
 
-    def _attention(self, call: AttentionCall) -> None:
+    def _batch(self, seq: int) -> int:
+        """Sequences that the innermost module reads, ``seq`` tokens each; of one that reads [seq, batch, dim] the time axis is noted."""
+        frame = self.stack[-1]
+        shape = (1,) if frame.tokens is None else frame.tokens.shape
+        if len(shape) == 3 and shape[1] != seq and shape[0] == seq:
+            frame.time_first = _block(self.stack).time_first = True
+            return shape[1]
+        return shape[0] if len(shape) > 2 else 1
+
+    def _attention(self, call: AttentionCall | ExplicitCall) -> None:
         frame = self.stack[-1]
         block = _block(self.stack)
         if block.layer is None:
             block.layer, self.count = self.count, self.count + 1
         frame.block = block
-        frame.calls.append(call)
+        frame.calls.append(self._some(call))
         frame.attended_inside = True
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = block.time_first = True
@@ -132,14 +169,18 @@ class ForwardPass(TorchFunctionMode):
         assert block is not None
         assert block.layer is not None
         self.seen.append(frame.name)
-        matrices = bilinear(frame.module) if self._fits(frame.name, block.name) else None
+        fits = self._fits(frame.name, block.name)
+        read, streamed = (_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
+        labels = self._labels(frame.calls[0].query if read is None else read)
+        tokens, streamed = self._some(read), self._some(streamed)
+        own = told(frame.module) if fits else None
         for call in frame.calls:
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
-            if self._fits(frame.name, block.name):
+            if fits:
                 self.fitting += 1
                 merged = call.query.transpose(1, 2).flatten(2)
-                tokens = _stream(frame.tokens, time_first=frame.time_first)
-                streamed = _stream(output, time_first=frame.time_first)
+                scale = None if call.biased else call.scale
+                matrices = guessed(frame.module, tokens, call.query, call.key, scale) if own is None else own
                 seen = Observation(
                     module=frame.name,
                     layer=block.layer,
@@ -155,7 +196,7 @@ class ForwardPass(TorchFunctionMode):
                     allowed=call.allowed,
                     first_head=first_head,
                 )
-                self.emit(seen)
+                self.emit(seen, labels)
 
     def _emit_features(self, frame: _Frame, output: Tensor) -> None:
         tokens, after = (_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
@@ -165,8 +206,30 @@ class ForwardPass(TorchFunctionMode):
         if attended is None and after.shape == tokens.shape:
             attended = after
         assert frame.layer is not None
+        labels = self._labels(tokens)
+        tokens, after, attended = (self._some(x) for x in (tokens, after, attended))
         # cloned, since the next block may change the stream in place
-        self.emit(Observation(frame.name, frame.layer, "features", tokens, after.clone(), parent=frame.module, attended=attended))
+        self.emit(Observation(frame.name, frame.layer, "features", tokens, after.clone(), parent=frame.module, attended=attended), labels)
+
+    def _labels(self, stream: Tensor) -> Tensor | None:
+        """Labels of the sequences that are handed on, on their device; None for windows: no sequence, no label."""
+        if self.labels is None or len(self.labels) != len(stream):
+            return None
+        return self._some(self.labels.to(stream.device))
+
+    def _some(self, given: Any) -> Any:
+        """``most`` sequences of a stream [batch, ...] or of a call, evenly spaced; None stays None."""
+        if given is None or self.most is None:
+            return given
+        call = not isinstance(given, Tensor)
+        length = len(given.query if call else given)
+        if length <= self.most:
+            return given
+        chosen = torch.linspace(0, length - 1, self.most).round().long().to(given.query.device if call else given.device)
+        if not call:
+            return given[chosen]
+        parts = {each.name: getattr(given, each.name) for each in fields(given)}
+        return replace(given, **{k: x[chosen] for k, x in parts.items() if isinstance(x, Tensor) and len(x) == length})
 
 
 @contextlib.contextmanager
@@ -202,17 +265,17 @@ def _block(stack: Sequence[_Frame]) -> _Frame:
     return max(members, key=lambda frame: frame.siblings) if members else stack[-1]
 
 
-def original_of(module: nn.Module) -> nn.Module:
-    """The module that ``torch.compile`` wrapped."""
-    return module._modules.get("_orig_mod") or module
-
-
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Names and modules without the wrappers of ``torch.compile``, the model itself first and as it is."""
+    """Names and modules without the wrappers of ``torch.compile`` and of parallel training, the model itself first and as it is."""
     yield "", model
+    shown, wrappers = {}, set()  # qualified name -> name without wrappers
     for name, module in model.named_modules():
-        if module is not model and "_orig_mod" not in module._modules:
-            yield ".".join(part for part in name.split(".") if part != "_orig_mod"), module
+        parent, _, own = name.rpartition(".")
+        shown[name] = shown.get(parent, "") if parent in wrappers or not name else ".".join(filter(None, (shown.get(parent, ""), own)))
+        if wrapped(module) is not None:
+            wrappers.add(name)
+        elif module is not model:
+            yield shown[name], module
 
 
 def _places(modules: dict[nn.Module, str]) -> dict[nn.Module, tuple[str, int]]:

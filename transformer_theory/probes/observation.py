@@ -27,7 +27,8 @@ class Observation:
         query, key, value: ``[batch, heads, seq, head_dim]`` (attention only).
         weights: attention weights, ``[batch, heads, queries, keys]``, rows sum to one (attention only; before dropout).
         bilinear: per head the matrix W with score(key token x, query token z) = x^T W z (scale included), ``[heads, dim, dim]``,
-            if the module offers ``bilinear()`` or is a ``torch.nn.MultiheadAttention`` (biases of W_Q and W_K are left out).
+            if the module offers ``bilinear()``, is a ``torch.nn.MultiheadAttention``, or has projections by a well-known name that give
+            the scores (biases of W_Q and W_K are left out).
         parent: the module itself, for its parameters.
         allowed: which keys each query may see, broadcastable to the weights; None if all (attention only).
         first_head: heads of the same block seen before in this pass: 0 unless a block attends more than once (attention only).

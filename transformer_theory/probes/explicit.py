@@ -1,0 +1,185 @@
+r"""Attention that is written out, softmax(s Q K^T + mask) V with plain products: found among the operations of a forward pass.
+
+    scores  = Q K^T             a product of two tensors [..., tokens, head_dim], neither of them a parameter
+    weights = softmax(scores)   over the last axis, after scaling, masks, casts and views that keep the last two axes
+    output  = weights V         the weights are the left factor, after dropout, masks, casts and such views
+
+All three must be seen. A classifier's softmax, the router of a mixture of experts and pooling by learned scores lack the first, and are
+not taken for attention; nor is anything after which the weights are others (heads mixed, rows normalised again).
+Source: :cite:t:`vaswani2017attention`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+PRODUCTS = ("matmul", "bmm", "baddbmm")
+SCALES, SHIFTS = {"mul", "rmul", "div", "truediv"}, {"add", "radd", "sub"}  # Python's operators and in-place forms as well
+KEEPS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone", "masked_fill", "where", "nan_to_num"}
+KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}  # if the last two axes stay
+ON_SCORES = KEEPS | SCALES | SHIFTS | {"tanh"}
+ON_WEIGHTS = KEEPS | {"mul", "rmul"}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A product of queries ``[..., q, d]`` and keys ``[..., k, d]``, times ``scale`` (None: not one number), ``biased`` if more was added
+    than a mask."""
+
+    query: Float[Tensor, "..."]
+    key: Float[Tensor, "..."]
+    scale: float | None = 1.0
+    biased: bool = False
+
+
+@dataclass(frozen=True)
+class ExplicitCall:
+    """Attention that was written out; fields as :class:`~transformer_theory.probes.calls.AttentionCall`, ``softmax`` the weights seen.
+
+    Leading axes are those of the model: ``[batch * heads]``, ``[batch, heads]`` or more.
+    """
+
+    query: Float[Tensor, "*lead q head_dim"]
+    key: Float[Tensor, "*lead k head_dim"]
+    value: Float[Tensor, "*lead k value_dim"]
+    softmax: Float[Tensor, "*lead q k"]
+    scale: float | None
+    biased: bool
+    allowed: Bool[Tensor, "*lead q k"] | None
+
+    def weights(self) -> Float[Tensor, "*lead q k"]:
+        """The weights, in float32 at least; a row without any allowed key is zero."""
+        weights = self.softmax.to(torch.promote_types(self.softmax.dtype, torch.float32))
+        return weights if self.allowed is None else torch.where(self.allowed.any(-1, keepdim=True), weights, 0.0)
+
+    def heads_of(self, batch: int) -> "ExplicitCall":
+        """With leading axes ``[batch, heads]``: a single one is that of the batch if it has its length, or else of both, batch first."""
+        lead = self.softmax.shape[:-2]
+        whole = len(lead) == 1 and batch > 0 and lead[0] % batch == 0
+        shape = (batch, lead[0] // batch) if whole else (-1, lead[-1] if len(lead) > 1 else 1)
+        tensors = {name: getattr(self, name) for name in ("query", "key", "value", "softmax", "allowed")}
+        return replace(self, **{name: x if x is None else x.reshape(*shape, *x.shape[-2:]) for name, x in tensors.items()})
+
+
+class Softmaxes:
+    """Follows scores and weights through the operations of a forward pass, as long as the model keeps them."""
+
+    def __init__(self):
+        self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
+        self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
+        self.others = 0  # softmaxes of something else than a product of queries and keys
+
+    def see(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
+        """Takes note of an operation that was carried out; the call if it completed an attention."""
+        name = getattr(func, "__name__", "").strip("_")
+        name = name[1:] if name in ("imul", "iadd", "isub", "itruediv") else name
+        if not isinstance(output, Tensor):
+            return None
+        given = [*args, *kwargs.values()]
+        if name == "einsum":
+            return self._einsum(given, output)
+        if name in PRODUCTS:
+            left, right = [x for x in given if isinstance(x, Tensor)][-2:]
+            factor = kwargs.get("alpha", 1.0)
+            return self._product(left, right, right.mT if right.ndim > 2 else right, output, factor=factor)
+        if name == "softmax":
+            self._softmax(given[0], kwargs.get("dim", args[1] if len(args) > 1 else None), output)
+        elif name in ON_SCORES:
+            self._follow(name, given, output)
+        return None
+
+    def _product(self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, *, factor: float = 1.0) -> ExplicitCall | None:
+        """Of weights and values: a call. Of two other tensors, both made in this pass: perhaps scores."""
+        found = self.weights.pop(left, None)
+        if found is not None:
+            return _call(*found, right, left.shape[:-2])
+        if min(left.ndim, right.ndim) > 2 and not _is_parameter(left) and not _is_parameter(right):
+            self.scores[output] = Scores(left.detach(), key.detach(), float(factor))
+        return None
+
+    def _einsum(self, given: list, output: Tensor) -> ExplicitCall | None:
+        """A product of two tensors in einsum's letters, brought into the order of matmul."""
+        pair = given[1] if len(given) == 2 and isinstance(given[1], list | tuple) else given[1:]
+        equation = given[0].replace(" ", "") if isinstance(given[0], str) else ""
+        inputs, _, out = equation.partition("->")
+        names = inputs.split(",")
+        if "." in equation or len(names) != 2 or len(out) < 3 or len(pair) != 2:
+            return None
+        for (a, x), (b, y) in (zip(names, pair), zip(names[::-1], pair[::-1])):
+            if x in self.weights:
+                lead, width = a[:-2], [c for c in b if c not in a]
+                if a[-1] in b and a[-2] not in b and a[-1] not in out and len(width) == 1:
+                    return self._product(x, _ordered(y, b, lead + a[-1] + width[0]), y, output)
+        both = [c for c in names[0] if c in names[1] and c not in out]
+        for (a, x), (b, y) in (zip(names, pair), zip(names[::-1], pair[::-1])):
+            if len(both) == 1 and out[-2] in a and out[-2] not in b and out[-1] in b and out[-1] not in a:
+                query, key = (_ordered(t, n, out[:-2] + own + both[0]) for t, n, own in ((x, a, out[-2]), (y, b, out[-1])))
+                return self._product(query, key.mT, key, output)
+        return None
+
+    def _softmax(self, scores: Tensor, dim: int | None, output: Tensor) -> None:
+        found = self.scores.get(scores)
+        if found is None or dim not in (-1, scores.ndim - 1):
+            self.others += 1
+            return
+        allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
+        # cloned, since dropout may change the weights in place
+        self.weights[output] = found, output.detach().clone(), None if bool(allowed.all()) else allowed
+
+    def _follow(self, name: str, given: list, output: Tensor) -> None:
+        for x in given:
+            if not isinstance(x, Tensor) or x.shape[-2:] != output.shape[-2:]:
+                continue
+            if name in ON_WEIGHTS and x in self.weights:
+                self.weights[output] = self.weights[x]
+                return
+            if x in self.scores:
+                self.scores[output] = _changed(self.scores[x], name, [y for y in given if y is not x])
+                return
+
+
+def _changed(scores: Scores, name: str, others: list) -> Scores:
+    """Scores after an operation: scaled, or with something added."""
+    other = next((y for y in others if isinstance(y, Tensor | float | int)), 1.0)
+    if name in SCALES:
+        number = other if isinstance(other, float | int) else float(other) if other.numel() == 1 else None
+        if number is None or scores.scale is None:
+            return replace(scores, scale=None)
+        return replace(scores, scale=scores.scale * number if "mul" in name else scores.scale / number)
+    if name in SHIFTS and isinstance(other, Tensor):  # a number is the same for all keys
+        if not other.is_floating_point():
+            return replace(scores, biased=True)
+        added = other.detach().masked_fill(other <= torch.finfo(other.dtype).min / 2, 0.0)
+        return replace(scores, biased=scores.biased or bool(added.any()))
+    return replace(scores, scale=None) if name == "tanh" else scores
+
+
+def _call(scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor, lead: torch.Size) -> ExplicitCall | None:
+    """All of one leading shape; None if the parts do not fit together."""
+    common = torch.broadcast_shapes(scores.query.shape[:-2], scores.key.shape[:-2])
+    if value.ndim < 3 or common.numel() != lead.numel() or softmax.shape[:-2].numel() != lead.numel():
+        return None
+    query, key = (x.expand(*common, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (scores.query, scores.key))
+    values = value.detach().expand(*lead, *value.shape[-2:])
+    weights, seen = (x if x is None else x.reshape(*lead, *softmax.shape[-2:]) for x in (softmax, allowed))
+    assert weights is not None
+    return ExplicitCall(query, key, values, weights, scores.scale, scores.biased, seen)
+
+
+def _ordered(x: Tensor, letters: str, wanted: str) -> Tensor:
+    """Axes in the wanted order; those that are missing have length 1."""
+    ordered = x.permute(*(letters.index(c) for c in wanted if c in letters))
+    for axis, c in enumerate(wanted):
+        if c not in letters:
+            ordered = ordered.unsqueeze(axis)
+    return ordered
+
+
+def _is_parameter(x: Tensor) -> bool:
+    """A parameter or a view of one."""
+    return isinstance(x, nn.Parameter) or isinstance(getattr(x, "_base", None), nn.Parameter)

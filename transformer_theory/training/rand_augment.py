@@ -134,7 +134,7 @@ def _autocontrasted(images: Pixels, strengths: Strengths) -> Pixels:
 
 
 def _equalized(images: Pixels, strengths: Strengths) -> Pixels:
-    """Values of each channel so that all are as frequent, as far as 256 steps go."""
+    """Values of each channel so that all are as frequent, as far as 256 steps go; fewer than 256 pixels stay, as in Pillow."""
     values = images.flatten(2).flatten(0, 1).long()
     counts = values.new_zeros(len(values), 256).scatter_add_(1, values, torch.ones_like(values))
     step = (values.shape[1] - counts.gather(1, values.amax(1, keepdim=True))) // 255

@@ -97,7 +97,8 @@ def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
 
 def flip(images: Pixels, *, share: float = 0.5) -> Pixels:
     """Left for right, in a share of the images."""
-    return torch.where(_chance(images, share), images.flip(-1), images)
+    chosen = _chance(images, share).flatten().nonzero()[:, 0]
+    return images.index_copy(0, chosen, images[chosen].flip(-1))
 
 
 def cutout(images: Pixels, *, size: int) -> Pixels:

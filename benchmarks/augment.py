@@ -1,0 +1,89 @@
+"""Augmentation of CIFAR-sized images: ours on whole batches of bytes against Pillow image by image, and a crop pixel by pixel.
+
+One thread; both sides take and give tensors of bytes, as a loader does. Versions run in turn from the same seed;
+those that can be compared must agree. Times are medians over the rounds, ratios medians of the rounds' ratios.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.augment import crop_and_flip, crop_by_pixels
+from benchmarks.coding_rate import ratio, verdict
+from transformer_theory.training.augment import Augmentation, crop, flip
+
+ROUNDS, PADDING, CLASSES = 31, 4, 10
+
+
+def interleaved(functions: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Seconds of each function, a round each in turn after one warm-up, all from one seed a round."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for number in range(-1, rounds):
+        for name, function in functions.items():
+            torch.manual_seed(number)
+            started = time.perf_counter()
+            function()
+            if number >= 0:
+                times[name].append(time.perf_counter() - started)
+    return times
+
+
+def against_others(pixels: Tensor) -> None:
+    floats = pixels / 255
+    torch.manual_seed(0)
+    ours = flip(crop(pixels, padding=PADDING))
+    torch.manual_seed(0)
+    theirs = crop_and_flip(pixels, padding=PADDING)
+    assert torch.equal(ours, theirs), "crops and flips differ from Pillow's"
+    for what, functions, least in (
+        (
+            "crop and flip, bytes",
+            {"ours": lambda: flip(crop(pixels, padding=PADDING)), "Pillow": lambda: crop_and_flip(pixels, padding=PADDING)},
+            5.0,
+        ),
+        ("crop, bytes", {"ours": lambda: crop(pixels, padding=PADDING), "by pixels": lambda: crop_by_pixels(pixels, padding=PADDING)}, 5.0),
+        (
+            "crop, float32",
+            {"ours": lambda: crop(floats, padding=PADDING), "by pixels": lambda: crop_by_pixels(floats, padding=PADDING)},
+            2.0,
+        ),
+    ):
+        times = interleaved(functions)
+        baseline = next(name for name in functions if name != "ours")
+        factor = ratio(times, baseline)
+        print(f"{what}, {len(pixels)} images of 32 x 32, {ROUNDS} rounds")
+        print(f"  ours       {1e3 * statistics.median(times['ours']):7.2f} ms")
+        line = f"  {baseline:10} {1e3 * statistics.median(times[baseline]):7.2f} ms   {factor:.1f}x slower"
+        print(f"{line}; target >= {least:g}x ({verdict(factor >= least)})")
+
+
+def whole(pixels: Tensor, labels: Tensor) -> None:
+    """What a training step pays, to float images and soft targets."""
+    print(f"a step's augmentation, {len(pixels)} images of 32 x 32 from bytes to float32, {ROUNDS} rounds")
+    usual = {"crop": PADDING, "flip": 0.5}
+    cases = {
+        "crop and flip": (Augmentation(**usual), 1.0),
+        "and cutout": (Augmentation(**usual, cutout=8), 1.5),
+        "and mixup or cutmix": (Augmentation(**usual, mixup=0.8, cutmix=1.0), 2.0),
+        "and RandAugment (2, 9)": (Augmentation(**usual, operations=2), 8.0),
+    }
+    times = interleaved({name: lambda change=change: change(pixels, labels, CLASSES) for name, (change, _) in cases.items()})
+    for name, (_, most) in cases.items():
+        taken = 1e3 * statistics.median(times[name])
+        print(f"  {name:23} {taken:6.2f} ms; target < {most:g} ms ({verdict(taken < most)})")
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (512, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    with torch.random.fork_rng(devices=[]):
+        against_others(pixels)
+        whole(pixels[:128], torch.arange(128) % CLASSES)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

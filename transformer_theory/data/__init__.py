@@ -1,4 +1,6 @@
-"""Data that every theory reads: :class:`TokenData`, real data by name, the user's own files, synthetic samplers and bridges."""
+"""Data that every theory reads: :class:`TokenData`, real data by name, the user's own files, synthetic samplers and bridges;
+and :class:`Images`, on which networks are trained.
+"""
 
 from pathlib import Path
 
@@ -6,7 +8,8 @@ from ..errors import nearest
 from . import synthetic
 from .bridges import codebook, features, one_hot, patches
 from .digits import digits
-from .image_sets import images
+from .image_sets import NAMES as IMAGES
+from .image_sets import image_tokens, images
 from .images import Images
 from .shapes import shapes
 from .text import Text, harbour
@@ -29,31 +32,33 @@ __all__ = [
 ]
 
 NAMED = {"digits": digits, "text": harbour}
-PLANNED = ("cifar10",)
 
 
 def load(name_or_path: str | Path) -> TokenData:
-    """Real data by name (``"digits"``, ``"text"``), or the user's own from a path.
+    """Real data by name (``"digits"``, ``"text"``, ``"cifar10"`` and what else :func:`images` knows), or the user's own from a path.
 
-    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`).
+    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`); of a folder of images or
+    an archive of CIFAR (see :func:`images`) up to 2,000 training images are read, cut into patches.
     Anything with a path separator or a suffix is a path; everything else is a name.
 
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), a name of a later version, or a file that cannot be read.
+        ValueError: an unknown name (the nearest one is suggested), or a file that cannot be read.
     """
     name = str(name_or_path)
     if isinstance(name_or_path, str) and name in NAMED:
         return NAMED[name]()
-    if isinstance(name_or_path, str) and name in PLANNED:
-        raise ValueError(f"{name!r} comes with a later version; use 'digits', 'text' or the path of your own .npz or .txt")
+    if isinstance(name_or_path, str) and name in IMAGES:
+        return image_tokens(name)
     path = Path(name_or_path)
-    if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or path.is_file():
-        if path.is_dir():
-            raise ValueError(f"{path} must be the path of an .npz or .txt, there is a folder; name a file in it")
+    if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or (name and path.exists()):
+        if path.is_dir() or path.name.lower().endswith((".tar.gz", ".tgz")):
+            return image_tokens(path)
         if path.suffix.lower() == ".txt":
             return Text.read(path).sequences()
         if path.suffix.lower() == ".npz":
             return TokenData.from_npz(path)
         hint = "write arrays with numpy.savez, or rename a text"
         raise ValueError(f"{path} must be an .npz of tokens or a .txt of plain text, got {path.suffix or 'no ending'!r}; {hint}")
-    raise ValueError(f"unknown data {name!r}, neither a name nor the path of an .npz or .txt{nearest(name, NAMED)}")
+    raise ValueError(
+        f"unknown data {name!r}, neither a name nor the path of an .npz or .txt{nearest(name, dict.fromkeys([*NAMED, *IMAGES]))}"
+    )

@@ -3,6 +3,7 @@
 Files are read as they are: grey or RGB, all of one size. Anything else is refused, with the file's name, before any training starts.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,11 +24,11 @@ MODES = {"L": 1, "RGB": 3}
 
 @dataclass(frozen=True)
 class Part:
-    """The files of a split by class: ``files[i]`` has class ``labels[i]``, ``stamps[i]`` tells whether it changed."""
+    """The files of a split by class: ``files[i]`` has class ``labels[i]``; ``stamp`` tells of their names, sizes and times."""
 
-    files: tuple[Path, ...]
-    labels: tuple[int, ...]
-    stamps: tuple[tuple[int, int], ...]
+    files: list[str]
+    labels: list[int]
+    stamp: str
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Folder:
     @property
     def lossy(self) -> bool:
         """Whether some file is a JPEG, told by its suffix."""
-        return any(file.suffix.lower() in LOSSY for part in (self.train, self.test) if part for file in part.files)
+        return any(file.lower().endswith(LOSSY) for part in (self.train, self.test) if part for file in part.files)
 
 
 def find_images(path: Path) -> Folder:
@@ -80,7 +81,7 @@ def read_folder(folder: Folder, *, size: int | None = None) -> tuple[Images, Ima
     """
     note = [f"{folder.path.resolve().name}"] + ["(JPEG copy)"] * folder.lossy
     parts = [part for part in (folder.train, folder.test) if part]
-    reader = _Reader(size)
+    reader = _Reader(size)  # one for both, which must be alike
     read = [(reader.read(part.files), torch.tensor(part.labels)) for part in parts]
     if len(read) == 2:
         train, test = (Images(pixels, labels, folder.names, name=" ".join(note)) for pixels, labels in read)
@@ -95,9 +96,9 @@ class _Reader:
 
     def __init__(self, size: int | None):
         self.size = size
-        self.first: tuple[Path, tuple[int, int], str] | None = None
+        self.first: tuple[str, tuple[int, int], str] | None = None
 
-    def read(self, files: tuple[Path, ...]) -> torch.Tensor:
+    def read(self, files: list[str]) -> torch.Tensor:
         """uint8 [n, channels, height, width]."""
         first = self.decode(files[0])
         pixels = np.empty((len(files), *first.shape), np.uint8)
@@ -106,7 +107,7 @@ class _Reader:
             pixels[place] = self.decode(file)
         return torch.from_numpy(pixels)
 
-    def decode(self, file: Path) -> np.ndarray:
+    def decode(self, file: str) -> np.ndarray:
         """uint8 [channels, height, width]."""
         from PIL import Image, ImageOps
 
@@ -120,7 +121,7 @@ class _Reader:
         except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow's word for a broken PNG
             raise ValueError(f"{file} is not a readable image ({_line(error, file)}); replace or remove it") from error
 
-    def check(self, file: Path, size: tuple[int, int], mode: str) -> None:
+    def check(self, file: str, size: tuple[int, int], mode: str) -> None:
         if mode not in MODES:
             raise ValueError(f"{file} must be grey or RGB, got mode {mode}; convert it with Pillow: image.convert('RGB')")
         if self.first is None:
@@ -147,25 +148,25 @@ def _classes(path: Path) -> list[Path]:
 
 
 def _part(classes: list[Path], names: tuple[str, ...]) -> Part:
-    files, labels, stamps = [], [], []
+    files, labels, stamp = [], [], hashlib.sha256()
     for folder in classes:
-        found = sorted(_files(folder), key=lambda pair: pair[0])
+        found = sorted(_files(folder))
         if not found:
             raise ValueError(f"{folder} must hold images of its class, got none; fill or remove it")
-        files += [file for file, _ in found]
-        stamps += [stamp for _, stamp in found]
+        files += [file for file, *_ in found]
         labels += [names.index(folder.name)] * len(found)
-    return Part(tuple(files), tuple(labels), tuple(stamps))
+        stamp.update(repr(found).encode())
+    return Part(files, labels, stamp.hexdigest())
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of each image of a class."""
     for entry in _entries(folder):
-        suffix = os.path.splitext(entry.name)[1].lower()
-        if entry.is_dir() or suffix not in SUFFIXES:
-            what = "is a folder" if entry.is_dir() else f"ends in {suffix or 'nothing'!r}"
+        if entry.is_dir() or not entry.name.lower().endswith(SUFFIXES):
+            what = "is a folder" if entry.is_dir() else "is none"
             raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {what}; move it away")
         state = entry.stat()
-        yield Path(entry.path), (state.st_size, state.st_mtime_ns)
+        yield entry.path, state.st_size, state.st_mtime_ns
 
 
 def _entries(path: Path) -> list[os.DirEntry]:
@@ -177,7 +178,7 @@ def _entries(path: Path) -> list[os.DirEntry]:
         raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
 
 
-def _line(error: Exception, file: Path) -> str:
+def _line(error: Exception, file: str) -> str:
     """What Pillow says, without the path that stands in front of it already."""
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return "it is none, whatever its ending" if str(file) in said or said.startswith("cannot identify") else said
+    return "it is none, whatever its ending" if file in said or said.startswith("cannot identify") else said

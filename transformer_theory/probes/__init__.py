@@ -82,11 +82,12 @@ def probe(
 
 
 class Probe:
-    """An open probe, see :func:`probe`.
+    """An open probe, see :func:`probe`. Passes are the calls of the model's ``method``.
 
     Attributes:
         labels: class of each sequence of the *next* forward pass, ``[batch]``. Set it before each pass; if it is None, an argument
             ``labels=`` of the model with an integer for each sequence is taken, as the models of ``transformers`` have it.
+        rows: of all readings so far.
         shared: whether a reading is of all processes' data; so it is if the model is wrapped for parallel training.
         step: the column ``step`` of the next reading; the number of the forward pass (from 0) if not set.
 
@@ -103,6 +104,7 @@ class Probe:
         every: int = 1,
         most: int | None = None,
         name: str | None = None,
+        method: str = "forward",
     ):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
@@ -118,13 +120,15 @@ class Probe:
         self._together = self._running = False
         self._labelled = self._bilinear = False  # whether labels, and the bilinear form of any attention, were seen
         self._spoke: set[int] = set()  # the reducers, by number, that gave a row
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
+        self._method = method  # whose calls are the passes
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
         self._restore: Callable[[], None] | None = None
 
     def __enter__(self) -> "Probe":
         # the call is redirected on the instance: hooks would not fire on a model that was compiled before
-        slot = "forward" if self.model._compiled_call_impl is None else "_compiled_call_impl"
+        compiled = self._method == "forward" and self.model._compiled_call_impl is not None
+        slot = "_compiled_call_impl" if compiled else self._method
         before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
         self.model.__dict__[slot] = _Redirect(self, original, before)
 
@@ -185,7 +189,7 @@ class Probe:
             "forward_passes": self._passes,
             "readings": self._readings,
         }
-        return Result("probe", params, [*self._rows, *self._silent()], arrays, (), provenance())
+        return Result("probe", params, [*self.rows, *self._silent()], arrays, (), provenance())
 
     def _silent(self) -> Iterator[Row]:
         """A row for each reducer that read nothing."""
@@ -246,7 +250,7 @@ class Probe:
                 across_processes(self.reducers)
             for number, reducer in enumerate(self.reducers):
                 rows = [check_row(Row(**{"model": self.name, "step": int(step), **row})) for row in reducer.compute()]
-                self._rows.extend(rows)
+                self.rows.extend(rows)
                 if rows:
                     self._spoke.add(number)
                 if isinstance(reducer, Pictured) and (found := reducer.arrays()):
@@ -278,6 +282,14 @@ class _Redirect:
     def __call__(self, *args, **kwargs):
         return self.owner._call(self.original, args, kwargs)
 
+    @property
+    def __wrapped__(self) -> Callable:  # what inspect, and Lightning, ask
+        return self.original
+
     def __deepcopy__(self, memo: dict) -> Callable:
         model = self.owner.model
-        return MethodType(type(model).forward, memo[id(model)]) if self.before is None else copy.deepcopy(self.before, memo)
+        return (
+            MethodType(getattr(type(model), self.owner._method), memo[id(model)])
+            if self.before is None
+            else copy.deepcopy(self.before, memo)
+        )

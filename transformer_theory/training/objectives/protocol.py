@@ -20,8 +20,8 @@ Gather = Callable[[Tensor], Tensor]
 
 Batch = Float[Tensor, "b c h w"]
 Targets = Float[Tensor, "b k"]
-Labelled = tuple[UInt8[Tensor, "n c h w"], Int[Tensor, " n"]]
-"""Images as they are stored, with the class of each."""
+Labelled = tuple[UInt8[Tensor, "_ c h w"], Int[Tensor, " _"]]
+"""Images as they are stored, ``[n, c, h, w]``, with the class of each, ``[n]``; n differs between training and held-out images."""
 
 
 def alone(own: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from ...metrics.coding import rate_reduction, unit_norm
 from ...parameters import check_parameters, parameter
 from ...theories.rate_reduction import MaximalCodingRateReduction, nearest_subspace
-from ..evaluation import RANK
 from ..networks import Sizes
 from .cross_entropy import classifier
 from .protocol import Batch, Gather, Labelled, Targets
@@ -63,8 +62,11 @@ class RateReduction:
         return MaximalCodingRateReduction(eps=self.eps, gamma1=self.gamma1, gamma2=self.gamma2)(features, classes).loss
 
     def measure(self, model: nn.Module, train: Labelled, held_out: Labelled, batch_size: int) -> dict[str, float]:
-        """Accuracy of the nearest of the classes' principal subspaces (of up to 10,000 training images, evenly spread, 30 dimensions at
-        most), and Delta R of the held-out features, nats a sample, with the labels and with the same labels shuffled.
+        """Accuracy of the nearest of the classes' principal subspaces, and Delta R of the held-out features, nats a sample, with the labels
+        and, as null, with the same labels shuffled.
+
+        The subspaces are those of up to 10,000 training images, evenly spread. Each has the dimensions that a class fills at the optimum,
+        d / k at most (12 of 128 for ten classes; the published evaluation takes 30 whatever d is, which of 32 would tell nothing).
 
         Raises:
             ValueError: there is no image, or images and labels do not fit.
@@ -74,7 +76,8 @@ class RateReduction:
         known, classes = spread(train, FITTED)
         pixels, labels = held_out
         fitted, unseen = (unit_norm(outputs(model, part, batch_size=batch_size)) for part in (known, pixels))
-        right = nearest_subspace(fitted, classes.cpu().long(), unseen, rank=RANK) == labels.cpu()
+        rank = max(1, fitted.shape[1] // len(classes.unique()))
+        right = nearest_subspace(fitted, classes.cpu().long(), unseen, rank=rank) == labels.cpu()
         return {self.score: float(right.double().mean()), **self._reductions(unseen, labels.cpu().long())}
 
     def _reductions(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> dict[str, float]:

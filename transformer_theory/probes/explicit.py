@@ -72,7 +72,7 @@ class Softmaxes:
     def __init__(self):
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
-        self.others = 0  # softmaxes of something else than a product of queries and keys
+        self.others = 0  # softmaxes that did not turn out to be attention
 
     def see(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
         """Takes note of an operation that was carried out; the call if it completed an attention."""
@@ -97,7 +97,9 @@ class Softmaxes:
         """Of weights and values: a call. Of two other tensors, both made in this pass: perhaps scores."""
         found = self.weights.pop(left, None)
         if found is not None:
-            return _call(*found, right, left.shape[:-2])
+            call = _call(*found, right, left.shape[:-2])
+            self.others -= call is not None
+            return call
         if min(left.ndim, right.ndim) > 2 and not _is_parameter(left) and not _is_parameter(right):
             self.scores[output] = Scores(left.detach(), key.detach(), float(factor))
         return None
@@ -124,11 +126,11 @@ class Softmaxes:
 
     def _softmax(self, scores: Tensor, dim: int | None, output: Tensor) -> None:
         found = self.scores.get(scores)
+        self.others += 1
         if found is None or dim not in (-1, scores.ndim - 1):
-            self.others += 1
             return
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
-        # cloned, since dropout may change the weights in place
+        # cloned, since the weights may be changed in place
         self.weights[output] = found, output.detach().clone(), None if bool(allowed.all()) else allowed
 
     def _follow(self, name: str, given: list, output: Tensor) -> None:

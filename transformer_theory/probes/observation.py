@@ -24,7 +24,8 @@ class Observation:
         kind: ``"attention"`` or ``"features"``.
         tokens: what the module read, ``[batch, seq, dim]``.
         output: what it returned, ``[batch, seq, dim]``.
-        query, key, value: ``[batch, heads, seq, head_dim]`` (attention only).
+        query, key, value: ``[batch, heads, seq, head_dim]`` (attention only); a module that cuts sequences into windows itself has
+            ``[windows, heads, seq, head_dim]``, weights alike.
         weights: attention weights, ``[batch, heads, queries, keys]``, rows sum to one (attention only; before dropout).
         bilinear: per head the matrix W with score(key token x, query token z) = x^T W z (scale included), ``[heads, dim, dim]``,
             if the module offers ``bilinear()``, is a ``torch.nn.MultiheadAttention``, or has projections by a well-known name that give
@@ -41,13 +42,13 @@ class Observation:
     kind: str
     tokens: Float[Tensor, "batch seq dim"]
     output: Tensor
-    query: Float[Tensor, "batch heads q head_dim"] | None = None
-    key: Float[Tensor, "batch heads k head_dim"] | None = None
-    value: Float[Tensor, "batch heads k value_dim"] | None = None
-    weights: Float[Tensor, "batch heads q k"] | None = None
+    query: Float[Tensor, "windows heads q head_dim"] | None = None
+    key: Float[Tensor, "windows heads k head_dim"] | None = None
+    value: Float[Tensor, "windows heads k value_dim"] | None = None
+    weights: Float[Tensor, "windows heads q k"] | None = None
     bilinear: Float[Tensor, "heads dim dim"] | None = None
     parent: object = None
-    allowed: Bool[Tensor, "#batch #heads q k"] | None = None
+    allowed: Bool[Tensor, "#windows #heads q k"] | None = None
     first_head: int = 0
     attended: Float[Tensor, "batch seq dim"] | None = None
 

@@ -1,8 +1,9 @@
 r"""The bilinear form of attention, :math:`s(x, z) = x^\top W z` for key token x and query token z, from the projections of its module.
 
 A module may say it itself, ``bilinear()``. Otherwise W is made from the projections that go by a well-known name, and kept only if it
-gives the observed scores: :math:`s\,QK^\top` and :math:`X W X^\top`, both centred over queries and keys (biases of the projections drop
-out there), must agree. With rotary or relative positions, normalised queries, or attention to other tokens they do not, and there is none.
+gives the observed scores: :math:`QK^\top` and :math:`X W X^\top`, both centred over queries and keys (biases of the projections drop out
+there), must agree but for one factor. With rotary or relative positions, normalised queries, or attention to other tokens they do not,
+and there is none.
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -34,7 +35,7 @@ def told(module: nn.Module) -> Float[Tensor, "heads dim dim"] | None:
 
 def guessed(
     module: nn.Module,
-    tokens: Float[Tensor, "batch seq dim"] | None,
+    tokens: Float[Tensor, "n seq dim"] | None,
     query: Float[Tensor, "batch heads q head_dim"],
     key: Float[Tensor, "batch heads k head_dim"],
     scale: float | None,
@@ -52,8 +53,9 @@ def guessed(
     pair = _projections(module, tokens.shape[-1])
     if pair is None or len(pair[0]) != query.shape[1] * query.shape[3] or len(pair[0]) % len(pair[1]):
         return None
-    W = _form(*pair, query.shape[1], scale)
-    return W if _agrees(W, tokens, query, key, scale) else None
+    W = _form(*pair, query.shape[1], 1.0)
+    factor = _factor(W, tokens, query, key)
+    return None if factor is None else factor * scale * W
 
 
 def _projections(module: nn.Module, dim: int) -> tuple[Tensor, Tensor] | None:
@@ -85,14 +87,15 @@ def _form(query: Tensor, key: Tensor, heads: int, scale: float) -> Tensor:
     return key.repeat_interleave(heads // len(key), 0).mT @ query * scale
 
 
-def _agrees(W: Tensor, tokens: Tensor, query: Tensor, key: Tensor, scale: float) -> bool:
-    """Whether x^T W z are the observed scores, on the first few finite sequences."""
+def _factor(W: Tensor, tokens: Tensor, query: Tensor, key: Tensor) -> float | None:
+    """From x^T W z to query key^T on the first few finite sequences (queries may come scaled); None if they differ by more than that."""
     some = (torch.isfinite(tokens).flatten(1).all(1) & torch.isfinite(query).flatten(1).all(1)).nonzero()[:SEQUENCES, 0]
     x = tokens[some, None].double()
-    observed = scale * query[some].double() @ key[some].double().mT
-    difference, size = _centred((x @ W.double().mT) @ x.mT - observed).norm(), _centred(observed).norm()
+    observed, form = _centred(query[some].double() @ key[some].double().mT), _centred((x @ W.double().mT) @ x.mT)
+    size = float(form.square().sum())
+    factor = float((observed * form).sum()) / size if size > 0 else 0.0
     close = CLOSE if query.dtype in (torch.float32, torch.float64) else 30 * CLOSE
-    return len(some) > 0 and bool(torch.isfinite(size)) and float(difference) <= close * float(size)
+    return factor if factor > 0 and float((factor * form - observed).norm()) <= close * float(observed.norm()) else None
 
 
 def _centred(scores: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..compare import choose
     from ..data.image_sets import images as read_images
     from ..training.augment import Augmentation
+    from ..training.checkpoint import stored_run
     from ..training.image_recipes import recipe
     from ..training.loop import train
     from ..training.objectives import OBJECTIVES
@@ -35,10 +36,13 @@ def train_network(options: argparse.Namespace) -> int:
     from ..training.settings import Settings
 
     folder = options.out or Path("runs") / options.network
-    kind = OBJECTIVES[options.objective]
-    objective = kind(**_given(options, kind))
+    run = stored_run(folder / "last.pt") if options.resume else None
     images = read_images(options.data)
     settings = recipe(options.network, name=options.recipe, image_size=images[0].size)
+    if run is not None:  # options that are not given are as they were
+        settings = Settings.from_stored({**run["settings"], "network": options.network})
+    kind = OBJECTIVES[options.objective]
+    objective = kind(**({} if run is None else _own(run["objective"], kind)) | _given(options, kind))
     changes = replace(settings.changes, **_given(options, Augmentation))
     settings = replace(settings, changes=changes, **_given(options, Settings))
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
@@ -84,6 +88,11 @@ def evaluate_network(options: argparse.Namespace) -> int:
     if classes:
         console().print(_class_table(classes))
     return 0
+
+
+def _own(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The stored values of an objective, if they are of this one."""
+    return {field.name: stored[field.name] for field in fields(kind) if field.name in stored} if stored.get("name") == kind.name else {}
 
 
 def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any]:

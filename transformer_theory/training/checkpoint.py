@@ -57,12 +57,22 @@ class Checkpoint:
                 raise OSError(f"cannot write {path} ({str(error).splitlines()[0]}); free some space") from error
 
 
-def load(path: Path, *, run: dict[str, Any]) -> Checkpoint:
+def stored_run(path: Path) -> dict[str, Any]:
+    """What makes the training that a checkpoint belongs to; nothing but tensors and plain values is unpickled.
+
+    Raises:
+        ValueError: the file is damaged, asks for code, or is of another format.
+        FileNotFoundError: there is none.
+    """
+    return load(path).run
+
+
+def load(path: Path, *, run: dict[str, Any] | None = None) -> Checkpoint:
     """Reads a checkpoint; nothing but tensors and plain values is unpickled.
 
     Args:
         path: of the file.
-        run: what makes the training that is to go on, as :attr:`Checkpoint.run`.
+        run: what makes the training that is to go on, as :attr:`Checkpoint.run`; not compared if not given.
     Raises:
         ValueError: the file is damaged or asks for code, is of another format, or belongs to another training.
         FileNotFoundError: there is none.
@@ -80,22 +90,31 @@ def load(path: Path, *, run: dict[str, Any]) -> Checkpoint:
     if not isinstance(held, dict) or "format" not in held:
         raise ValueError(f"{path} must be a checkpoint of a training, got {type(held).__name__} without a format; name another folder")
     if held["format"] != FORMAT:
-        newer = f"format {held['format']} of version {held.get('version')}"
-        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {newer}; install that version")
+        other = f"format {held['format']} of version {held.get('version')}"
+        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install that version")
     if missing := [name for name in PARTS if name not in held]:
         raise ValueError(f"{path} must hold {', '.join(PARTS)}, {missing[0]} is missing; begin again without --resume")
-    _same(path, held["run"], run)
+    if not isinstance(held["run"], dict):
+        raise ValueError(f"{path} must tell its settings, got {type(held['run']).__name__}; begin again without --resume")
+    if run is not None:
+        _same(path, _flat(held["run"]), _flat(run))
     return Checkpoint(**{name: held[name] for name in PARTS[2:]})
 
 
-def _same(path: Path, stored: Any, asked: dict[str, Any]) -> None:
+def _same(path: Path, stored: dict[str, Any], asked: dict[str, Any]) -> None:
     """Raises ValueError unless the stored training is the one asked for."""
-    if not isinstance(stored, dict):
-        raise ValueError(f"{path} must tell its settings, got {type(stored).__name__}; begin again without --resume")
-    for name in {**asked, **stored}:
-        if stored.get(name) != asked.get(name):
-            differ = f"{name} is {stored.get(name)!r} there and {asked.get(name)!r} here"
-            raise ValueError(f"{path} belongs to another training: {differ}; give the same options, or another --out")
+    differ = [name for name in {**asked, **stored} if stored.get(name) != asked.get(name)]
+    if differ:
+        told = ", ".join(f"{name} {stored.get(name)!r} there and {asked.get(name)!r} here" for name in differ[:3])
+        raise ValueError(f"{path} belongs to another training: {told}; give the same options, or another --out")
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings within settings, by their own names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value) if isinstance(value, dict) and name != "objective" else {name: value}
+    return flat
 
 
 def digest(images: Images) -> str:

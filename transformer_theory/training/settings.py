@@ -4,8 +4,9 @@
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import nearest
 from ..parameters import check_parameters, parameter
@@ -64,6 +65,18 @@ class Settings:
             raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; leave it out to train for epochs")
         if self.interval is not None and self.interval < 1:
             raise ValueError(f"interval must be at least 1 step, got {self.interval}; leave it out for an epoch")
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> "Settings":
+        """The settings that ``dataclasses.asdict`` made plain values of.
+
+        Raises:
+            ValueError: they are of another version.
+        """
+        try:
+            return cls(**{**values, "changes": Augmentation(**values["changes"])})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"settings must be those of this version, got others ({error}); begin again without --resume") from error
 
     def sizes(self, *, image_size: int, channels: int, num_classes: int) -> Sizes:
         """The sizes of its network for given data."""

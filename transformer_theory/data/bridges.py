@@ -79,9 +79,10 @@ def one_hot(ids: Int[Tensor, "*batch"], vocab_size: int) -> Float[Tensor, "*batc
 def features(model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs: str = "tokens", batch_size: int = 256) -> TokenData:
     """The data as a network sees them: tokens are the output of one block, ``[n, seq', dim']``, float64.
 
-    The model runs in evaluation mode without gradients (its mode is restored) in its own precision and on its own device. The query is the
-    class token if the model has ``cls_token`` (position 0), else the last token. Labels and images are kept; ids and next_id only if
-    the sequence kept its length, since a class token has no word.
+    The model runs in evaluation mode without gradients (its mode is restored) in its own precision and on its own device; a model of
+    ``transformers`` is given its ``main_input_name`` as a keyword. The query is the class token if a parameter is called ``cls_token``
+    (position 0), else the last token. Labels and images are kept; ids and next_id only if the sequence kept its length, since a class token
+    has no word. Windows that a block takes for sequences of their own are joined again, in their order.
 
     Args:
         layer: number of a block of the model's longest ``ModuleList`` (-1: the last), or a glob that names one module (``"blocks.1"``).
@@ -99,26 +100,30 @@ def features(model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs
     parameter = next(model.parameters(), torch.empty(0))
     seen: list[Tensor] = []
     handle = block.register_forward_hook(lambda module, args, output: seen.append(_first(output, name)))
+    keyword = getattr(model, "main_input_name", None)
+    chunks = source.split(batch_size)
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for chunk in source.split(batch_size):
-                model(chunk.to(parameter.device, parameter.dtype) if chunk.is_floating_point() else chunk.to(parameter.device))
+            for chunk in chunks:
+                given = chunk.to(parameter.device, parameter.dtype) if chunk.is_floating_point() else chunk.to(parameter.device)
+                model(**{keyword: given}) if isinstance(keyword, str) else model(given)
     finally:
         model.train(training)
         handle.remove()
     n, seq = data.tokens.shape[:2]
-    if sum(map(len, seen)) != n:
+    if len(seen) != len(chunks) or any(len(each) % len(chunk) for each, chunk in zip(seen, chunks)):
         raise ValueError(
             f"block {name} must run once a forward pass, got {sum(map(len, seen))} outputs for {n} sequences; choose another layer"
         )
-    tokens = torch.cat(seen).to("cpu", torch.float64)
+    joined = [each.reshape(len(chunk), -1, each.shape[-1]) for each, chunk in zip(seen, chunks)]
+    tokens = torch.cat(joined).to("cpu", torch.float64)
     keeps = tokens.shape[1] == seq
     return TokenData(
         tokens=tokens,
         labels=data.labels,
-        query=tokens[:, 0] if getattr(model, "cls_token", None) is not None else tokens[:, -1],
+        query=tokens[:, 0] if _has_class_token(model) else tokens[:, -1],
         ids=data.ids if keeps else None,
         next_id=data.next_id if keeps else None,
         images=data.images,
@@ -126,6 +131,11 @@ def features(model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs
         name=f"{data.name}, {type(model).__name__} {name}",
         sources=data.sources,
     )
+
+
+def _has_class_token(model: nn.Module) -> bool:
+    """Whether a parameter, of the model or of one inside it, is called ``cls_token``."""
+    return any(name.rpartition(".")[2] == "cls_token" for name, _ in model.named_parameters())
 
 
 def _block(model: nn.Module, layer: int | str) -> tuple[str, nn.Module]:

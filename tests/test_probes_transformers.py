@@ -1,0 +1,154 @@
+"""Models of ``transformers``, built from a configuration: both ways of attention, features for every theory, the Trainer."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.problems.networks import Keep, all_reducers, tokens
+from transformer_theory.data import TokenData, features
+from transformer_theory.probes import AttentionStatistics, probe
+from transformer_theory.probes.callbacks import trainer_callback
+from transformer_theory.rows import collect
+from transformer_theory.theories import theories
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "initializer_range": 0.5}
+SIZES |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+
+
+def vit(how: str) -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(**SIZES, image_size=8, patch_size=4, num_labels=3, attn_implementation=how))
+
+
+def bert(how: str) -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(**SIZES, vocab_size=30, attn_implementation=how))
+
+
+def gpt2(how: str) -> nn.Module:
+    from transformers import GPT2Config, GPT2Model
+
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 30, "n_positions": 12, "bos_token_id": 0, "eos_token_id": 0}
+    return GPT2Model(GPT2Config(**sizes, initializer_range=0.5, attn_implementation=how))
+
+
+WORDS = {"input_ids": torch.arange(35).reshape(5, 7) * 11 % 30}
+PADDED = WORDS | {"attention_mask": (torch.arange(7) < torch.tensor([7, 7, 7, 7, 5])[:, None]).long()}
+MODELS = {"vit": (vit, {"pixel_values": tokens(5, 3, 8, 8), "labels": torch.arange(5) % 3}), "bert": (bert, PADDED), "gpt2": (gpt2, WORDS)}
+
+
+def made(name: str, how: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MODELS[name][0](how)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_implementations_show_the_same(name):
+    inputs, seen = MODELS[name][1], {}
+    for how in ("sdpa", "eager"):
+        model, keep = made(name, how).eval(), Keep()
+        with torch.no_grad():
+            plain = model(**inputs)
+            with probe(model, [keep]):
+                probed = model(**inputs)
+        assert all(torch.equal(plain[key], probed[key]) for key in plain if isinstance(plain[key], torch.Tensor))
+        assert [one.layer for one in keep.of("attention")] == [one.layer for one in keep.of("features")] == [0, 1]
+        seen[how] = keep
+    for one, other in zip(seen["sdpa"].seen, seen["eager"].seen, strict=True):
+        assert (one.module, one.kind) == (other.module, other.kind)
+        assert_close(one.output, other.output, rtol=1e-4, atol=1e-5)
+    for one, other in zip(seen["sdpa"].of("attention"), seen["eager"].of("attention"), strict=True):
+        assert_close(one.weights, other.weights, rtol=1e-4, atol=1e-6)
+        assert_close(one.bilinear, other.bilinear)
+        assert (one.allowed is None) == (other.allowed is None) == (name == "vit")
+        if one.allowed is not None:
+            assert torch.equal(one.allowed.expand(one.weights.shape), other.allowed)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_bilinear_form_gives_the_observed_scores(name):
+    """Differences of log weights between two queries and two keys: there the biases of the projections drop out."""
+    keep = Keep()
+    with probe(made(name, "sdpa").eval(), [keep]) as p, torch.no_grad():
+        p.model(**MODELS[name][1])
+    for seen in keep.of("attention"):
+        scores = torch.einsum("bjd,hde,bie->bhij", seen.tokens, seen.bilinear, seen.tokens)[:4, :, 3:, :4]
+        observed = seen.weights[:4, :, 3:, :4].log()  # the last queries see the first keys, whatever the mask
+        scores, observed = (s - s[..., :1] - s[..., :1, :] + s[..., :1, :1] for s in (scores, observed))
+        assert_close(scores, observed, rtol=1e-3, atol=1e-3)
+        assert float(scores.std()) > 0.5
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_training_is_bit_identical(how):
+    results = []
+    for probed in (False, True):
+        model = made("vit", how).train()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            with probe(model, all_reducers() if probed else [AttentionStatistics()], every=1 if probed else 99) as p:
+                for _ in range(2):
+                    model(**MODELS["vit"][1]).loss.backward()
+        results.append([parameter.grad for parameter in model.parameters()])
+        if probed:
+            assert {row["theory"] for row in p.result().table} == {theory.name for theory in theories()} | {"network"}
+            assert {row["layer"] for row in p.result().select(theory="rate_reduction")} == {0, 1}  # the labels are the model's
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def test_every_theory_runs_on_the_features_of_a_block():
+    images = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double()
+    data = TokenData(images.flatten(2).mT[:, :16], labels=torch.arange(24) % 3, images=images)
+    model = made("vit", "sdpa").train()
+    read = features(model, data, layer=-1, inputs="images", batch_size=10)
+    assert model.training
+    with torch.no_grad():
+        hidden = model.eval()(images.float(), output_hidden_states=True).hidden_states
+    assert_close(read.tokens, hidden[2].double(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(read.query, read.tokens[:, 0])
+    for theory in theories():
+        rows, _ = collect(theory.measure(read, torch.Generator().manual_seed(0)))
+        assert rows
+        needed = {name for name in theory.needs if getattr(read, name) is None}
+        assert all(row.get("verdict", "").startswith("not applicable: needs") for row in rows) == bool(needed)
+
+
+def test_words_are_read_by_keyword():
+    ids = WORDS["input_ids"]
+    data = TokenData(tokens(5, 7, 2).double(), ids=ids, vocab_size=30)
+    for name in ("gpt2", "bert"):
+        model = made(name, "sdpa").eval()
+        read = features(model, data, layer=0, inputs="ids")
+        with torch.no_grad():
+            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+        assert_close(read.tokens, hidden[1].double(), rtol=1e-4, atol=1e-5)
+        assert torch.equal(read.ids, ids)  # a word keeps its place
+
+
+def test_the_trainer_is_read(tmp_path):
+    """Two batches a step, five steps; every second step is read, once, and the model is left as it was."""
+    from transformers import Trainer, TrainingArguments
+
+    callback, model = trainer_callback(all_reducers(), every=2, layers="*layers.1*"), made("vit", "eager")
+    options = {"max_steps": 5, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "use_cpu": True}
+    quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+    data = [{"pixel_values": x, "labels": i % 3} for i, x in enumerate(tokens(24, 3, 8, 8))]
+    arguments = TrainingArguments(output_dir=str(tmp_path), **options, **quiet)
+    with torch.random.fork_rng():
+        trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
+        trainer.train()
+    table = callback.result.table
+    assert {row["step"] for row in table} == {0, 2, 4}
+    assert {row["layer"] for row in table} == {1}
+    assert {row["theory"] for row in table} == {theory.name for theory in theories()} | {"network"}
+    logged = [entry for entry in trainer.state.log_history if "network/attention entropy/layer 1/head 3" in entry]
+    assert [entry["step"] for entry in logged] == [0, 2, 4]
+    assert logged[1]["network/attention entropy/layer 1/head 3"] == next(
+        row["value"] for row in table if (row["quantity"], row["step"], row.get("head")) == ("attention entropy", 2, 3)
+    )
+    assert "forward" not in model.__dict__
+    assert not list(tmp_path.iterdir())

@@ -25,7 +25,7 @@ Labelled = tuple[UInt8[Tensor, "_ c h w"], Int[Tensor, " _"]]
 
 
 def alone(own: Tensor) -> Tensor:
-    """The gather of a single process: what it has."""
+    """The gather of a single process: what it has, ``[b, ...]``."""
     return own
 
 

@@ -7,9 +7,9 @@ For the tokens Z^l that layer l puts out, and the subspaces U^l of its attention
     S = R^c(Z; U_{[K]}) - R(Z) + \lambda \operatorname{mean}_i \|z_i\|_1
 
 with the rates of the tokens of one image, nats, mean over images. The quantity, its sign (smaller goes with a smaller gap of
-generalisation), its place in the loss, and one layer instead of all to save time are the paper's. What its public text leaves open is
-ours: tokens are scaled to norm 1 and the U_k to orthonormal bases, for R^c - R falls without bound if tokens may grow and bases shrink;
-and the l0 norm, which has no gradient, is counted when measured and replaced in the loss by the l1 norm of those tokens, 1 to sqrt(d).
+generalisation), its place in the loss, and one layer instead of all to save time are the paper's. The scales are ours and may differ from
+it: tokens of norm 1 and orthonormal bases, for R^c - R falls without bound if tokens may grow and bases shrink; w, lambda and eps. The l0
+norm has no gradient: it is counted when measured, and the loss has the l1 norm of those tokens, from 1 to sqrt(d), in its place.
 
 A mean over images: with several processes nothing need be gathered. Layers are read by hooks while the model is called.
 Source: :cite:t:`hu2024indepth`; :cite:t:`yu2023white` (the objective).

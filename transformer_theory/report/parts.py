@@ -1,0 +1,145 @@
+"""What the pages share: the environment of their templates, figures as inline SVG, rank correlations as a matrix, bibliography.
+
+Everything that comes from the data or the rows is escaped; formulas become MathML.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from markupsafe import Markup
+
+from .. import citations
+from ..experiment import Result
+from ..plotting import svg
+from ..theory import Theory
+from ..timeline import Correlations, Series, changes, rank_correlations, sentences
+from . import figures, mathfont, wording
+from .formulas import mathml, paragraphs
+from .views import cite, networks, on_timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TEMPLATES = Path(__file__).with_name("templates")
+DRAWS = 1000  # bootstrap samples behind the intervals of the rank correlations
+
+
+def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
+    """A page from its template: a complete HTML document that needs no network and no script.
+
+    Args:
+        template: name of the file.
+        context: what it shows.
+        styles: names of further style sheets, after the one of all pages.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        number=wording.number,
+        mathml=lambda text: mathml(wording.formulas(text)),
+        paragraphs=paragraphs,
+        slug=wording.slug,
+        subject=wording.subject,
+        prediction=wording.prediction,
+    )
+    environment.filters["quantity"] = _quantity
+    environment.globals.update(
+        badge=_badge, source=_source, verdict=wording.verdict, absent=wording.absent, beside_null=wording.beside_null
+    )
+    sheets = Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", *styles)))
+    page = environment.get_template(template).render({"style": sheets, **context})
+    return page.replace("/* math font */", mathfont.face(page), 1)
+
+
+def shared(result: Result, known: Sequence[Theory]) -> dict[str, Any]:
+    """What the template parts that all pages include show: timeline, sources and provenance."""
+    group = on_timeline(result, known)
+    models = networks(result)
+    return {
+        "result": result,
+        "data": result.params.get("data", "data"),
+        "models": models,
+        "timeline": inline(figures.timeline([s for s in group if s.theory != "network" or "accuracy" in s.quantity]), "timeline"),
+        "sentences": sentences([s for s in group if s.theory != "network"]),
+        "correlations": [(model, _matrix([s for s in group if s.model == model])) for model in models],
+        "bibliography": _bibliography(result, known),
+        "provenance": _flat(result.provenance),
+        "params": _flat(result.params),
+    }
+
+
+def inline(figure: "Figure | None", name: str) -> Markup | None:
+    """A figure as SVG whose ids start with ``name``; None of none."""
+    return None if figure is None else Markup(svg(figure, prefix=wording.slug(name)))
+
+
+def _badge(name: str) -> Markup:
+    group, symbol = wording.kind(name)
+    return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(group, symbol, name)
+
+
+def _quantity(text: str) -> Markup:
+    """A quantity's name, with the mathematics that rows write as plain text set as formulas."""
+    return mathml(wording.formulas(text))
+
+
+def _source(text) -> Markup:
+    """A link for a :class:`Source` or the text that a row stores; text that is not in the bibliography stays text."""
+    found = cite(text) if isinstance(text, str | None) else text
+    if found is None:
+        return Markup("{}").format(text or "")
+    return Markup('<a href="{}">{}</a>').format(found.url, found.label) if found.url else Markup("{}").format(found.label)
+
+
+def _matrix(group: Sequence[Series]) -> dict[str, Any] | None:
+    """Cells of the matrix of rank correlations: below the diagonal the values, above it their changes between checkpoints."""
+    if len(group) < 2:
+        return None
+    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    moves = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    size = range(len(group))
+    cells = [[None if i == j else _cell(levels if i > j else moves, i, j) for j in size] for i in size]
+    return {"names": levels.names, "cells": cells, "checkpoints": levels.checkpoints}
+
+
+def _cell(found: Correlations, i: int, j: int) -> dict[str, Any]:
+    value, low, high = found.values[i][j], found.low[i][j], found.high[i][j]
+    clear = low is not None and high is not None and (low > 0 or high < 0)
+    short = lambda x: f"{x:+.2f}".replace("-", "−")  # noqa: E731
+    return {
+        "value": wording.NOTHING if value is None else short(value),
+        "interval": "" if low is None or high is None else f"{short(low)} … {short(high)}",
+        "sign": "up" if (value or 0) > 0 else "down",
+        "strength": 0 if value is None else round(abs(value) * (45 if clear else 16)),
+        "sure": clear,
+    }
+
+
+def _bibliography(result: Result, known: Sequence[Theory]) -> list[dict[str, str]]:
+    from .bibtex import keys
+
+    fields = ("title", "journal", "booktitle", "url", "author")
+    found = []
+    for key in keys(result, known):
+        entry = {name: citations.field(key, name) for name in fields}
+        names = [" ".join(reversed(name.split(", "))) for name in entry["author"].split(" and ")]
+        found.append(
+            {**entry, "key": key, "year": citations.year(key), "author": ", ".join(names), "venue": entry["journal"] or entry["booktitle"]}
+        )
+    return found
+
+
+def _flat(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """A nested record as lines: lists joined, names prefixed by those above them."""
+    lines = []
+    for name, value in record.items():
+        if isinstance(value, dict):
+            lines += [(f"{name}: {inner}", text) for inner, text in _flat(value)]
+        else:
+            lines.append((name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
+    return lines

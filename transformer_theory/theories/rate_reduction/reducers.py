@@ -1,33 +1,20 @@
 """The order parameter of rate reduction in a trained network: how far each block's features separate the classes, in nats.
 
-The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens, scaled to norm 1.
-A class token is recognised where it enters: the first token of the first block's input, and no other, is the same in every sequence.
-The null is the same with shuffled labels: with few samples a class it is far from zero. Labels may come sorted, so that shuffling them
-within a batch would change nothing. Up to 16 d samples are kept, each with a random key, and their labels are shuffled at the end. Of more,
-those with the 16 d smallest keys are kept, a uniform draw whatever the order; repeated up to the number of all samples, they are dealt to
-classes of the true sizes (the null is then some 5 % too low: a draw fits its own spread).
+The features, and the null with shuffled labels, are those of :class:`~transformer_theory.probes.class_features.FeatureRates`; the theory
+adds what the rate reduction could be at best.
 """
 
 from collections.abc import Sequence
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-
 from ...citations import Source
-from ...linalg import logdet_identity_plus
-from ...metrics.coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
-from ...probes import Observation
+from ...probes.class_features import FeatureRates
 from ...rows import Row
 from .optimum import optimum
 
-EPS = 0.5**0.5  # ε² = 1/2 for features of norm 1, as in the MCR² experiments
-SHUFFLES = 4
-KEPT = 16  # samples, times the dimension, that are kept as they are
 SOURCE = Source("yu2020learning")
 
 
-class RateReduction:
+class RateReduction(FeatureRates):
     """Streams R, R^c, ΔR of the class token (or the mean token) after each block, by class, beside four shuffles of the labels.
 
     Rows a layer: "rate reduction" (ΔR, nats), "rate reduction as a share of the optimum" (for this dimension and these class sizes),
@@ -39,86 +26,16 @@ class RateReduction:
     Source: :cite:t:`yu2020learning`.
     """
 
-    def __init__(self, *, eps: float = EPS, seed: int = 0):
-        self.eps, self.seed = eps, seed
-        self.reset()
-
-    def reset(self) -> None:
-        """Forgets what was seen."""
-        self.kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # layer -> features, labels and keys of a uniform draw, or of all
-        self.states: dict[int, SecondMoments] = {}  # layer -> moments by class, once there are more samples than are kept
-        self.class_token: bool | None = None  # decided at the first features seen
-        self.generator = torch.Generator().manual_seed(self.seed)
-
-    def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
-        """Adds the features of one block (kind "features"); nothing without labels."""
-        if seen.kind != "features" or labels is None:
-            return
-        if self.class_token is None:
-            self.class_token = has_class_token(seen.tokens)
-        if labels.is_floating_point() or (len(labels) and int(labels.min()) < 0):
-            raise ValueError(f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; relabel from zero")
-        tokens = seen.output.detach()
-        features = unit_norm(tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64))
-        finite = torch.isfinite(features).all(1)
-        if not bool(finite.all()):
-            features, labels = features[finite], labels.to(features.device)[finite]
-        if len(features):
-            keys = torch.rand(len(features), dtype=torch.float64, generator=self.generator)
-            self._add(seen.layer, features, labels.to(features.device), keys.to(features.device))
-
-    def _add(self, layer: int, *new: Tensor) -> None:
-        """New features, labels and keys: all are kept while their classes' Gram matrices are smaller than moments would be."""
-        together = self._with_kept(layer, new)
-        if layer in self.states:
-            self.states[layer].update(*new[:2])
-        elif len(together[0]) > KEPT * together[0].shape[1]:
-            self.states[layer] = SecondMoments()
-            self.states[layer].update(*together[:2])
-        self._keep(layer, together)
-
-    def _with_kept(self, layer: int, new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(torch.cat([mine, each.to(mine)]) for mine, each in zip(self.kept[layer], new)) if layer in self.kept else new
-
-    def _keep(self, layer: int, samples: tuple[Tensor, ...]) -> None:
-        """Of all samples so far, those with the smallest keys."""
-        features, labels, keys = samples
-        if len(keys) > KEPT * features.shape[1]:
-            chosen = keys.argsort()[: KEPT * features.shape[1]]
-            features, labels, keys = features[chosen], labels[chosen], keys[chosen]
-        self.kept[layer] = features, labels, keys
-
-    def merge(self, other: "RateReduction") -> None:
-        """Adds another reducer's state.
-
-        Raises:
-            ValueError: one read a class token and the other the mean of the tokens.
-        """
-        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
-            raise ValueError("merge needs two readings of the same token, got a class token and a mean of tokens; probe one network only")
-        self.class_token = other.class_token if self.class_token is None else self.class_token
-        for layer, theirs in other.kept.items():
-            if layer not in other.states:
-                self._add(layer, *theirs)
-                continue
-            if layer not in self.states:
-                self.states[layer] = SecondMoments()
-                if layer in self.kept:
-                    self.states[layer].update(*self.kept[layer][:2])
-            self.states[layer].merge(other.states[layer])
-            self._keep(layer, self._with_kept(layer, theirs))
-
     def compute(self) -> Sequence[Row]:
         """Four rows a layer; none if no labelled features were seen."""
         rows: list[Row] = []
-        note = "read at the class token" if self.class_token else "read at the mean of the tokens"
         for layer in sorted(self.kept):
             rate, within, sizes, dim = self._rates(layer)
             null = self._null(layer, sizes)
             best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
 
             def row(quantity: str, value: float, layer: int = layer, **more) -> Row:
-                return Row(theory="rate_reduction", quantity=quantity, value=value, layer=layer, source=str(SOURCE), note=note, **more)
+                return Row(theory="rate_reduction", quantity=quantity, value=value, layer=layer, source=str(SOURCE), note=self.note, **more)
 
             rows.append(row("rate reduction", rate - within, null=null))
             if best > 0:
@@ -126,38 +43,6 @@ class RateReduction:
             rows.append(row("coding rate", rate))
             rows.append(row("class coding rate", within, null=rate - null))
         return rows
-
-    def _rates(self, layer: int) -> tuple[float, float, list[int], int]:
-        """R, R^c, class sizes, dimension."""
-        features, labels, _ = self.kept[layer]
-        if layer in self.states:
-            state = self.states[layer]
-            rate, within = state.coding_rate(eps=self.eps), state.class_coding_rate(eps=self.eps)
-            return float(rate), float(within), state.counts.long().tolist(), features.shape[1]
-        rate, within = coding_rate(features, eps=self.eps), class_coding_rate(features, labels, eps=self.eps)
-        return float(rate), float(within), torch.bincount(labels).tolist(), features.shape[1]
-
-    def _null(self, layer: int, sizes: list[int]) -> float:
-        """ΔR with shuffled labels, mean of a few shuffles."""
-        features = self.kept[layer][0]
-        generator, (m, d), n = torch.Generator().manual_seed(self.seed), features.shape, sum(sizes)
-        samples = torch.arange(n) % m  # those kept, as often as it takes
-        repeats = torch.bincount(samples, minlength=m).to(features)
-        rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
-        within = 0.0
-        for _ in range(SHUFFLES):
-            for own in samples[torch.randperm(n, generator=generator)].split(sizes):
-                if len(own):
-                    chosen, times = own.unique(return_counts=True)
-                    rows = times.to(features).sqrt()[:, None] * features[chosen.to(features.device)]
-                    within += 0.5 * len(own) / n * float(logdet_identity_plus(rows, d / (len(own) * self.eps**2)))
-        return rate - within / SHUFFLES
-
-
-def has_class_token(tokens: Float[Tensor, "batch seq dim"]) -> bool:
-    """Whether the first token, and no other, is the same in every sequence of what the first block reads."""
-    same = (tokens == tokens[:1]).all(2).all(0)
-    return len(tokens) > 1 and len(same) > 1 and bool(same[0]) and not bool(same[1:].any())
 
 
 def reducers() -> tuple[RateReduction, ...]:

@@ -60,7 +60,7 @@ class Form:
 
 
 def _form(name: str, folder: str, archive: str, checksums: dict[str, str], meta: tuple[str, ...], *, coarse: int = 0) -> Form:
-    parts = dict(zip(checksums, (1,) * 6 if len(checksums) == 6 else (5, 1)))
+    parts: dict[str, int] = dict(zip(checksums, (1,) * 6 if len(checksums) == 6 else (5, 1)))
     return Form(name, folder, archive, parts, checksums, meta, (100 if coarse else 10, coarse))
 
 
@@ -158,10 +158,10 @@ class _Reader:
             return
         pixels, labels = (_records if form.binary else _pickled)(blob, form, self.coarse)
         classes = form.classes[self.coarse]
-        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-            raise ValueError(f"labels from {labels.min()} to {labels.max()} where classes are 0 to {classes - 1}")
+        if labels and not 0 <= min(labels) <= max(labels) < classes:
+            raise ValueError(f"labels from {min(labels)} to {max(labels)} where classes are 0 to {classes - 1}")
         self.official &= hashlib.md5(blob, usedforsecurity=False).hexdigest() == form.checksums[file]
-        self.read[file] = (pixels, labels)
+        self.read[file] = (pixels, np.array(labels, np.int64))
 
     def images(self) -> tuple[Images, Images]:
         form = self.form
@@ -201,15 +201,15 @@ def _names(blob: bytes, form: Form, coarse: bool) -> list[str]:
     return names
 
 
-def _records(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
+def _records(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
     front = 2 if form.classes[1] else 1
     if not blob or len(blob) % (front + RECORD):
         raise ValueError(f"{len(blob)} bytes, no whole number of records of {front + RECORD}")
     records = np.frombuffer(blob, np.uint8).reshape(-1, front + RECORD)
-    return records[:, front:], records[:, 0 if coarse else front - 1].astype(np.int64)
+    return records[:, front:], records[:, 0 if coarse else front - 1].tolist()
 
 
-def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
+def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
     entry = read_plain_pickle(blob)
     key = "labels" if not form.classes[1] else "coarse_labels" if coarse else "fine_labels"
     if not isinstance(entry, dict) or "data" not in entry or key not in entry:
@@ -219,7 +219,7 @@ def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, np.ndar
         raise ValueError(f"'data' that are no bytes [n, {RECORD}]")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
         raise ValueError(f"{key!r} that are no list of {len(pixels)} whole numbers")
-    return pixels, np.array(labels, np.int64)
+    return pixels, labels
 
 
 def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -234,25 +234,10 @@ def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
     """The files of CIFAR in an archive, told by their last name; the archive is read once, front to back, and no further than LARGEST."""
-    wanted = {file for form in FORMS for file in (*form.parts, *form.meta)}
     try:
-        with (
-            gzip.open(path) as stream,
-            tarfile.open(
-                fileobj=(bounded := _Bounded(stream)),  # pyright: ignore[reportArgumentType]  # only read is called
-                mode="r|",
-            ) as archive,
-        ):
-            for count, member in enumerate(archive):
-                place = PurePosixPath(member.name)
-                if place.is_absolute() or ".." in place.parts:
-                    raise ValueError(f"{path} has a member outside its folder, {member.name!r}; take the official archive")
-                if count >= OTHERS:
-                    raise ValueError(f"{path} has more than {OTHERS} members; take the official archive")
-                if member.isreg() and not member.issparse() and place.name in wanted:
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    yield place.name, content.read()
+        with gzip.open(path) as stream:
+            bounded = _Bounded(stream)
+            yield from _members(path, bounded)
             while bounded.read(tarfile.RECORDSIZE):  # to the end, where the checksum of the stream stands
                 pass
     except _TooLarge as error:
@@ -261,6 +246,21 @@ def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
         raise ValueError(f"{path} is no .tar.gz, or damaged or cut short ({error}); get it again") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
+
+
+def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
+    wanted = {file for form in FORMS for file in (*form.parts, *form.meta)}
+    with tarfile.open(fileobj=stream, mode="r|") as archive:  # pyright: ignore[reportArgumentType, reportCallIssue]  # only read is called
+        for count, member in enumerate(archive):
+            place = PurePosixPath(member.name)
+            if place.is_absolute() or ".." in place.parts:
+                raise ValueError(f"{path} has a member outside its folder, {member.name!r}; take the official archive")
+            if count >= OTHERS:
+                raise ValueError(f"{path} has more than {OTHERS} members; take the official archive")
+            if member.isreg() and not member.issparse() and place.name in wanted:
+                content = archive.extractfile(member)
+                assert content is not None
+                yield place.name, content.read()
 
 
 class _TooLarge(Exception):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 VARIABLE = "TRANSFORMER_THEORY_DATA"
 CONNECTIONS = 10  # with one mirror, as long as each brings something
 WAIT = (10, 60)  # seconds to connect, and between two blocks
-BLOCK = 2**20
+BLOCK = 2**16  # bytes; what has come of a block is lost when a transfer is cut off
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,15 @@ def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
     Args:
         say: gets one line at the start, at each tenth, and for each mirror that fails.
     Raises:
-        ValueError: no mirror gave it; the message says what each did.
+        ValueError: no mirror gave it (the message says what each did), or the folder cannot be made.
     """
     import pooch
 
+    pooch.get_logger().setLevel("WARNING")  # what it would tell of a download, ``say`` tells
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be made a folder ({error.strerror}); set ${VARIABLE} to one of yours") from error
     failures = []
     for url in archive.mirrors:
         host = urlsplit(url).hostname

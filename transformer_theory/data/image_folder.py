@@ -101,7 +101,11 @@ class _Reader:
     def read(self, files: list[str]) -> torch.Tensor:
         """uint8 [n, channels, height, width]."""
         first = self.decode(files[0])
-        pixels = np.empty((len(files), *first.shape), np.uint8)
+        try:
+            pixels = np.empty((len(files), *first.shape), np.uint8)
+        except MemoryError as error:
+            came = f"{len(files)} of {' x '.join(map(str, first.shape))}"
+            raise ValueError(f"images must fit into memory, got {came} bytes; pass a smaller size= to scale and crop them") from error
         pixels[0] = first
         for place, file in enumerate(files[1:], 1):
             pixels[place] = self.decode(file)
@@ -165,7 +169,10 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
         if entry.is_dir() or not entry.name.lower().endswith(SUFFIXES):
             what = "is a folder" if entry.is_dir() else "is none"
             raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {what}; move it away")
-        state = entry.stat()
+        try:
+            state = entry.stat()
+        except OSError as error:  # a link that leads nowhere
+            raise ValueError(f"{entry.path} cannot be read ({error.strerror}); replace or remove it") from error
         yield entry.path, state.st_size, state.st_mtime_ns
 
 

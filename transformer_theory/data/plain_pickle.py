@@ -32,7 +32,7 @@ class _Refused(ValueError):
     pass
 
 
-class _Plain(pickle.Unpickler):
+class _Plain(pickle._Unpickler):  # the one in Python: the one in C sets up as much memory for its memo as a pickle names
     def find_class(self, module: str, name: str) -> Any:
         known = {
             ("numpy", "ndarray"): _ARRAY,

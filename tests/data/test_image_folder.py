@@ -1,0 +1,193 @@
+"""A folder of images for each class: what is read, and what is refused in one line."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from transformer_theory import data
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_THEORY_DATA", str(tmp_path / "home"))
+
+
+def picture(path: Path, *, mode="RGB", size=(8, 8), value=100, **settings):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+    kind = Image.fromarray(np.full(shape, value, np.uint8)) if mode in ("RGB", "L") else Image.new(mode, size, 1)
+    kind.save(path, **settings)
+    return path
+
+
+def folder(root: Path, splits=("train", "test"), classes=("cat", "dog"), each=3, suffix=".png", **settings) -> Path:
+    for i, split in enumerate(splits):
+        for j, name in enumerate(classes):
+            for k in range(each):
+                picture(root / split / name / f"{k}{suffix}", value=100 * i + 20 * j + k, **settings)
+    return root
+
+
+def refused(path, match, **settings):
+    with pytest.raises(ValueError, match=match) as error:
+        data.images(path, **settings)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("splits", [("train", "test"), ("train", "val"), ("training", "valid")])
+def test_a_folder_with_its_own_split(tmp_path, splits):
+    train, test = data.images(folder(tmp_path / "pets", splits))
+    assert train.name == test.name == "pets"
+    assert train.names == ("cat", "dog")
+    assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert train.pixels[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22]
+    assert test.pixels[:, 2, 7, 7].tolist() == [100, 101, 102, 120, 121, 122]
+
+
+@pytest.mark.parametrize("splits", [("",), ("train",)])
+def test_a_folder_without_a_split_is_split_alike_each_time(tmp_path, splits):
+    train, test = data.images(folder(tmp_path / "pets", splits, each=10))
+    assert train.name == "pets (split 80/20)"
+    assert train.labels.bincount().tolist() == [8, 8]
+    assert test.labels.bincount().tolist() == [2, 2]
+    assert data.images(tmp_path / "pets")[1].pixels.tolist() == test.pixels.tolist()
+
+
+def test_rows_and_channels_stand_where_they_should(tmp_path):
+    (
+        picture(tmp_path / "a" / "0.png"),
+        picture(tmp_path / "b" / "0.png"),
+        picture(tmp_path / "b" / "1.png"),
+        picture(tmp_path / "b" / "2.png"),
+    )
+    array = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    Image.fromarray(array).save(tmp_path / "a" / "0.png")
+    train, test = data.images(tmp_path)
+    whole = [image for part in (train, test) for image, label in zip(part.pixels, part.labels) if label == 0]
+    assert whole[0][2, 1, 4] == array[1, 4, 2]
+
+
+def test_jpegs_are_named_and_may_be_grey(tmp_path):
+    train, _ = data.images(folder(tmp_path / "cifar10", suffix=".JPG", mode="L"))
+    assert train.name == "cifar10 (JPEG copy)"
+    assert train.channels == 1
+
+
+def test_class_names_of_any_script_and_one_called_train(tmp_path):
+    train, _ = data.images(folder(tmp_path / "写真", classes=("train", "猫", "Öl und Essig")))
+    assert train.names == ("train", "Öl und Essig", "猫")
+    flat, _ = data.images(folder(tmp_path / "flat", ("",), classes=("car", "train")))
+    assert flat.names == ("car", "train")
+
+
+def test_hidden_files_are_passed_over(tmp_path):
+    folder(tmp_path / "pets")
+    for place in ("", "train", "train/cat"):
+        (tmp_path / "pets" / place / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "pets" / "train" / ".cache").mkdir()
+    assert len(data.images(tmp_path / "pets")[0]) == 6
+
+
+def test_images_of_several_sizes(tmp_path):
+    folder(tmp_path / "pets")
+    picture(tmp_path / "pets/train/cat/1.png", size=(9, 7))
+    refused(tmp_path / "pets", r"of one size, .*cat/0.png has 8 x 8 and .*cat/1.png 9 x 7 pixels; pass size= to scale and crop them")
+    train, test = data.images(tmp_path / "pets", size=4)
+    assert train.size == test.size == 4
+    folder(tmp_path / "long", size=(8, 6))
+    refused(tmp_path / "long", r"must be square, .*0.png has 8 x 6 pixels; pass size=")
+
+
+def test_a_test_image_of_another_size(tmp_path):
+    folder(tmp_path / "pets")
+    picture(tmp_path / "pets/test/dog/2.png", size=(4, 4))
+    refused(tmp_path / "pets", "test/dog/2.png 4 x 4 pixels")
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("L", r"all grey or all RGB, .*0.png is RGB and .*dog/1.png grey; convert them alike"),
+        ("RGBA", r"dog/1.png must be grey or RGB, got mode RGBA; convert it with Pillow: image.convert\('RGB'\)"),
+        ("P", "dog/1.png must be grey or RGB, got mode P"),
+        ("1", "dog/1.png must be grey or RGB, got mode 1"),
+        ("I;16", "dog/1.png must be grey or RGB, got mode I;16"),
+    ],
+)
+def test_kinds_of_pixels_that_do_not_fit(tmp_path, mode, message):
+    picture(folder(tmp_path / "pets") / "train/dog/1.png", mode=mode)
+    refused(tmp_path / "pets", message)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp"])
+def test_a_file_cut_short(tmp_path, suffix):
+    file = picture(folder(tmp_path / "pets", suffix=suffix, size=(32, 32)) / f"train/dog/1{suffix}", size=(32, 32))
+    file.write_bytes(file.read_bytes()[:-40])
+    refused(tmp_path / "pets", f"dog/1{suffix} is not a readable image .*; replace or remove it")
+
+
+@pytest.mark.parametrize("content", [b"hello", b"", b"\x89PNG\r\n\x1a\n" + bytes(50)])
+def test_a_file_that_is_none_whatever_its_ending(tmp_path, content):
+    (folder(tmp_path / "pets") / "train/dog/1.png").write_bytes(content)
+    refused(tmp_path / "pets", "dog/1.png is not a readable image")
+
+
+def test_an_image_that_would_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    refused(folder(tmp_path / "pets"), "0.png is not a readable image .*decompression bomb")
+
+
+def test_a_file_without_rights(tmp_path, monkeypatch):
+    folder(tmp_path / "pets")
+
+    def forbidden(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Image, "open", forbidden)
+    refused(tmp_path / "pets", r"0.png cannot be read \(Permission denied\); check its rights")
+    monkeypatch.setattr(os, "scandir", forbidden)
+    refused(tmp_path / "pets", r"pets.* cannot be read \(Permission denied\)")
+
+
+def test_a_link_that_leads_nowhere(tmp_path):
+    (folder(tmp_path / "pets") / "train/cat/9.png").symlink_to(tmp_path / "gone.png")
+    refused(tmp_path / "pets", "cat/9.png cannot be read .*; replace or remove it")
+
+
+def test_more_than_the_memory_holds(tmp_path, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", full)
+    refused(folder(tmp_path / "pets"), r"must fit into memory, got 6 of 3 x 8 x 8 bytes; pass a smaller size=")
+
+
+def test_folders_that_hold_no_classes(tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused(empty, "empty must hold a folder of images for each of at least two classes, got none")
+    refused(folder(tmp_path / "one", classes=("cat",)), "at least two classes, got only 'cat'")
+    (folder(tmp_path / "pets") / "train/mouse").mkdir()
+    refused(tmp_path / "pets", "train/mouse must hold images of its class, got none; fill or remove it")
+
+
+def test_classes_that_are_not_trained(tmp_path):
+    picture(folder(tmp_path / "pets") / "test/mouse/0.png")
+    refused(tmp_path / "pets", "test/mouse has no training images, the classes are cat, dog; rename or remove it")
+
+
+def test_what_is_no_image(tmp_path):
+    (folder(tmp_path / "pets") / "train/cat/notes.txt").write_text("x")
+    refused(tmp_path / "pets", r"train/cat must hold images only \(.*\), 'notes.txt' is none; move it away")
+    picture(folder(tmp_path / "deep") / "train/cat/more/0.png")
+    refused(tmp_path / "deep", "'more' is a folder; move it away")
+
+
+def test_a_folder_loads_as_tokens(tmp_path):
+    tokens = data.load(folder(tmp_path / "pets"))
+    assert tokens.tokens.shape == (6, 16, 12)
+    assert tokens.name == "pets"
+    assert tokens.classes == 2

@@ -7,7 +7,8 @@ A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \
 
 Entropies are in nats. Shapes: weights [*batch, queries, keys]. With a mask, ``allowed`` [*batch, queries, keys] (broadcast) says which keys
 a query may see; T is then the number of allowed keys of the row. Weights that are not a distribution (linear attention) have no entropy:
-they raise. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks).
+they raise. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks),
+:cite:t:`abnar2020quantifying` (rollout).
 """
 
 import math
@@ -176,6 +177,30 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
     gap = spread * math.sqrt(keys / (keys - 1))
     rest = (keys - 1) * torch.exp(-gap)
     return torch.log1p(rest) + torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)
+
+
+def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, "tokens tokens"]:
+    r"""How much each token of the last layer holds of each input token, if attention and the residual stream carry equal parts.
+
+    .. math:: R = A_L A_{L-1} \cdots A_1, \qquad A_l = \tfrac12 (\bar W_l + I),
+
+    :math:`\bar W_l` the mean over the heads of layer l. An approximation: values and MLPs are left out.
+
+    Args:
+        maps: weights of one sequence in the order of the layers, rows are distributions, ``[layers, heads, tokens, tokens]``.
+    Returns:
+        ``[tokens, tokens]``, rows are distributions over the input tokens.
+    Raises:
+        ValueError: there is no layer, a row is not a distribution, or queries and keys are not the same tokens.
+    Source: :cite:t:`abnar2020quantifying`.
+    """
+    if maps.ndim != 4 or maps.shape[-1] != maps.shape[-2] or not maps.shape[0] * maps.shape[1]:
+        raise ValueError(f"maps must have shape [layers, heads, tokens, tokens] with a layer and a head, got {list(maps.shape)}")
+    _check_distributions(maps)
+    total = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
+    for mean in maps.mean(1):
+        total = 0.5 * (mean @ total + total)
+    return total
 
 
 def _check_distributions(weights: Tensor) -> None:

@@ -31,16 +31,20 @@ from torch import Tensor, nn
 
 from ..experiment import Result, provenance
 from ..rows import Row, check_row, not_applicable
+from .class_features import FeatureRates, NeuralCollapse
 from .forward_pass import ForwardPass, NoAttention, first_tensor
 from .observation import Observation, Pictured, Reducer
 from .processes import across_processes
-from .reducers import AttentionMaps, AttentionStatistics, Geometry
+from .reducers import AttentionMaps, AttentionSelection, AttentionStatistics, Geometry
 from .wrappers import is_shared, original_of
 
 __all__ = [
     "AttentionMaps",
+    "AttentionSelection",
     "AttentionStatistics",
+    "FeatureRates",
     "Geometry",
+    "NeuralCollapse",
     "NoAttention",
     "Observation",
     "Probe",

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..metrics.attention import entropy
+from ..metrics.attention import entropy, hard_max_gap
 from ..rows import Row
 from .observation import Observation
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
+GAP, DIAGONAL, EFFECTIVE_RANK = "gap of the scores", "weight on the token itself", "effective rank of the features"
 RESIDUAL, FEATURE_RANK, WEIGHT_RANK = "rank-collapse residual", "stable rank of the features", "stable rank of the MLP's first matrix"
 
 
@@ -75,12 +76,68 @@ class AttentionStatistics:
         self.sums[place], self.mass[place] = sums, mass
 
 
+class AttentionSelection:
+    """How far attention is from choosing one key, and whether that is the token itself: two rows for every layer and head.
+
+    The gap is the largest score minus the second largest, in nats, a mean over queries with two allowed keys or more; 0 for uniform
+    attention. Weights that vanish in their type count as its smallest number. The weight on the token itself is read where queries and keys
+    are as many; its null is uniform attention over the allowed keys. Source: :cite:t:`xiao2024efficient` (where attention goes).
+    """
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.sums: dict[tuple[int, int], Tensor] = {}  # (layer, first head) -> gaps, their sum, tokens, own weight, its null, [5, heads]
+
+    def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
+        """Adds the attention weights of one module; rows that are no distribution are left out."""
+        if seen.weights is None:
+            return
+        weights, T = seen.weights, seen.weights.shape[-1]
+        total = weights.sum(-1)
+        rows = torch.isfinite(total) & (total > 0.5)
+        allowed = torch.ones_like(weights, dtype=torch.bool) if seen.allowed is None else seen.allowed.expand_as(weights)
+        scores = weights.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~rows[..., None], 0.0)
+        gaps = hard_max_gap(scores, allowed=allowed | ~rows[..., None])
+        counted = rows & torch.isfinite(gaps)
+        sums = [counted.sum((0, 2)), gaps.masked_fill(~counted, 0.0).sum((0, 2))]
+        if weights.shape[-2] == T:
+            own = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
+            uniform = allowed.diagonal(dim1=-2, dim2=-1) / allowed.sum(-1).clamp(min=1)
+            sums += [rows.sum((0, 2)), own, torch.where(rows, uniform, 0.0).sum((0, 2))]
+        else:
+            sums += [torch.zeros_like(sums[0])] * 3
+        self._add((seen.layer, seen.first_head), torch.stack([x.double() for x in sums]))
+
+    def compute(self) -> Sequence[Row]:
+        """Up to two rows a layer and head."""
+        rows: list[Row] = []
+        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, (gaps, gap, tokens, own, null) in enumerate(sums.T.tolist(), start=first):
+                where = {"layer": layer, "head": head}
+                rows.append(Row(theory="network", quantity=GAP, value=gap / gaps if gaps else None, **where))
+                if tokens:
+                    rows.append(Row(theory="network", quantity=DIAGONAL, value=own / tokens, null=null / tokens, **where))
+        return rows
+
+    def merge(self, other: "AttentionSelection") -> None:
+        """Adds what another reducer saw."""
+        for place, sums in other.sums.items():
+            self._add(place, sums)
+
+    def _add(self, place: tuple[int, int], sums: Tensor) -> None:
+        self.sums[place] = self.sums[place] + sums.to(self.sums[place].device) if place in self.sums else sums
+
+
 class Geometry:
-    """What each block does to the features: rank-collapse residual, stable rank of the features, stable rank of the MLP's first matrix.
+    """What each block does to the features: rank-collapse residual, stable and effective rank of the features, stable rank of the MLP's
+    first matrix.
 
     A row each a layer, no unit. The residual is relative, averaged over the sequences of the block's output; the features are all
     output tokens, uncentred; the matrix is the first one after the attention in the block, left out if there is none.
-    Source: :cite:t:`dong2021attention`, :cite:t:`rudelson2007sampling`.
+    Source: :cite:t:`dong2021attention`, :cite:t:`rudelson2007sampling`, :cite:t:`roy2007effective`.
     """
 
     def __init__(self):
@@ -110,10 +167,11 @@ class Geometry:
             self.ranks[seen.layer] = rank_of(matrix)
 
     def compute(self) -> Sequence[Row]:
-        """Up to three rows a layer."""
+        """Up to four rows a layer."""
         rows: list[Row] = []
         for layer, (count, total) in sorted(self.residuals.items()):
-            found = {RESIDUAL: total / count if count else float("nan"), FEATURE_RANK: _stable_rank(self.moments[layer])}
+            stable, effective = _ranks(self.moments[layer])
+            found = {RESIDUAL: total / count if count else float("nan"), FEATURE_RANK: stable, EFFECTIVE_RANK: effective}
             if layer in self.ranks:
                 found[WEIGHT_RANK] = self.ranks[layer]
             for quantity, value in found.items():
@@ -186,11 +244,13 @@ def _number(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _stable_rank(gram: Tensor) -> float:
-    """||A||_F^2 / ||A||_2^2 from A^T A; NaN for a zero or infinite matrix."""
+def _ranks(gram: Tensor) -> tuple[float, float]:
+    """||A||_F^2 / ||A||_2^2 and exp H(singular values / their sum) from A^T A; NaN for a zero or infinite matrix."""
     if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
-        return float("nan")
-    return float(gram.trace() / torch.linalg.eigvalsh(gram)[-1])
+        return float("nan"), float("nan")
+    squares = torch.linalg.eigvalsh(gram).clamp(min=0)
+    shares = squares.sqrt() / squares.sqrt().sum()
+    return float(gram.trace() / squares[-1]), float(torch.special.entr(shares).sum().exp())
 
 
 def rank_of(matrix: Float[Tensor, "m n"]) -> float:
@@ -199,7 +259,7 @@ def rank_of(matrix: Float[Tensor, "m n"]) -> float:
     Source: :cite:t:`rudelson2007sampling`.
     """
     short = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().mT
-    return _stable_rank(short.mT @ short)
+    return _ranks(short.mT @ short)[0]
 
 
 def matrix_after(seen: Observation, attention: str | None) -> Float[Tensor, "m n"] | None:

@@ -138,12 +138,12 @@ def write_report(options: argparse.Namespace) -> int:
     result = Result.load(options.directory)
     if options.out is not None and options.out.exists() and not options.overwrite:
         raise FileExistsError(f"{options.out} exists already; choose another --out, or pass --overwrite to replace it")
-    if result.name != "compare":
+    if result.name not in ("compare", report.TRAINING):
         kind = experiment(result.name)
         params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
         written = _write(options.out or options.directory / "figure.svg", svg(kind(**params).draw(result)))
     elif options.out is not None:
-        written = _write(options.out, report.html(result))
+        written = _write(options.out, report.page(result))
     else:
         written = report.write(result, options.directory)
     print(f"report: {written}")

@@ -1,4 +1,4 @@
-"""From a stored comparison to what people read: a page, a LaTeX table, a bibliography, a table in the terminal.
+"""From a stored comparison or training to what people read: a page, a LaTeX table, a bibliography, a table in the terminal.
 
 Everything is a pure function of the :class:`~transformer_theory.experiment.Result`; nothing is measured here.
 """
@@ -14,16 +14,25 @@ from .formulas import mathml
 from .html import html
 from .latex import latex
 from .terminal import table
+from .training import training_page
 from .views import view
 
-__all__ = ["bibtex", "html", "latex", "mathml", "table", "view", "write"]
+__all__ = ["bibtex", "html", "latex", "mathml", "page", "table", "training_page", "view", "write"]
+
+
+TRAINING = "train"
+
+
+def page(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
+    """The page that fits the result: of a training (:func:`training_page`) or of a comparison (:func:`html`)."""
+    return (training_page if result.name == TRAINING else html)(result, theories=theories)
 
 
 def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] | None = None) -> Path:
-    """Writes ``report.html``, ``table.tex`` and ``references.bib`` into an existing folder.
+    """Writes ``report.html``, ``references.bib`` and, of a comparison, ``table.tex`` into an existing folder.
 
     Args:
-        result: of ``compare``, fresh or loaded.
+        result: of ``compare`` or ``train``, fresh or loaded.
         directory: an existing folder; files of these names are replaced.
         theories: records that give titles, statements and figures; the registry if None.
     Returns:
@@ -35,11 +44,9 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
     if not folder.is_dir():
         raise ValueError(f"directory must be an existing folder, got {folder}; create it first")
     known = None if theories is None else tuple(theories)
-    files = {
-        "report.html": html(result, theories=known),
-        "table.tex": latex(result, theories=known),
-        "references.bib": bibtex(result, theories=known),
-    }
+    files = {"report.html": page(result, theories=known), "references.bib": bibtex(result, theories=known)}
+    if result.name != TRAINING:
+        files["table.tex"] = latex(result, theories=known)
     for name, text in files.items():
         with replacing(folder / name) as draft:
             draft.write_text(text, encoding="utf-8")

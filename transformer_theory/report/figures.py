@@ -60,7 +60,8 @@ def _steps(group: Sequence[Series], ax: "Axes") -> bool:
     """Puts the steps on a square-root scale if the readings crowd at the start; returns whether it did."""
     ax.locator_params(axis="x", integer=True)
     steps = max((s.steps for s in group), key=len)
-    if len(steps) < 4 or steps[0] < 0 or np.diff(steps).max() < 4 * np.diff(steps).min():
+    gaps = np.diff(steps)
+    if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():  # a short gap at the end is no crowd
         return False
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
     last = float(steps[-1])
@@ -97,8 +98,8 @@ def attention(result: Result, model: str) -> "Figure | None":
         return None
     steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
     images = result.arrays.get("network/images")
-    times = _spread(len(maps), 4)
-    layers = _spread(maps.shape[1], 2)
+    times = positions(len(maps), 4)
+    layers = positions(maps.shape[1], 2)
     count = min(3, maps.shape[3])
     mean = maps.mean(axis=2)  # over heads: [steps, layers, images, q, k]
     keys = mean.shape[-1]
@@ -165,7 +166,7 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
     return figure
 
 
-def _spread(length: int, count: int) -> list[int]:
+def positions(length: int, count: int) -> list[int]:
     """At most ``count`` positions from first to last."""
     return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
 

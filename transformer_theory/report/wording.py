@@ -43,6 +43,20 @@ def number(value: float | int | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def percent(share: float) -> str:
+    """A share with the two decimals that ten thousand images tell apart: ``0.5685 -> "56.85 %"``."""
+    return f"{100 * share:.2f}\u00a0%"
+
+
+def clock(seconds: float) -> str:
+    """A time with its unit: ``"5.7 s"``, ``"12 min 3 s"``, ``"2 h 5 min"``."""
+    if seconds < 60:
+        return f"{seconds:.1f}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours}\u00a0h {left}\u00a0min" if hours else f"{minutes}\u00a0min {rest}\u00a0s"
+
+
 def prediction(row: Row) -> str:
     """What the theory says and the line that decides: ``"→ 1 (line: ≥ 0.990)"``, ``"≥ 0"`` if the two are one number.
 

@@ -1,0 +1,91 @@
+"""What was read of one network while it trained, as arrays over steps and layers.
+
+``values[s, l]`` is the mean over the heads of layer l at step s, in the quantity's own unit; ``spread`` their standard deviation. Where
+nothing finite was read there is NaN.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..experiment import Result
+from ..rows import Row
+
+OF_LAYER = re.compile(r"(.+), layer ([1-9]\d*)")  # what objectives measure of a layer, counted from 1
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """One quantity of one network over training.
+
+    Attributes:
+        theory, quantity: the columns of its rows.
+        steps: at which something was read, increasing, ``[s]``.
+        layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
+        values, spread, nulls: ``[s, l]``; spread is NaN where there are fewer than two heads.
+        note, source: of the last row.
+    """
+
+    theory: str
+    quantity: str
+    steps: np.ndarray
+    layers: tuple[int | None, ...]
+    values: np.ndarray
+    spread: np.ndarray
+    nulls: np.ndarray
+    note: str = ""
+    source: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no number at all."""
+        return not np.isfinite(self.values).any()
+
+    @property
+    def several(self) -> bool:
+        """Whether layers have several heads."""
+        return bool(np.isfinite(self.spread).any())
+
+    def at(self, step: int, what: str = "values") -> float | None:
+        """The mean over layers at a step of ``what``, values or nulls; None if there is none."""
+        here = getattr(self, what)[self.steps == step]
+        finite = here[np.isfinite(here)]
+        return float(finite.mean()) if finite.size else None
+
+
+def readings(result: Result) -> list[Readings]:
+    """All that was read, in order of appearance. Of two rows of one place the first counts: the second is of the test images."""
+    groups: dict[tuple[str, str], list[tuple[int | None, Row]]] = {}
+    for row in result.table:
+        if row.get("step") is None or row["quantity"] == "all":
+            continue
+        quantity, layer = row["quantity"], row.get("layer")
+        if layer is None and row["theory"] == "network" and (found := OF_LAYER.fullmatch(quantity)):
+            quantity, layer = found[1], int(found[2]) - 1
+        groups.setdefault((row["theory"], quantity), []).append((layer, row))
+    return [_one(*key, rows) for key, rows in groups.items()]
+
+
+def _one(theory: str, quantity: str, rows: Sequence[tuple[int | None, Row]]) -> Readings:
+    steps = np.array(sorted({row.get("step", 0) for _, row in rows}))
+    layers = tuple(sorted({layer for layer, _ in rows}, key=lambda layer: -1 if layer is None else layer))
+    places: dict[tuple[int, int | None], dict[int | None, Row]] = {}
+    for layer, row in rows:
+        places.setdefault((row.get("step", 0), layer), {}).setdefault(row.get("head"), row)
+    shape = len(steps), len(layers)
+    values, spread, nulls = (np.full(shape, np.nan) for _ in range(3))
+    for (step, layer), heads in places.items():
+        at = int(np.searchsorted(steps, step)), layers.index(layer)
+        read, null = (_finite(row.get(column) for row in heads.values()) for column in ("value", "null"))
+        values[at] = np.mean(read) if read else np.nan
+        spread[at] = np.std(read) if len(read) > 1 else np.nan
+        nulls[at] = np.mean(null) if null else np.nan
+    last = rows[-1][1]
+    return Readings(theory, quantity, steps, layers, values, spread, nulls, last.get("note") or "", last.get("source") or "")
+
+
+def _finite(values) -> list[float]:
+    return [float(value) for value in values if value is not None and math.isfinite(value)]

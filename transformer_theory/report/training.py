@@ -1,0 +1,119 @@
+"""The page of a training on images: what was trained and reached, how it learned, and what every theory read in it at each interval.
+
+One HTML file made from the stored result alone, as :mod:`.html`; the same result gives the same bytes.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..experiment import Result
+from ..theory import Theory
+from ..timeline import series
+from . import parts, training_figures, wording
+from .facts import facts
+from .figures import positions
+from .readings import Readings, readings
+from .views import theories_of
+
+BY_LAYER = (
+    ("rate_reduction", "coding rate"),
+    ("rate_reduction", "class coding rate"),
+    ("rate_reduction", "rate reduction"),
+    ("crate", "share of non-zeros"),
+    ("network", "attention entropy"),
+    ("network", "rank-collapse residual"),
+)
+
+
+def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
+    """The page of a training, finished or not.
+
+    Args:
+        result: of ``train``, fresh or loaded.
+        theories: records that give titles, statements and order parameters; the registry if None.
+    Returns:
+        A complete HTML document.
+    """
+    known, read = theories_of(result, theories), readings(result)
+    told, settings = facts(result, read), result.params.get("settings") or {}
+    steps = sorted({int(step) for r in read for step in r.steps})
+    chosen = [steps[i] for i in positions(len(steps), 3)]
+    layerwise = [r for pair in BY_LAYER for r in read if (r.theory, r.quantity) == pair]
+    context: dict[str, Any] = {
+        **parts.shared(result, known),
+        "facts": told,
+        "settings": settings,
+        "objective": result.params.get("objective") or {},
+        "network": settings.get("network", "network"),
+        "tests": sorted(told.tests, key=lambda test: not test.share),
+        "summary": [line for theory in known if (line := _line(result, theory, read, told.kept))],
+        "learning": parts.inline(training_figures.learning(read, told), "learning"),
+        "sections": [_section(theory, read) for theory in known],
+        "own": _tables([r for r in read if r.theory == "network" and r.layers != (None,)]),
+        "own_figure": parts.inline(training_figures.panels([r for r in read if r.theory == "network" and r.layers != (None,)]), "own"),
+        "chosen": chosen,
+        "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers"),
+        "layer_rows": [row for r in layerwise if not r.empty for row in _by_layer(r, chosen)],
+        "clock": wording.clock,
+        "percent": wording.percent,
+    }
+    return parts.rendered("training.html.j2", context, "training.css")
+
+
+def _line(result: Result, theory: Theory, read: Sequence[Readings], kept: int | None) -> dict[str, Any] | None:
+    """A theory's line of the summary: its order parameter at the first reading, in the kept network and at the last, beside its null."""
+    found = next((r for r in read if (r.theory, r.quantity) == (theory.name, theory.order_parameter)), None)
+    if found is None or found.empty:
+        reason = next((row for row in result.table if row["theory"] == theory.name and wording.absent(row)), None)
+        return {"theory": theory, "reading": None, "reason": wording.verdict(reason)[1] or reason.get("note") if reason else ""}
+    last, null = found.values[-1], found.nulls[-1]
+    sides = (last > null) if theory.order_relation == ">=" else (last < null)
+    compared = int(sum(1 for v, n in zip(last, null) if v == v and n == n))
+    curve = next(iter(series(result, [(theory.name, theory.order_parameter)])), None)
+    ends = [int(step) for step in found.steps]
+    return {
+        "theory": theory,
+        "reading": found,
+        "first": found.at(ends[0]),
+        "kept": None if kept is None else found.at(kept),
+        "last": found.at(ends[-1]),
+        "null": found.at(ends[-1], "nulls"),
+        "expected": "above" if theory.order_relation == ">=" else "below",
+        "sides": (int(sides.sum()), compared),
+        "half": None if curve is None else curve.crossing,
+    }
+
+
+def _section(theory: Theory, read: Sequence[Readings]) -> dict[str, Any]:
+    own = [r for r in read if r.theory == theory.name and not r.empty]
+    order = next((r for r in own if r.quantity == theory.order_parameter), None)
+    others = [r for r in own if r is not order]
+    name = wording.slug(theory.name)
+    return {
+        "theory": theory,
+        "order": order,
+        "figure": parts.inline(training_figures.theory(order, others), f"{name}-order"),
+        "pictures": parts.inline(training_figures.panels(others), f"{name}-others") if training_figures.many(own) else None,
+        "several": any(r.several for r in own),
+        "rows": _tables(own),
+    }
+
+
+def _tables(own: Sequence[Readings]) -> list[dict[str, Any]]:
+    """For each quantity: mean over layers at the first and the last reading, with the null."""
+    rows = []
+    for r in own:
+        if not r.empty:
+            ends = int(r.steps[0]), int(r.steps[-1])
+            rows.append({"reading": r, "first": r.at(ends[0]), "last": r.at(ends[1]), "null": r.at(ends[1], "nulls")})
+    return rows
+
+
+def _by_layer(r: Readings, chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """For each layer: value, spread over heads and null at the chosen steps."""
+    at = {int(step): i for i, step in enumerate(r.steps)}
+    cells = lambda layer: [  # noqa: E731
+        (r.values[at[step], layer], r.spread[at[step], layer], r.nulls[at[step], layer]) if step in at else (None, None, None)
+        for step in chosen
+    ]
+    return [{"quantity": r.quantity, "layer": number, "cells": cells(position)} for position, number in enumerate(r.layers)]

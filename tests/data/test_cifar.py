@@ -175,7 +175,6 @@ def test_pickles_with_other_arrays(tmp_path, held, message):
     "blob",
     [
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000000\ntS'b'\ntR.",  # an array of a terabyte
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(I0\ntS'b'\ntR.",
         b"cnumpy\nndarray\n(I5\ntR.",  # the class itself
         b"K\x01r\xff\xff\xff\x7f0",  # a place in the memo that would take 32 GiB
         b"",
@@ -184,7 +183,7 @@ def test_pickles_with_other_arrays(tmp_path, held, message):
     ],
 )
 def test_pickles_that_are_made_to_harm_or_damaged(tmp_path, blob):
-    refused(folder(tmp_path / "a", data_batch_1=blob), "data_batch_1 must be a file of CIFAR, got a (damaged )?pickle|got a damaged pickle")
+    refused(folder(tmp_path / "a", data_batch_1=blob), "data_batch_1 must be a file of CIFAR, got a (damaged )?pickle")
 
 
 class OneLine(Exception):

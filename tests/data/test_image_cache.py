@@ -98,6 +98,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(pets, decoded, home):
     assert len(data.images(pets)[0]) == 4
 
 
+def test_a_cache_half_written_is_never_seen(pets, decoded, home, monkeypatch):
+    def full(stream, **_):
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    assert len(data.images(pets)[0]) == 4
+    assert not list((home / "decoded").iterdir())
+
+
 def refused(path, match):
     with pytest.raises(ValueError, match=match) as error:
         data.images(path)

@@ -210,6 +210,41 @@ def test_labels_belong_to_the_next_pass():
     assert [labels is None for labels in keep.labels] == [False] * 4 + [True] * 4
 
 
+def test_most_reads_some_sequences_evenly_spaced():
+    """What reducers see is what they would see of those sequences alone; labels go with them."""
+    model, x, y = built(Net).eval(), tokens(9, 5, 8), torch.arange(9)
+    keep = Keep()
+    with probe(model, [keep], most=3) as p, torch.no_grad():
+        p.labels = y
+        whole = model(x)
+    alone = seen_in(model, x[[0, 4, 8]])
+    assert torch.equal(whole, model(x))
+    assert [labels.tolist() for labels in keep.labels] == [[0, 4, 8]] * 4
+    for seen, expected in zip(keep.seen, alone.seen, strict=True):
+        for name in ("tokens", "output", "query", "value", "weights", "attended"):
+            assert_close(getattr(seen, name), getattr(expected, name))
+    assert [len(seen.tokens) for seen in seen_in(model, x, most=100).seen] == [9] * 4
+    assert p.result().params["most"] == 3
+
+
+def test_labels_that_the_model_is_given_are_taken():
+    """As transformers' models have them; not those of words, and those that are set go first."""
+
+    class Labelled(Net):
+        def forward(self, x, labels=None):
+            return super().forward(x)
+
+    model, x = built(Labelled).eval(), tokens(2, 5, 8)
+    keep = Keep()
+    with probe(model, [keep]) as p, torch.no_grad():
+        for given, labels in ((torch.tensor([1, 0]), None), (torch.zeros(2, 5).long(), None), (torch.tensor([1, 0]), torch.tensor([2, 2]))):
+            p.labels = labels
+            model(x, labels=given)
+            read = keep.labels[0]
+            expected = given if labels is None else labels
+            assert read is None if given.ndim == 2 else torch.equal(read, expected)
+
+
 def test_layers_choose_by_name():
     model = built(Net).eval()
     assert [s.module for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1*").seen] == ["blocks.1.attention", "blocks.1"]
@@ -229,6 +264,8 @@ def test_errors_say_what_to_do():
         seen_in(model, tokens(2, 5, 8), layers="blocks.7")
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         probe(model, [], every=0)
+    with pytest.raises(ValueError, match="most must be at least 1 sequence, got 0; leave it out to read all"):
+        probe(model, [], most=0)
     with pytest.raises(ValueError, match="no forward pass of Net was observed"), probe(model, []) as p:
         p.result()
     with probe(model, []) as p:

@@ -1,6 +1,7 @@
 """The reducers that belong to no theory: means of the metrics, mergeable, robust."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -10,7 +11,16 @@ from torch.testing import assert_close
 from tests.problems.networks import Net, built, seen_in, tokens
 from transformer_theory import metrics
 from transformer_theory.attention import attention_weights
-from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, Observation, probe
+from transformer_theory.probes import (
+    AttentionMaps,
+    AttentionSelection,
+    AttentionStatistics,
+    FeatureRates,
+    Geometry,
+    NeuralCollapse,
+    Observation,
+    probe,
+)
 from transformer_theory.theories import theories
 
 
@@ -40,14 +50,16 @@ def test_rows_without_any_allowed_key_are_left_out():
         assert_close(one["value"], other["value"], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("make", [AttentionStatistics, Geometry, AttentionMaps])
+@pytest.mark.parametrize("make", [AttentionStatistics, AttentionSelection, Geometry, FeatureRates, NeuralCollapse, AttentionMaps])
 def test_merging_is_the_union(make):
     model = built(Net).eval()
-    x = tokens(7, 5, 8)
+    x, y = tokens(7, 5, 8), torch.tensor([0, 1, 1, 2, 0, 2, 1])
     whole, first, second = make(), make(), make()
-    for reducer, part in ((whole, x), (first, x[:3]), (second, x[3:])):
-        with probe(model, [reducer]), torch.no_grad():
-            model(part)
+    for reducer, part in ((whole, slice(7)), (first, slice(3)), (second, slice(3, 7))):
+        with probe(model, [reducer]) as p, torch.no_grad():
+            p.labels = y[part]
+            model(x[part])
+    second = pickle.loads(pickle.dumps(second))  # as it comes from another process
     first.merge(second)
     for one, other in zip(whole.compute(), first.compute(), strict=True):
         assert_close(one["value"], other["value"], rtol=1e-5, atol=1e-7)
@@ -69,6 +81,8 @@ def test_geometry_reads_stream_and_weights():
         assert_close(value["rank-collapse residual", layer], float(metrics.rank_collapse_residual(seen.output).mean()), rtol=1e-5, atol=0)
         rank = float(metrics.stable_rank(seen.output.flatten(0, 1).double()))
         assert_close(value["stable rank of the features", layer], rank, rtol=1e-8, atol=0)
+        rank = float(metrics.effective_rank(seen.output.flatten(0, 1).double()))
+        assert_close(value["effective rank of the features", layer], rank, rtol=1e-6, atol=0)
         rank = float(metrics.stable_rank(model.blocks[layer].mlp[0].weight.detach().double()))
         assert_close(value["stable rank of the MLP's first matrix", layer], rank, rtol=1e-8, atol=0)
 
@@ -133,3 +147,91 @@ def test_half_precision_is_read_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         (seen, *_) = seen_in(built(Net).eval(), tokens(2, 5, 8)).of("attention")
     assert_close(seen.weights.sum(-1), torch.ones(2, 2, 5))
+
+
+def test_selection_is_the_mean_of_the_metrics():
+    """Under a causal mask the first query has one key and no gap; uniform attention is the null of the weight on the token itself."""
+    for options in ({}, {"is_causal": True}):
+        (seen, *_) = seen_in(built(lambda options=options: Net(**options)).eval(), tokens(6, 5, 8)).of("attention")
+        reducer = AttentionSelection()
+        reducer.update(seen, None)
+        rows = {(row["quantity"], row["head"]): row for row in reducer.compute()}
+        allowed = torch.ones(5, 5, dtype=torch.bool) if seen.allowed is None else seen.allowed[0, 0]
+        uniform = allowed.double() / allowed.sum(-1, keepdim=True)
+        for head in range(2):
+            a = seen.weights[:, head]
+            gaps = metrics.hard_max_gap(a.log(), allowed=allowed)
+            assert_close(rows["gap of the scores", head]["value"], float(gaps[torch.isfinite(gaps)].mean()), rtol=1e-5, atol=0)
+            own = rows["weight on the token itself", head]
+            assert_close(own["value"], float(metrics.diagonal_mass(a).mean()), rtol=1e-5, atol=0)
+            assert_close(own["null"], float(metrics.diagonal_mass(uniform)), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("classes", ["apart", "shuffled"])
+def test_class_features_are_the_metrics_of_all_samples(classes):
+    """Features with class means far apart stand off their null, in the right direction; with shuffled labels they do not."""
+    y = torch.arange(60) % 3
+    generator = torch.Generator().manual_seed(0)
+    means = 2 * torch.randn(3, 1, 8, generator=generator)
+    x = torch.randn(60, 5, 8, generator=generator) + means[y]
+    y = y if classes == "apart" else y[torch.randperm(60, generator=generator)]
+    model = built(Net).eval()
+    with probe(model, [FeatureRates(), NeuralCollapse()]) as p, torch.no_grad(), p.together(0):
+        for part in (slice(25), slice(25, 60)):
+            p.labels = y[part]
+            model(x[part])
+    (_, seen) = seen_in(model, x).of("features")
+    features = seen.output.mean(1, dtype=torch.float64)
+    unit = metrics.unit_norm(features)
+    found = metrics.neural_collapse(features, y)
+    rows = {row["quantity"]: row for row in p.result().select(layer=1)}
+    expected = {
+        "coding rate": metrics.coding_rate(unit, eps=0.5**0.5),
+        "class coding rate": metrics.class_coding_rate(unit, y, eps=0.5**0.5),
+        "rate reduction": metrics.rate_reduction(unit, y, eps=0.5**0.5),
+        "variability within classes (NC1)": found.nc1,
+        "spread of the class means' norms (NC2)": found.nc2_norms,
+        "class means' angles (NC2)": found.nc2_angles,
+    }
+    for quantity, value in expected.items():
+        assert rows[quantity]["value"] == pytest.approx(float(value), rel=1e-5), quantity
+    rate, collapse = rows["rate reduction"], rows["variability within classes (NC1)"]
+    if classes == "apart":
+        assert rate["value"] > 1.5 * rate["null"]
+        assert collapse["value"] < 0.2 * collapse["null"]
+    else:
+        assert rate["value"] < 1.5 * rate["null"]
+        assert collapse["value"] > 0.2 * collapse["null"]
+
+
+def test_one_class_has_no_collapse():
+    with probe(built(Net).eval(), [NeuralCollapse()]) as p, torch.no_grad():
+        p.labels = torch.zeros(4, dtype=torch.int64)
+        p.model(tokens(4, 5, 8))
+    assert {row["value"] for row in p.result().table} == {None}
+
+
+def test_every_reducer_of_every_room_travels():
+    """What has read something can be pickled, and says the same afterwards."""
+    model, y = built(Net).eval(), torch.arange(6) % 3
+    W = torch.eye(8).expand(2, 8, 8).clone()
+    for block in model.blocks:
+        block.attention.bilinear = Bilinear(W)
+    reducers = [reducer for theory in theories() for reducer in theory.reducers()]
+    with probe(model, reducers) as p, torch.no_grad():
+        p.labels = y
+        model(tokens(6, 5, 8))
+    for reducer in reducers:
+        rows = list(reducer.compute())
+        assert rows, type(reducer).__name__
+        assert list(pickle.loads(pickle.dumps(reducer)).compute()) == rows
+
+
+class Bilinear:
+    """A bilinear form that can be pickled with its module."""
+
+    def __init__(self, W):
+        self.W = W
+
+    def __call__(self):
+        return self.W

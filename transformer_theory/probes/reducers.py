@@ -105,7 +105,7 @@ class AttentionSelection:
         sums = [counted.sum((0, 2)), gaps.masked_fill(~counted, 0.0).sum((0, 2))]
         if weights.shape[-2] == T:
             own = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
-            uniform = allowed.diagonal(dim1=-2, dim2=-1) / allowed.sum(-1).clamp(min=1)
+            uniform = allowed.diagonal(dim1=-2, dim2=-1).double() / allowed.sum(-1).clamp(min=1)
             sums += [rows.sum((0, 2)), own, torch.where(rows, uniform, 0.0).sum((0, 2))]
         else:
             sums += [torch.zeros_like(sums[0])] * 3

@@ -122,7 +122,7 @@ class Sparsity:
             Row(
                 theory="crate",
                 quantity=NONZEROS,
-                value=total / count,
+                value=total / count if count else None,
                 layer=layer,
                 note="exact zeros of the block's output; deeper should be sparser",
             )

@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-import shutil
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..training.loop import Moment
 
 INTERRUPTED = 130
-OWN = ("best.safetensors", "last.pt", "result.json", "table.jsonl", "arrays.npz", "report.html", "table.tex", "references.bib")
 
 
 def train_network(options: argparse.Namespace) -> int:
@@ -29,6 +28,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..data.image_sets import images as read_images
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
+    from ..training.folder import LAST, clear
     from ..training.image_recipes import recipe
     from ..training.loop import train
     from ..training.objectives import OBJECTIVES
@@ -36,7 +36,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..training.settings import Settings
 
     folder = options.out or Path("runs") / options.network
-    run = stored_run(folder / "last.pt") if options.resume else None
+    run = stored_run(folder / LAST) if options.resume else None
     images = read_images(options.data)
     settings = recipe(options.network, name=options.recipe, image_size=images[0].size)
     if run is not None:  # options that are not given are as they were
@@ -47,8 +47,8 @@ def train_network(options: argparse.Namespace) -> int:
     settings = replace(settings, changes=changes, **_given(options, Settings))
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
     theories = () if options.theories == "none" else choose(options.theories.split(",") if options.theories else None)
-    if options.overwrite and not options.resume:
-        _clear(folder)
+    if options.overwrite and not options.resume and _first_process():
+        clear(folder)
     try:
         with progress_table() as tell:
             result = train(
@@ -62,9 +62,10 @@ def train_network(options: argparse.Namespace) -> int:
                 tell=tell,
             )
     except KeyboardInterrupt:
-        stored = (folder / "last.pt").exists()
-        hint = f"{folder} holds the training so far, --resume goes on with it" if stored else "nothing was written"
-        print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
+        stored = (folder / LAST).exists()
+        hint = f"{folder} holds the training up to its last interval, --resume goes on with it" if stored else "nothing was written"
+        if _first_process():
+            print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
     if _first_process():
         told = {row["quantity"]: row["value"] for row in result.table if row["quantity"].startswith("test")}
@@ -100,21 +101,7 @@ def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name) and field.name != "network"}
 
 
-def _clear(folder: Path) -> None:
-    """Removes an earlier training, and nothing else."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    if not (folder / "last.pt").exists():
-        raise FileExistsError(f"{folder} holds no training, so it is not overwritten; choose another --out")
-    for name in OWN:
-        (folder / name).unlink(missing_ok=True)
-    if not any(folder.iterdir()):
-        shutil.rmtree(folder)
-
-
 def _first_process() -> bool:
-    import os
-
     return int(os.environ.get("RANK", 0)) == 0
 
 

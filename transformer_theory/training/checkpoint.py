@@ -3,7 +3,11 @@
 Random states are not among it: the random numbers of a step depend on the seed and the step alone (:mod:`.batches`).
 """
 
+import errno
+import json
+import os
 import pickle
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +18,19 @@ import torch
 from .. import __version__
 from ..data.images import Images
 from ..files import replacing
+from ..rows import Row, check_row
 
 FORMAT = 1
-PARTS = ("format", "version", "run", "step", "seconds", "best", "rows", "network", "optimiser", "average")
+PARTS: dict[str, type | tuple[type, ...]] = {
+    "run": dict,
+    "step": int,
+    "seconds": float,
+    "best": (float, type(None)),
+    "rows": str,
+    "network": dict,
+    "optimiser": dict,
+    "average": (dict, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -28,17 +42,16 @@ class Checkpoint:
         step: steps taken.
         seconds: they took.
         best: largest score so far; None before the first.
-        rows: of the table, so far.
-        network: its state.
-        optimiser: its state.
-        average: of the running mean; None if there is none.
+        rows: the table so far; the one beside the checkpoint is for readers, and may be of a later step.
+        network, optimiser: their states, see :mod:`.states`.
+        average: state of the running mean; None if there is none.
     """
 
     run: dict[str, Any]
     step: int
     seconds: float
     best: float | None
-    rows: int
+    rows: list[Row]
     network: dict[str, Any]
     optimiser: dict[str, Any]
     average: dict[str, Any] | None
@@ -49,12 +62,15 @@ class Checkpoint:
         Raises:
             OSError: it cannot be written, the disk is full, say.
         """
-        held = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS[2:]}}
+        rows = "".join(json.dumps(row, default=lambda value: value.item()) + "\n" for row in self.rows)
+        held = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS}, "rows": rows}
         with replacing(path) as draft:
             try:
                 torch.save(held, draft)
             except RuntimeError as error:  # torch's writer tells a full disk so
-                raise OSError(f"cannot write {path} ({str(error).splitlines()[0]}); free some space") from error
+                raise OSError(errno.ENOSPC, str(error).splitlines()[0]) from error
+            with draft.open("rb") as file:  # on the disk before the old one goes: the machine may stop too
+                os.fsync(file.fileno())
 
 
 def stored_run(path: Path) -> dict[str, Any]:
@@ -81,24 +97,28 @@ def load(path: Path, *, run: dict[str, Any] | None = None) -> Checkpoint:
         raise FileNotFoundError(f"no checkpoint {path} to go on from; leave --resume out to begin")
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} must be a checkpoint of tensors and plain values, got something that could run code when read; it was not read"
-        ) from error
-    except Exception as error:  # a damaged archive may fail anywhere in the reader
+    except Exception as error:  # a damaged file may fail anywhere in the reader, in the archive as "invalid argument"
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        if isinstance(error, pickle.UnpicklingError) and (asked := re.search(r"GLOBAL (\S+)", str(error))):
+            what = f"something that asks for {asked[1]}, which could run code"
+            raise ValueError(f"{path} must be a checkpoint of tensors and plain values, got {what}; it was not read") from error
         raise ValueError(f"{path} must be a whole checkpoint, got a damaged file; begin again without --resume") from error
     if not isinstance(held, dict) or "format" not in held:
         raise ValueError(f"{path} must be a checkpoint of a training, got {type(held).__name__} without a format; name another folder")
     if held["format"] != FORMAT:
         other = f"format {held['format']} of version {held.get('version')}"
         raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install that version")
-    if missing := [name for name in PARTS if name not in held]:
-        raise ValueError(f"{path} must hold {', '.join(PARTS)}, {missing[0]} is missing; begin again without --resume")
-    if not isinstance(held["run"], dict):
-        raise ValueError(f"{path} must tell its settings, got {type(held['run']).__name__}; begin again without --resume")
+    if wrong := [name for name, kind in PARTS.items() if not isinstance(held.get(name, ...), kind)]:
+        what = f"{type(held[wrong[0]]).__name__}" if wrong[0] in held else "nothing"
+        raise ValueError(f"{path} must hold {', '.join(PARTS)}, got {what} for {wrong[0]}; begin again without --resume")
+    try:
+        rows = [check_row(json.loads(line)) for line in held["rows"].splitlines()]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} must hold the rows of a table, got others ({error}); begin again without --resume") from error
     if run is not None:
         _same(path, _flat(held["run"]), _flat(run))
-    return Checkpoint(**{name: held[name] for name in PARTS[2:]})
+    return Checkpoint(**{**{name: held[name] for name in PARTS}, "rows": rows})
 
 
 def _same(path: Path, stored: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -5,11 +5,13 @@ the training to go on from. What is interrupted is continued bit for bit on the 
 The test images are looked at once, at the end, with the network that was best on the held-out ones.
 """
 
-import contextlib
+import copy
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +28,17 @@ from . import checkpoint, saved
 from .average import exponential_average
 from .batches import DRAWS, SPLIT, WEIGHTS, Batches, seed_of
 from .faults import finite, where_not_finite
+from .folder import BEST, LAST, check_unused, claimed, remove
 from .networks import Pixels
 from .objectives import CrossEntropy, Objective
 from .observe import Observer
 from .optimisers import optimiser, scale
-from .processes import Hardware, gathered, launched
+from .processes import Hardware, cuts, gathered, launched, set_up
 from .schedule import warm_up_cosine
 from .settings import Settings
+from .states import load_network, load_optimiser, whole
 
-BEST, LAST = "best.safetensors", "last.pt"
+HINT = "begin again with a lower learning_rate or clip"
 MEASURED_AT_A_TIME = 512  # held-out images
 SOURCE = Source("loshchilov2019decoupled")
 
@@ -93,9 +97,9 @@ def train(
         The result as it is stored: rows of theory "network" (loss, speed, measures) and of the theories, with ``step``.
     Raises:
         ValueError: settings, data and folder do not fit.
-        FileExistsError: the folder holds something.
+        FileExistsError: the folder holds something, or another training is at work there.
         NotConverged: the loss or its gradient is not finite; step and layer are named, the last checkpoint stays.
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, or another process of this training has gone; the last checkpoint stays.
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         return _Training(data, settings, Path(folder), objective or CrossEntropy(), theories, hardware or Hardware(), resume, tell).run()
@@ -114,28 +118,26 @@ class _Training:
         tell: Callable[[Moment], None],
     ):
         self.settings, self.folder, self.objective, self.tell = settings, folder, objective, tell
-        _check_folder(folder, resume=resume)
-        whole, self.test = data
-        self.kept, self.held = whole.split(1 - settings.held_out, torch.Generator().manual_seed(seed_of(settings.seed, SPLIT)))
-        self.sizes = settings.sizes(image_size=whole.size, channels=whole.channels, num_classes=whole.classes)
+        if not resume:
+            check_unused(folder)
+        images, self.test = data
+        self.kept, self.held = images.split(1 - settings.held_out, torch.Generator().manual_seed(seed_of(settings.seed, SPLIT)))
+        self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
         hardware = hardware.resolved()
         self.fabric = launched(hardware)
         self.raw = self._network(0)
-        stepping = optimiser(
-            self.raw,
-            name=settings.optimiser,
-            learning_rate=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            layer_decay=settings.layer_decay,
-        )
+        if cuts(self.fabric) and settings.average:
+            raise ValueError(f"strategy 'fsdp' keeps no running mean, got average {settings.average}; pass --average 0 or --strategy ddp")
+        plain = copy.deepcopy(self.raw).to(self.fabric.device) if cuts(self.fabric) else self.raw
         if hardware.compile:
             self.raw.compile()
-        self.model, self.optimiser = self.fabric.setup(self.raw, stepping)
+        self.model, self.optimiser = set_up(self.fabric, self.raw, self._optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
+        self.evaluated = plain if self.average is None else self.average.module  # what is measured, read and kept
         self.batches = Batches(
             self.kept.pixels,
             self.kept.labels,
-            classes=whole.classes,
+            classes=images.classes,
             batch_size=settings.batch_size,
             change=settings.changes,
             seed=settings.seed,
@@ -148,12 +150,12 @@ class _Training:
             "settings": asdict(settings),
             "objective": {"name": objective.name, **asdict(objective)},  # pyright: ignore[reportArgumentType]
             "precision": hardware.precision,
-            "data": whole.name,
-            "images": checkpoint.digest(whole),
+            "data": images.name,
+            "images": checkpoint.digest(images),
         }
         self.rows: list[Row] = []
-        self.step, self.before, self.best = 0, 0.0, None
-        self.sources = tuple(dict.fromkeys([SOURCE, *whole.sources, *(source for theory in theories for source in theory.sources)]))
+        self.step, self.stored, self.before, self.best = 0, None, 0.0, None
+        self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *(source for theory in theories for source in theory.sources)]))
         if resume:
             self._go_on()
 
@@ -164,28 +166,47 @@ class _Training:
         pixels = self.kept.pixels.double().div_(255).transpose(0, 1).flatten(1)
         return Pixels(network, pixels.mean(1), pixels.std(1).clamp(min=1 / 255))
 
+    def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
+        own = self.settings
+        rates = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay, "layer_decay": own.layer_decay}
+        return optimiser(network, name=own.optimiser, **rates)
+
     def _go_on(self) -> None:
         found = checkpoint.load(self.folder / LAST, run=self.run_of)
-        saved.network_of(self.raw).load_state_dict(found.network)
-        self.optimiser.load_state_dict(found.optimiser)
-        if self.average is not None and found.average is not None:
-            self.average.load_state_dict(found.average)
-        self.rows = Result.load(self.folder).table[: found.rows]
-        if len(self.rows) < found.rows:
-            raise ValueError(f"{self.folder} must hold the {found.rows} rows of its checkpoint, got {len(self.rows)}; begin again")
-        self.step, self.before, self.best = found.step, found.seconds, found.best
+        try:
+            load_network(saved.network_of(self.raw), found.network)
+            load_optimiser(self.optimiser, found.optimiser)
+            if self.average is not None:
+                load_network(self.average, found.average or {})
+        except ValueError as error:
+            raise ValueError(f"{self.folder / LAST} does not fit its own settings: {error}; begin again without --resume") from error
+        if (self.folder / BEST).exists():
+            saved.load(self.folder / BEST)  # a damaged one is told of now, not at the end
+            self.best = found.best
+        self.rows, self.step, self.stored, self.before = found.rows, found.step, found.step, found.seconds
 
     def run(self) -> Result:
+        if not self.fabric.is_global_zero:
+            return self._run()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with claimed(self.folder):
+            try:
+                return self._run()
+            except BaseException:
+                if self.stored is None:
+                    remove(self.folder)
+                raise
+
+    def _run(self) -> Result:
         self.began = time.perf_counter()
         self._fresh()
-        if self.step == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if self.stored is None:
             self._interval()
-        while self.done() < 1:
-            self._step()
+        while (done := self._done()) < 1:
+            self._step(done)
             if self.step % self.interval == 0:
                 self._interval()
-        if self.step % self.interval:
+        if self.step != self.stored:
             self._interval()
         self._test()
         return self._result()
@@ -193,62 +214,78 @@ class _Training:
     def seconds(self) -> float:
         return self.before + time.perf_counter() - self.began
 
-    def done(self) -> float:
+    def _done(self) -> float:
         """Share of the training; the processes agree on it."""
-        if self.settings.minutes is None:
-            return self.step / self.steps
-        done = min(1.0, self.seconds() / (60 * self.settings.minutes))
-        if self.fabric.world_size == 1:
+        done = self._share()
+        if self.settings.minutes is None or self.fabric.world_size == 1:
             return done
         return float(self.fabric.all_reduce(torch.tensor(done, device=self.fabric.device), reduce_op="max"))  # pyright: ignore
 
+    def _share(self) -> float:
+        return self.step / self.steps if self.settings.minutes is None else min(1.0, self.seconds() / (60 * self.settings.minutes))
+
     def _fresh(self) -> None:
         """Begins to count what is told at the next interval."""
-        self.total, self.counted, self.worked = torch.zeros((), device=self.fabric.device), 0, 0.0
+        self.total, self.counted, self.worked = 0.0, 0, 0.0
 
-    def _step(self) -> None:
-        started = time.perf_counter()
-        done = (self.step + 1) / self.steps if self.settings.minutes is None else self.done()
-        scale(self.optimiser, warm_up_cosine(done, warm_up=self.settings.warm_up))
+    def _draw(self) -> tuple[Tensor, Tensor]:
+        """Images and targets of the step; the random numbers that follow are the step's own too."""
         torch.manual_seed(seed_of(self.settings.seed, DRAWS, self.step))
-        images, targets = self.batches[self.step]
-        loss = self.objective.loss(self.model, images, targets, lambda own: gathered(self.fabric, own))
-        if not finite([loss]):
-            self._fail(f"the loss is {float(loss)}", images)
+        return self.batches[self.step]
+
+    def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
+        return self.objective.loss(self.model, images, targets, lambda own: gathered(self.fabric, own))
+
+    def _step(self, done: float) -> None:
+        started = time.perf_counter()
+        by_steps = self.settings.minutes is None
+        scale(self.optimiser, warm_up_cosine((self.step + 1) / self.steps if by_steps else done, warm_up=self.settings.warm_up))
+        images, targets = self._draw()
+        try:
+            loss = self._loss(images, targets)
+        except (ValueError, ArithmeticError, RuntimeError) as error:  # an objective may refuse what is not finite
+            self._fail(str(error), images, error)
+            raise
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.settings.clip, error_if_nonfinite=False)
-        if norm is not None and not finite([norm]):
-            self._fail(f"the norm of the gradient is {float(norm)}", images)
+        value, size = torch.stack([whole(loss), whole(norm)]).tolist()
+        if not (math.isfinite(value) and math.isfinite(size)):
+            self._fail(f"the loss is {value}, the norm of its gradient {size}", images)
         self.optimiser.step()
         self.optimiser.zero_grad()
         if self.average is not None:
             self.average.update_parameters(self.raw)
         self.step += 1
-        self.total += loss.detach()
+        self.total += value
         self.counted += 1
         self.worked += time.perf_counter() - started
-        self.tell(self._moment(float(loss.detach())))
+        self.tell(self._moment(value))
 
-    def _fail(self, what: str, images: Tensor) -> None:
-        where = where_not_finite(self.raw, images)
-        kept = f"{self.folder / LAST} holds the last good state, of step {self._stored}"
-        raise NotConverged(f"step {self.step + 1}: {what}; {where}; {kept}: lower learning_rate, or clip", state=self.raw)
+    def _fail(self, what: str, images: Tensor, error: Exception | None = None) -> None:
+        """Raises NotConverged, unless there was an error and all that the step computes is finite: then the error has another cause."""
+        where = where_not_finite(self.raw, images, lambda: self.fabric.backward(self._loss(*self._draw())))
+        if error is None or where is not None:
+            where = where or "every output and gradient is finite"
+            raise NotConverged(f"step {self.step + 1}: {what}; {where}; {self._kept()}; {HINT}", state=self.raw) from error
+
+    def _kept(self) -> str:
+        return f"{self.folder / LAST} holds the last good state, of step {self.stored}"
 
     def _moment(self, loss: float | None, measured: dict[str, float] | None = None) -> Moment:
         speed = self.counted * self.batches.size / self.worked if self.counted else None
-        done = self.step / self.steps if self.settings.minutes is None else min(1.0, self.seconds() / (60 * self.settings.minutes))
-        return Moment(self.step, self.step / self.batches.an_epoch, done, self.seconds(), speed, loss, measured)
-
-    @property
-    def evaluated(self) -> nn.Module:
-        """The network that is measured, read and kept: the running mean if there is one."""
-        return self.raw if self.average is None else self.average.module
+        return Moment(self.step, self.step / self.batches.an_epoch, self._share(), self.seconds(), speed, loss, measured)
 
     def _interval(self) -> None:
         """Measures, reads and stores."""
         loss = None
         if self.counted:
-            loss = float(self.fabric.all_reduce(self.total / self.counted, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
+            mean = torch.tensor(self.total / self.counted, device=self.fabric.device)
+            loss = float(self.fabric.all_reduce(mean, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
+        weights, stepped = whole(saved.network_of(self.raw).state_dict()), whole(self.optimiser.state_dict())
+        if wrong := [name for name, weight in weights.items() if not finite([weight])]:
+            raise NotConverged(f"step {self.step}: {wrong[0]} is not finite after it; {self._kept()}; {HINT}", state=self.raw)
+        if cuts(self.fabric):
+            load_network(saved.network_of(self.evaluated), weights)
         with self.fabric.autocast():
             measured = self._measure(self.held)
         with one_thread():
@@ -257,17 +294,32 @@ class _Training:
         told = {"loss": loss, "images per second": moment.speed, "seconds": moment.seconds, **measured}
         self._note({quantity: value for quantity, value in told.items() if value is not None})
         self.rows += read
-        score = measured[self.objective.score]
-        better = self.best is None or score > self.best
-        self.best = score if better else self.best
         if self.fabric.is_global_zero:
-            if better:
-                self._keep(score)
-            self._result().write_into(self.folder)
-            self._checkpoint().save(self.folder / LAST)
-        self._stored = self.step
+            self._store(weights, stepped, measured[self.objective.score])
+        self.stored = self.step
         self.tell(moment)
         self._fresh()
+
+    def _store(self, weights: dict[str, Tensor], stepped: dict[str, Any], score: float) -> None:
+        """Writes the network if it is the best so far, the result, and last what a resumed training goes on from."""
+        try:
+            if self.best is None or score > self.best:
+                self.best = score
+                self._keep(score)
+            self._result().write_into(self.folder)
+            checkpoint.Checkpoint(
+                run=self.run_of,
+                step=self.step,
+                seconds=self.seconds(),
+                best=self.best,
+                rows=self.rows,
+                network=weights,
+                optimiser=stepped,
+                average=None if self.average is None else whole(self.average.state_dict()),
+            ).save(self.folder / LAST)
+        except OSError as error:
+            kept = "nothing was stored" if self.stored is None else f"{self._kept()}, --resume goes on from it"
+            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {kept}") from error
 
     def _measure(self, images: Images) -> dict[str, float]:
         pairs = ((part.pixels, part.labels) for part in (self.kept, images))
@@ -292,23 +344,11 @@ class _Training:
             origin={"data": self.run_of["data"], "step": self.step, "seed": self.settings.seed, self.objective.score: score},
         )
 
-    def _checkpoint(self) -> checkpoint.Checkpoint:
-        return checkpoint.Checkpoint(
-            run=self.run_of,
-            step=self.step,
-            seconds=self.seconds(),
-            best=self.best,
-            rows=len(self.rows),
-            network=saved.network_of(self.raw).state_dict(),
-            optimiser=self.optimiser.state_dict(),
-            average=None if self.average is None else self.average.state_dict(),
-        )
-
     def _test(self) -> None:
         """What the best network makes of the test images, looked at once."""
         self.fabric.barrier()
         best = saved.load(self.folder / BEST)
-        self.average, self.raw = None, best.model.to(self.fabric.device)
+        self.evaluated = best.model.to(self.fabric.device)
         self._note({name.replace("held-out", "test"): value for name, value in self._measure(self.test).items()})
         if self.fabric.is_global_zero:
             self._result().write_into(self.folder)
@@ -317,14 +357,3 @@ class _Training:
         record = provenance(seed=self.settings.seed, device=str(self.fabric.device))
         record |= {"seconds": round(self.seconds(), 3), "processes": self.fabric.world_size}
         return Result("train", self.run_of, self.rows, {}, self.sources, record)
-
-
-def _check_folder(folder: Path, *, resume: bool) -> None:
-    if resume:
-        return
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if not folder.is_dir() or any(folder.iterdir()):
-            what = "holds a training" if (folder / LAST).exists() else "holds something else" if folder.is_dir() else "is no folder"
-            hint = "--resume goes on with it, --overwrite begins again" if (folder / LAST).exists() else "choose another --out"
-            if folder.exists():
-                raise FileExistsError(f"{folder} {what}; {hint}")

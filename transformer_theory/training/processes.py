@@ -7,11 +7,13 @@ those of a single process, so that the losses are too, up to the order of sums.
 
 import logging
 import os
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -26,7 +28,8 @@ class Hardware:
     Attributes:
         device: ``cpu``, ``cuda``, ``mps``, or ``auto`` for the best there is.
         precision: of the products; ``auto`` is bfloat16 where the device multiplies faster in it. Weights are float32 either way.
-        strategy: of several processes: each holds all weights (``ddp``), or a share of them (``fsdp``).
+        strategy: of several processes: each holds all weights (``ddp``), or a share of weights, gradients and optimiser, and those of a
+            layer while it works on it (``fsdp``).
         compile: whether the network is compiled first, which takes a minute.
     """
 
@@ -55,17 +58,13 @@ def launched(hardware: Hardware) -> "Fabric":
 
     Args:
         hardware: :meth:`Hardware.resolved`.
-    Raises:
-        ValueError: a strategy that the device has not.
     """
     from lightning_fabric import Fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells at each start what was asked for
 
     world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if hardware.strategy == "fsdp" and hardware.device != "cuda":
-        raise ValueError(f"strategy 'fsdp' needs CUDA devices, got device {hardware.device!r}; use 'ddp'")
-    strategy = "auto" if world == 1 else hardware.strategy
+    strategy = "auto" if world == 1 else _sharding(world) if hardware.strategy == "fsdp" else "ddp"
     fabric = Fabric(
         accelerator=hardware.device,
         devices=local,
@@ -75,6 +74,44 @@ def launched(hardware: Hardware) -> "Fabric":
     )
     fabric.launch()
     return fabric
+
+
+def _sharding(world: int) -> Any:
+    """The strategy by which each process holds a share of every weight."""
+    from lightning_fabric.strategies import ModelParallelStrategy
+
+    # it warns of layers that return a view, which only in-place changes would harm, and the networks make none
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    return ModelParallelStrategy(_cut, data_parallel_size=world, tensor_parallel_size=1)
+
+
+def _cut(network: nn.Module, mesh: Any) -> nn.Module:
+    """A layer's weights are collected together when it is called; those outside of layers when the network is."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layers in network.modules():
+        if type(layers) is nn.ModuleList:
+            for layer in layers:
+                fully_shard(layer, mesh=mesh["data_parallel"])
+    return fully_shard(network, mesh=mesh["data_parallel"])  # pyright: ignore[reportReturnType]
+
+
+def set_up(fabric: "Fabric", network: nn.Module, stepping: Callable[[nn.Module], torch.optim.Optimizer]) -> tuple[nn.Module, Any]:
+    """The network as it is called in training, and its optimiser.
+
+    Args:
+        network: its weights are replaced by this process's share of them if they are cut.
+        stepping: makes the optimiser of the network's weights, as they then are.
+    """
+    if not cuts(fabric):
+        return fabric.setup(network, stepping(network))  # pyright: ignore[reportReturnType]
+    model = fabric.setup_module(network)
+    return model, fabric.setup_optimizers(stepping(network))
+
+
+def cuts(fabric: "Fabric") -> bool:
+    """Whether each process holds a share of every weight."""
+    return type(fabric.strategy).__name__ == "ModelParallelStrategy"
 
 
 def gathered(fabric: "Fabric", own: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from transformer_theory import models
 from transformer_theory.models.crate_alpha import crate_alpha
-from transformer_theory.training.optimisers import BETAS, Lion, Together, clip, decays, optimiser, places_of, scale
+from transformer_theory.training.optimisers import BETAS, Lion, Together, decays, optimiser, places_of, scale
 
 SIZES = {"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 12, "depth": 3, "heads": 2}
 NETWORKS = {
@@ -215,19 +215,6 @@ def test_together_steps_all_and_lends_its_groups():
     assert (one.tolist(), other.tolist()) == ([0.0] * 3, [-1.0] * 3)  # the parts saw the new rates
 
 
-def test_clipping_shortens_long_gradients_alone():
-    weights = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, 2))]
-    for factor in (10.0, 0.01):
-        gradients = [factor * normal(*weight.shape, seed=i) for i, weight in enumerate(weights)]
-        for weight, gradient in zip(weights, gradients):
-            weight.grad = gradient.clone()
-        whole = torch.cat([gradient.flatten() for gradient in gradients])
-        assert float(clip(weights, 1.0)) == pytest.approx(float(whole.norm()))
-        after = torch.cat([weight.grad.flatten() for weight in weights])
-        assert float(after.norm()) <= 1
-        assert torch.allclose(after, whole * min(1.0, 1 / float(whole.norm())), rtol=1e-5)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -255,5 +242,3 @@ def test_networks_without_layers_or_without_anything_to_learn_are_refused(monkey
     monkeypatch.delattr(torch.optim, "Muon", raising=False)
     with pytest.raises(NotImplementedError, match=r"Muon comes with torch 2\.9"):
         optimiser(made(Deep), name="muon", **SETTINGS)
-    with pytest.raises(ValueError, match="largest must be a positive norm"):
-        clip([], 0.0)

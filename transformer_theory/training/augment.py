@@ -6,7 +6,7 @@ are needed as numbers; the others take floats in [0, 1]. A pipeline is a functio
 :class:`Augmentation`.
 
 Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur of the self-supervised runs);
-DeVries and Taylor (2017), arXiv:1708.04552 (cutout).
+:cite:t:`devries2017improved` (cutout).
 """
 
 import math
@@ -105,7 +105,7 @@ def cutout(images: Pixels, *, size: int) -> Pixels:
     """A black square of ``size`` x ``size`` pixels around a pixel drawn at random; what lies beyond the border is lost.
 
     Raises:
-        ValueError: size is not from 1 to the sides of the images. Source: DeVries and Taylor (2017), arXiv:1708.04552.
+        ValueError: size is not from 1 to the sides of the images. Source: :cite:t:`devries2017improved`.
     """
     n, _, height, width = images.shape
     if not 1 <= size <= min(height, width):

@@ -6,7 +6,7 @@ Each image draws a share of its own, :math:`\lambda \sim \mathrm{Beta}(\alpha, \
     cutmix    x' = x_before in a box of the area 1 - λ, else x,             y' as above, λ the area that is left of x
 
 Images are ``[n, c, h, w]``, targets ``[n, classes]``, rows of sum 1. Draws are from torch's global CPU generator.
-Source: Zhang et al. (2018), arXiv:1710.09412 (mixup); Yun et al. (2019), arXiv:1905.04899 (cutmix).
+Source: :cite:t:`zhang2018mixup`; :cite:t:`yun2019cutmix`.
 """
 
 import torch

@@ -12,9 +12,9 @@ Weight decay spares what is no map of features: norms, biases, temperatures, cla
 Of a network of L layers with layer-wise decay d, layer l = 1, ..., L learns at the rate η d^(L + 1 - l), what stands before the layers
 (embedding, class token, positions) at η d^(L + 1), what follows them (last norm, head) at η.
 
-Source: :cite:t:`loshchilov2019decoupled` (AdamW); Chen et al. (2023), arXiv:2302.06675 (Lion); Jordan (2024),
-kellerjordan.github.io/posts/muon, and Liu et al. (2025), arXiv:2502.16982 (the scale of Muon); Clark et al. (2020), arXiv:2003.10555,
-and Bao et al. (2022), arXiv:2106.08254 (layer-wise decay, for fine-tuning).
+Source: :cite:t:`loshchilov2019decoupled` (AdamW); :cite:t:`chen2023symbolic` (Lion); Jordan (2024),
+kellerjordan.github.io/posts/muon, and :cite:t:`liu2025muon` (the scale of Muon); :cite:t:`clark2020electra`
+and :cite:t:`bao2022beit` (layer-wise decay, for fine-tuning).
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -40,7 +40,7 @@ class Lion(torch.optim.Optimizer):
         lr: size of the steps.
         betas: in [0, 1): the share of the past in the step, and in the mean of gradients.
         weight_decay: w; each step takes the share ``lr * w`` off the weights.
-    Source: Chen et al. (2023), arXiv:2302.06675, Alg. 2.
+    Source: :cite:t:`chen2023symbolic`, Alg. 2.
     """
 
     def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float] = BETAS["lion"], weight_decay: float = 0.0):
@@ -161,19 +161,6 @@ def scale(optimiser: torch.optim.Optimizer, factor: float) -> None:
     """Sets the learning rate of each group to ``factor`` times its own."""
     for group in optimiser.param_groups:
         group["lr"] = factor * group["initial_lr"]
-
-
-def clip(parameters: Iterable[Tensor], largest: float) -> Float[Tensor, ""]:
-    """Scales gradients, all alike, so that their common norm is at most ``largest``; parameters are of any shape ``[...]``.
-
-    Returns:
-        The norm before, a scalar; it is not finite where the gradients are not.
-    Raises:
-        ValueError: largest is not positive.
-    """
-    if not largest > 0:
-        raise ValueError(f"largest must be a positive norm, got {largest}; leave clipping out for none")
-    return nn.utils.clip_grad_norm_(parameters, largest)  # declared in the released training of CRATE, and never called there
 
 
 def decays(weight: Float[Tensor, "..."]) -> bool:

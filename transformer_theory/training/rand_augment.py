@@ -13,7 +13,7 @@ Images are bytes ``[n, c, h, w]``, in and out. The strength s is magnitude / 10,
 Strengths grow with the magnitude and those that have one do nothing at 0 (the published posterize keeps 4 s bits, the fewer the weaker);
 shifts are shares of the image, so that they mean the same for 32 pixels as for 224. What comes in from beyond the border is black, and
 pixels are interpolated bilinearly. Draws are from torch's global CPU generator.
-Source: Cubuk et al. (2020), arXiv:1909.13719, Sec. 3.
+Source: :cite:t:`cubuk2020randaugment`, Sec. 3.
 """
 
 import math

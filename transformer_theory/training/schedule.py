@@ -1,6 +1,6 @@
 r"""Learning rates over a training, as factors of progress in [0, 1], which may come from steps or from the clock.
 
-Source: :cite:t:`xiong2020layer` (why transformers warm up); Loshchilov and Hutter (2017), arXiv:1608.03983 (cosine).
+Source: :cite:t:`xiong2020layer` (why transformers warm up), :cite:t:`loshchilov2017sgdr` (cosine).
 """
 
 import math
@@ -19,7 +19,7 @@ def warm_up_cosine(progress: float, *, warm_up: float = 0.05, floor: float = 0.0
         warm_up: w, share of the training, in [0, 1).
         floor: f, factor at the end, in [0, 1].
     Raises:
-        ValueError: an argument is out of its range. Source: Loshchilov and Hutter (2017), Eq. 5, without restarts.
+        ValueError: an argument is out of its range. Source: :cite:t:`loshchilov2017sgdr`, Eq. 5, without restarts.
     """
     if not (0 <= progress <= 1 and 0 <= warm_up < 1 and 0 <= floor <= 1):
         given = f"progress {progress}, warm_up {warm_up}, floor {floor}"

@@ -12,6 +12,8 @@ The name ``theories`` is the function; its package is reached by ``from transfor
 
 from .cli import starting
 
+__version__ = "0.1.0"
+
 with starting():
     from . import attention, data, linalg, metrics, models
     from .citations import Source
@@ -23,8 +25,6 @@ with starting():
     from .probes import probe
     from .theories import attention_svm, cite, crate, joma, rate_reduction, scan_snap, theories, verify
     from .theory import Theory
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Claim",

@@ -103,6 +103,7 @@ def test_the_next_mirror_follows_one_that_fails(server, tmp_path, way, reason):
     lines = []
     assert fetch(archive(server[0], way, "whole"), tmp_path, lines.append).read_bytes() == BODY
     assert f"127.0.0.1: {reason}" in lines
+    assert all(int(line.split()[1]) <= 100 for line in lines if " % of " in line)  # no more is read of a stream than the archive has
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
 
 

@@ -116,10 +116,10 @@ class AttentionSelection:
         rows: list[Row] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             for head, (gaps, gap, tokens, own, null) in enumerate(sums.T.tolist(), start=first):
-                where = {"layer": layer, "head": head}
-                rows.append(Row(theory="network", quantity=GAP, value=gap / gaps if gaps else None, **where))
+                rows.append(Row(theory="network", quantity=GAP, value=gap / gaps if gaps else None, layer=layer, head=head))
                 if tokens:
-                    rows.append(Row(theory="network", quantity=DIAGONAL, value=own / tokens, null=null / tokens, **where))
+                    weight, uniform = own / tokens, null / tokens
+                    rows.append(Row(theory="network", quantity=DIAGONAL, value=weight, null=uniform, layer=layer, head=head))
         return rows
 
     def merge(self, other: "AttentionSelection") -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..data.images import Images
-from ..probes import AttentionStatistics, Geometry, Reducer, probe
-from ..rows import Row
+from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Reducer, probe
+from ..rows import Row, not_applicable
 from ..theory import Theory
 from .objectives.reading import scaled
 
@@ -27,7 +27,7 @@ class Observer:
 
     Args:
         images: held-out ones; the first :data:`READ` are read.
-        theories: whose order parameters are read; statistics of attention and geometry are added.
+        theories: whose order parameters are read; statistics of attention, geometry and collapse of classes are added.
         name: column ``model``.
         untrained: makes networks with random weights: the null of quantities whose reducer has none of its own.
     Raises:
@@ -39,11 +39,12 @@ class Observer:
             raise ValueError("there must be held-out images to read, got none")
         self.images, self.name = images[:READ], name
         self.reducers: list[Reducer] = [reducer for theory in theories for reducer in theory.reducers()]
-        self.reducers += [AttentionStatistics(), Geometry()]
+        self.reducers += [AttentionStatistics(), Geometry(), NeuralCollapse()]
         self.nulls = means([self._rows(untrained(number), 0) for number in range(UNTRAINED)])
 
     def read(self, model: nn.Module, step: int) -> list[Row]:
-        """The rows of a network at a step; its mode is restored, and no random numbers are drawn."""
+        """The rows of a network at a step; one that says so if it has no attention maps. Its mode is restored, and no random numbers are
+        drawn."""
         rows = self._rows(model, step)
         fill_nulls(rows, self.nulls)
         return rows
@@ -57,6 +58,9 @@ class Observer:
                 for pixels, labels in zip(self.images.pixels.split(AT_A_TIME), self.images.labels.split(AT_A_TIME)):
                     p.labels = labels
                     model(scaled(pixels, parameter))
+        except NoAttention:
+            none = not_applicable("network", "the network has no attention maps")
+            return [Row(**{**none, "model": self.name, "step": step})]
         finally:
             model.train(training)
         return p.result().table

@@ -28,8 +28,8 @@ class Hardware:
     Attributes:
         device: ``cpu``, ``cuda``, ``mps``, or ``auto`` for the best there is.
         precision: of the products; ``auto`` is bfloat16 where the device multiplies faster in it. Weights are float32 either way.
-        strategy: of several processes: each holds all weights (``ddp``), or a share of weights, gradients and optimiser, and those of a
-            layer while it works on it (``fsdp``).
+        strategy: of several processes: each holds all weights (``ddp``), or a share of weights, gradients and the optimiser's state, and
+            all weights only from its forward pass to its gradient (``fsdp``).
         compile: whether the network is compiled first, which takes a minute.
     """
 
@@ -86,14 +86,15 @@ def _sharding(world: int) -> Any:
 
 
 def _cut(network: nn.Module, mesh: Any) -> nn.Module:
-    """A layer's weights are collected together when it is called; those outside of layers when the network is."""
+    """A layer's weights are collected when it is called, the others when the network is, and stay until their gradients are there: so
+    objectives may read weights in between."""
     from torch.distributed.fsdp import fully_shard
 
     for layers in network.modules():
         if type(layers) is nn.ModuleList:
             for layer in layers:
-                fully_shard(layer, mesh=mesh["data_parallel"])
-    return fully_shard(network, mesh=mesh["data_parallel"])  # pyright: ignore[reportReturnType]
+                fully_shard(layer, mesh=mesh["data_parallel"], reshard_after_forward=False)
+    return fully_shard(network, mesh=mesh["data_parallel"], reshard_after_forward=False)  # pyright: ignore[reportReturnType]
 
 
 def set_up(fabric: "Fabric", network: nn.Module, stepping: Callable[[nn.Module], torch.optim.Optimizer]) -> tuple[nn.Module, Any]:

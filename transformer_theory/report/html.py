@@ -13,7 +13,7 @@ from ..plotting import style, svg
 from ..theory import Theory
 from ..timeline import Series, series
 from . import figures, parts, wording
-from .views import ASSUMPTION, RAW, Line, checked, findings, networks, summary, theories_of, view, view_of, views
+from .views import ASSUMPTION, RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 
 def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
@@ -29,7 +29,7 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
     models = networks(result)
     lines = summary(result, known)
     context: dict[str, Any] = {
-        **parts.shared(result, known),
+        **parts.shared(result, known, on_timeline(result, known)),
         "summary": [(theory, *_lines(lines, theory), checked(result, theory)) for theory in known],
         "verdicts": [(name, meaning) for name, (_, _, meaning) in wording.VERDICTS.items() if name not in ("holds", "fails")],
         "sections": [_section(result, theory, models) for theory in known],

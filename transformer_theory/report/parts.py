@@ -17,7 +17,7 @@ from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences
 from . import figures, mathfont, wording
 from .formulas import mathml, paragraphs
-from .views import cite, networks, on_timeline
+from .views import cite, networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,9 +56,8 @@ def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
     return page.replace("/* math font */", mathfont.face(page), 1)
 
 
-def shared(result: Result, known: Sequence[Theory]) -> dict[str, Any]:
-    """What the template parts that all pages include show: timeline, sources and provenance."""
-    group = on_timeline(result, known)
+def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> dict[str, Any]:
+    """What the template parts that all pages include show: the timeline of these series, sources and provenance."""
     models = networks(result)
     return {
         "result": result,

@@ -70,22 +70,28 @@ def readings(result: Result) -> list[Readings]:
 
 
 def _one(theory: str, quantity: str, rows: Sequence[tuple[int | None, Row]]) -> Readings:
-    steps = np.array(sorted({row.get("step", 0) for _, row in rows}))
-    layers = tuple(sorted({layer for layer, _ in rows}, key=lambda layer: -1 if layer is None else layer))
-    places: dict[tuple[int, int | None], dict[int | None, Row]] = {}
-    for layer, row in rows:
-        places.setdefault((row.get("step", 0), layer), {}).setdefault(row.get("head"), row)
+    steps = sorted({row.get("step", 0) for _, row in rows})
+    layers = sorted({layer for layer, _ in rows}, key=lambda layer: -1 if layer is None else layer)
+    columns, lines = ({what: at for at, what in enumerate(names)} for names in (layers, steps))
+    first = {(lines[row.get("step", 0)], columns[layer], row.get("head")): row for layer, row in reversed(rows)}
+    cells = np.array([line * len(layers) + column for line, column, _ in first])
+    read, null = (np.array([_number(row.get(name)) for row in first.values()]) for name in ("value", "null"))
     shape = len(steps), len(layers)
-    values, spread, nulls = (np.full(shape, np.nan) for _ in range(3))
-    for (step, layer), heads in places.items():
-        at = int(np.searchsorted(steps, step)), layers.index(layer)
-        read, null = (_finite(row.get(column) for row in heads.values()) for column in ("value", "null"))
-        values[at] = np.mean(read) if read else np.nan
-        spread[at] = np.std(read) if len(read) > 1 else np.nan
-        nulls[at] = np.mean(null) if null else np.nan
-    last = rows[-1][1]
-    return Readings(theory, quantity, steps, layers, values, spread, nulls, last.get("note") or "", last.get("source") or "")
+    means, counts = _means(cells, read, shape)
+    variances, _ = _means(cells, (read - means.ravel()[cells]) ** 2, shape)
+    spread = np.where(counts > 1, np.sqrt(variances), np.nan)
+    note, source = (rows[-1][1].get(name) or "" for name in ("note", "source"))
+    return Readings(theory, quantity, np.array(steps), tuple(layers), means, spread, _means(cells, null, shape)[0], note, source)
 
 
-def _finite(values) -> list[float]:
-    return [float(value) for value in values if value is not None and math.isfinite(value)]
+def _means(cells: np.ndarray, numbers: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the numbers of each cell and how many they are, both of that shape; NaN is no number, and the mean of none is NaN."""
+    there = np.isfinite(numbers)
+    sums = np.bincount(cells[there], numbers[there], minlength=shape[0] * shape[1])
+    counts = np.bincount(cells[there], minlength=shape[0] * shape[1])
+    with np.errstate(invalid="ignore"):
+        return (sums / counts).reshape(shape), counts.reshape(shape)
+
+
+def _number(value: float | int | None) -> float:
+    return float(value) if value is not None and math.isfinite(value) else math.nan

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..experiment import Result
 from ..theory import Theory
-from ..timeline import series
+from ..timeline import Series
 from . import parts, training_figures, wording
 from .facts import facts
 from .figures import positions
 from .readings import Readings, readings
-from .views import theories_of
+from .views import on_timeline, theories_of
 
 BY_LAYER = (
     ("rate_reduction", "coding rate"),
@@ -35,18 +35,21 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
         A complete HTML document.
     """
     known, read = theories_of(result, theories), readings(result)
+    group = on_timeline(result, known)
+    curves = {curve.theory: curve for curve in group if curve.theory != "network"}
     told, settings = facts(result, read), result.params.get("settings") or {}
     steps = sorted({int(step) for r in read for step in r.steps})
     chosen = [steps[i] for i in positions(len(steps), 3)]
     layerwise = [r for pair in BY_LAYER for r in read if (r.theory, r.quantity) == pair]
     context: dict[str, Any] = {
-        **parts.shared(result, known),
+        **parts.shared(result, known, group),
         "facts": told,
         "settings": settings,
         "objective": result.params.get("objective") or {},
+        "images": wording.with_commas(result.params.get("images", "").partition(",")[0]),
         "network": settings.get("network", "network"),
         "tests": sorted(told.tests, key=lambda test: not test.share),
-        "summary": [line for theory in known if (line := _line(result, theory, read, told.kept))],
+        "summary": [_line(result, theory, read, told.kept, curves.get(theory.name)) for theory in known],
         "learning": parts.inline(training_figures.learning(read, told), "learning"),
         "sections": [_section(theory, read) for theory in known],
         "own": _tables([r for r in read if r.theory == "network" and r.layers != (None,)]),
@@ -60,7 +63,7 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
     return parts.rendered("training.html.j2", context, "training.css")
 
 
-def _line(result: Result, theory: Theory, read: Sequence[Readings], kept: int | None) -> dict[str, Any] | None:
+def _line(result: Result, theory: Theory, read: Sequence[Readings], kept: int | None, curve: Series | None) -> dict[str, Any]:
     """A theory's line of the summary: its order parameter at the first reading, in the kept network and at the last, beside its null."""
     found = next((r for r in read if (r.theory, r.quantity) == (theory.name, theory.order_parameter)), None)
     if found is None or found.empty:
@@ -69,7 +72,6 @@ def _line(result: Result, theory: Theory, read: Sequence[Readings], kept: int | 
     last, null = found.values[-1], found.nulls[-1]
     sides = (last > null) if theory.order_relation == ">=" else (last < null)
     compared = int(sum(1 for v, n in zip(last, null) if v == v and n == n))
-    curve = next(iter(series(result, [(theory.name, theory.order_parameter)])), None)
     ends = [int(step) for step in found.steps]
     return {
         "theory": theory,
@@ -93,7 +95,7 @@ def _section(theory: Theory, read: Sequence[Readings]) -> dict[str, Any]:
         "theory": theory,
         "order": order,
         "figure": parts.inline(training_figures.theory(order, others), f"{name}-order"),
-        "pictures": parts.inline(training_figures.panels(others), f"{name}-others") if training_figures.many(own) else None,
+        "pictures": parts.inline(training_figures.panels(own), f"{name}-pictures") if training_figures.many(own) else None,
         "several": any(r.several for r in own),
         "rows": _tables(own),
     }

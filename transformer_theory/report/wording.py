@@ -48,6 +48,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}\u00a0%"
 
 
+def with_commas(text: str) -> str:
+    """Whole numbers within a text as readers like them: ``"50000 images" -> "50,000 images"``."""
+    return re.sub(r"\d{4,}", lambda found: f"{int(found[0]):,}", text)
+
+
 def clock(seconds: float) -> str:
     """A time with its unit: ``"5.7 s"``, ``"12 min 3 s"``, ``"2 h 5 min"``."""
     if seconds < 60:

@@ -144,7 +144,7 @@ class _Readings:
         found = {}
         for row in rows:
             if row["value"] is not None:
-                place = [f"{name} {row[name]}" for name in ("layer", "head") if name in row]
+                place = [f"{name} {row.get(name)}" for name in ("layer", "head") if name in row]
                 found["/".join([row["theory"], row["quantity"], *place])] = float(row["value"])
         return found, step
 

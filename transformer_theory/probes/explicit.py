@@ -97,7 +97,8 @@ class Softmaxes:
         """Of weights and values: a call. Of two other tensors, both made in this pass: perhaps scores."""
         found = self.weights.pop(left, None)
         if found is not None:
-            call = _call(*found, right, left.shape[:-2])
+            scores, softmax, allowed = found
+            call = _call(scores, softmax, allowed, right, left.shape[:-2])
             self.others -= call is not None
             return call
         if min(left.ndim, right.ndim) > 2 and not _is_parameter(left) and not _is_parameter(right):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # of trained networks, whose names are the user's
 _GREYS = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
 
 
@@ -79,12 +80,16 @@ def learning(result: Result) -> "Figure | None":
     kinds = [kind for kind in kinds if kind]
     if not kinds:
         return None
+    models = list(dict.fromkeys(s.model for s in group))
+    given = "models" in result.params
+    tints = {model: _TINTS[i % len(_TINTS)] if given else colour(model) for i, model in enumerate(models)}
     figure, panels = axes(1, len(kinds), 7.6, 2.5)
     for ax, kind in zip(panels, kinds):
         names = list(dict.fromkeys(s.quantity for s in kind))
         for s in kind:
             dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
-            line(ax, s.steps, s.values, name=s.model, label=s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}", linestyle=dashes)  # pyright: ignore
+            label = s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}"
+            line(ax, s.steps, s.values, label=label, linestyle=dashes, color=tints[s.model])  # pyright: ignore[reportArgumentType]
         ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
         ax.set_xlabel(f"training step{', square-root scale' if _steps(kind, ax) else ''}")
         label_ends(ax)

@@ -50,6 +50,7 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
         "network": settings.get("network", "network"),
         "tests": sorted(told.tests, key=lambda test: not test.share),
         "summary": [_line(result, theory, read, told.kept, curves.get(theory.name)) for theory in known],
+        "reasons": list(dict.fromkeys(row.get("note") or "" for row in result.table if row["theory"] == "network" and wording.absent(row))),
         "learning": parts.inline(training_figures.learning(read, told), "learning"),
         "sections": [_section(theory, read) for theory in known],
         "own": _tables([r for r in read if r.theory == "network" and r.layers != (None,)]),

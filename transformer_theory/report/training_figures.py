@@ -57,9 +57,9 @@ def _learn(ax: "Axes", kind: Sequence[Readings], curves: dict[str, Readings], fa
         lone = "o" if len(r.steps) == 1 else None
         words = "\n".join(textwrap.wrap(drawn("training loss" if r.quantity == "loss" else r.quantity), 24))
         line(ax, at, r.values[:, 0], color=tint, label=words, linestyle="-" if base is r else DASHES, marker=lone)
-        if r.quantity == facts.score and facts.kept is not None:
+        if r.quantity == facts.score and facts.kept is not None and facts.kept_score is not None:
             x = facts.kept if clock is None else clock.get(facts.kept, np.nan)
-            ax.plot(x, r.at(facts.kept), "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+            ax.plot(x, facts.kept_score.value, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
     if any("accuracy" in r.quantity for r in kind):
         from matplotlib.ticker import PercentFormatter
 
@@ -175,7 +175,7 @@ def _pictures(read: Sequence[Readings]) -> "Figure":
             ax.grid(False)
             ax.spines[:].set_visible(False)
             at, up = positions(len(r.steps), 3), positions(len(r.layers), 4)
-            ax.set_xticks(at, [_short(r.steps[i]) for i in at])
+            ax.set_xticks(at, [_short(int(r.steps[i])) for i in at])
             ax.set_yticks(up, [str(r.layers[i]) for i in up] if ax is left and r.layers != (None,) else [""] * len(up))
             ax.tick_params(length=2)
             ax.set_xlabel(f"step, {name}", fontsize=7)
@@ -241,4 +241,4 @@ def _title(r: Readings) -> str:
 
 
 def _short(step: int) -> str:
-    return f"{step / 1000:.3g}k" if step >= 10_000 else number(int(step))
+    return f"{step / 1000:.3g}k" if step >= 10_000 else number(step)

@@ -116,11 +116,11 @@ def test_files_that_are_no_archives(tmp_path, capsys):
     (tmp_path / "empty.npz").write_bytes(b"")
     for name, words in {
         "missing.npz": "no such file: ",
-        "single.npy": "single.npy must be an .npz of tokens or a .txt of plain text, got '.npy'; write arrays with numpy.savez",
+        "single.npy": "single.npy must be an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR, got '.npy'; write arrays with numpy.savez",
         "cut.npz": "something else or cut short; write it with numpy.savez",
         "text.npz": "must be an .npz",
         "empty.npz": "must be an .npz",
-        "": "must be the path of an .npz or .txt, there is a folder",
+        "": "must hold a folder of images for each of at least two classes, got only 'runs'",
     }.items():
         line = refused(capsys, tmp_path, "compare", "--data", f"{tmp_path}/{name}", "--out", tmp_path / "runs" / "mine")
         assert words in line
@@ -129,8 +129,8 @@ def test_files_that_are_no_archives(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "digit"], "unknown data 'digit', neither a name nor the path of an .npz or .txt; did you mean 'digits'?"),
-        (["--data", "cifar10"], "'cifar10' comes with a later version; use 'digits', 'text' or the path of your own .npz or .txt"),
+        (["--data", "digit"], "unknown data 'digit', neither a name nor a path to an .npz, a .txt or images; did you mean 'digits'?"),
+        (["--data", "cifar1O"], "unknown data 'cifar1O', neither a name nor a path to an .npz, a .txt or images; did you mean 'cifar10'?"),
         (["--data", "digits", "--theories", "stand_im"], "unknown theory 'stand_im'; did you mean 'stand_in'?"),
         (["--data", "digits", "--theories", "stand_in,zzz"], "unknown theory 'zzz'; there are: stand_in"),
         (["--data", "digits", "--theories", ","], "theories must name at least one, got none"),
@@ -253,6 +253,7 @@ def test_the_process_says_it_too(tmp_path):
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert (
-        ran.stderr == "transformer-theory: unknown data 'digit', neither a name nor the path of an .npz or .txt; did you mean 'digits'?\n"
+        ran.stderr
+        == "transformer-theory: unknown data 'digit', neither a name nor a path to an .npz, a .txt or images; did you mean 'digits'?\n"
     )
     assert list(tmp_path.iterdir()) == []

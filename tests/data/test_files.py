@@ -150,7 +150,7 @@ def test_a_label_too_large_for_one_sequence(tmp_path):
         ("digit", "unknown data 'digit', neither .* did you mean 'digits'"),
         ("zzz", "unknown data 'zzz', neither .* there are: digits"),
         ("", "unknown data ''"),
-        ("cifar10", "'cifar10' comes with a later version; use 'digits', 'text' or the path of"),
+        ("cifar1O", "unknown data 'cifar1O', neither .* did you mean 'cifar10'"),
         ("no/such.npz", "no such file: no/such.npz"),
         ("no.npz", "no such file: no.npz"),
     ],

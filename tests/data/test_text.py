@@ -114,8 +114,7 @@ def test_files_that_are_no_text(tmp_path):
     refused(lambda: data.load(tmp_path / "no.txt"), "no.txt must be a file of plain text, there is no such file; check the path")
     (tmp_path / "folder.txt").mkdir()
     refused(lambda: Text.read(tmp_path / "folder.txt"), "there is a folder; check the path")
-    for folder in (tmp_path, str(tmp_path), tmp_path / "folder.txt"):
-        refused(lambda folder=folder: data.load(folder), "must be the path of an .npz or .txt, there is a folder; name a file in it")
+    refused(lambda: data.load(tmp_path / "folder.txt"), "must hold a folder of images for each of at least two classes, got none")
     for name, content, words in (
         ("empty.txt", b"", "must hold at least two words, one to predict from, got 0; choose a longer text"),
         ("blank.txt", b" \n\t", "got 0"),
@@ -124,7 +123,7 @@ def test_files_that_are_no_text(tmp_path):
         ("short.txt", b"two words", "short: a text must hold at least 36 words, got 2; choose a longer one"),
         ("same.txt", b"word " * 50, "two different words must follow its 15 windows, got only 'word'"),
         ("binary.txt", b"a\x00b c", "must be plain text, got a NUL byte; convert it"),
-        ("page.md", b"some words", "must be an .npz of tokens or a .txt of plain text, got '.md'"),
+        ("page.md", b"some words", "must be an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR, got '.md'"),
     ):
         (tmp_path / name).write_bytes(content)
         refused(lambda name=name: data.load(tmp_path / name), words)

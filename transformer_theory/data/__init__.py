@@ -58,7 +58,8 @@ def load(name_or_path: str | Path) -> TokenData:
         if path.suffix.lower() == ".npz":
             return TokenData.from_npz(path)
         hint = "write arrays with numpy.savez, or rename a text"
-        raise ValueError(f"{path} must be an .npz of tokens or a .txt of plain text, got {path.suffix or 'no ending'!r}; {hint}")
+        expected = "an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR"
+        raise ValueError(f"{path} must be {expected}, got {path.suffix or 'no ending'!r}; {hint}")
     raise ValueError(
-        f"unknown data {name!r}, neither a name nor the path of an .npz or .txt{nearest(name, dict.fromkeys([*NAMED, *IMAGES]))}"
+        f"unknown data {name!r}, neither a name nor a path to an .npz, a .txt or images{nearest(name, dict.fromkeys([*NAMED, *IMAGES]))}"
     )

@@ -3,7 +3,7 @@
 Python's form is pickles of ``data`` [n, 3072] (red, green, blue, each row by row) with lists of labels; the binary form is one record an
 image, its label (CIFAR-100: coarse, then fine) in front of the same 3,072 bytes. Archives are read as streams: nothing is unpacked to disk.
 
-Source: Krizhevsky (2009), Learning multiple layers of features from tiny images; https://www.cs.toronto.edu/~kriz/cifar.html.
+Source: :cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
 The checksums are those that torchvision (Python's form) and others (binary form) hold the files to.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
+from ..citations import Source
 from .images import Images
 from .plain_pickle import read_plain_pickle
 
@@ -181,7 +182,8 @@ class _Reader:
             raise ValueError(f"{self.path}: {meta} must name {classes} classes, got {len(names)}; get it again")
         name = form.name + "-coarse" * self.coarse + " (not the official files)" * (not self.official)
         train, test = (self._joined([file for file in form.parts if (file == form.test) is last]) for last in (False, True))
-        return Images(*train, names, name), Images(*test, names, name)
+        sources = (Source("krizhevsky2009learning"),)
+        return Images(*train, names, name, sources), Images(*test, names, name, sources)
 
     def _joined(self, files: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Pixels and labels of some files, which are let go of."""

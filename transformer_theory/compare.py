@@ -2,11 +2,13 @@
 
 What :func:`compare` does, in order: it splits the data, trains small networks on one part and reads every theory's order parameters in
 them while they train (on held-out sequences, beside their nulls), runs each theory's own minimal model on the raw tokens and on the
-networks' features, and verifies each theory's claims with their controls. All of it becomes one
+networks' features, and verifies each theory's claims with their controls. Networks that ``train`` has left can take the place of the small
+ones: they are read on test images, of which the raw tokens are cut. All of it becomes one
 :class:`~transformer_theory.experiment.Result`:
 
 * rows without ``step``: what a theory predicts and what was measured; ``model`` names the view of the data ("raw" or a network);
 * rows with ``step``: the timeline of a network in training;
+* rows of theory "network": test accuracy of given networks, and their runs side by side (:mod:`.training.side_by_side`);
 * rows "claim: ..." (one a seed) and "claim verdict: ..." (one a claim);
 * arrays: ``"<room>/..."`` on the raw tokens, ``"<network>::<room>/..."`` on features, ``"network/<network>/..."`` of the networks.
 """
@@ -22,7 +24,8 @@ from torch import nn
 
 from . import data as data_module
 from .claims import CONTROL_WORDS, Claim, Evidence, Verdict
-from .data import TokenData
+from .data import Images, TokenData, image_sets
+from .data.images import MOST
 from .errors import nearest
 from .experiment import Result, provenance
 from .rows import Arrays, Row, collect, finding, not_applicable, select
@@ -30,7 +33,11 @@ from .theories import THEORIES
 from .theories import theory as theory_named
 from .theory import Theory
 from .threads import one_thread
+from .training.compared import Compared, by_layer, compared
+from .training.observe import READ
 from .training.recipes import RECIPES, Recipe
+from .training.saved import Saved
+from .training.side_by_side import runs_of, side_by_side
 from .training.watch import PICTURED, watched_training
 
 TRAIN_SHARE = 0.7
@@ -40,12 +47,13 @@ CLAIM_SEEDS = range(3)  # the quick setting; `transformer-theory verify` takes m
 
 
 def compare(
-    data: TokenData | str | Path,
+    data: TokenData | tuple[Images, Images] | str | Path,
     theories: Iterable[str | Theory] | None = None,
     *,
     seed: int = 0,
     steps: int = 600,
-    networks: Sequence[str] = tuple(RECIPES),
+    networks: Sequence[str] | None = None,
+    models: Sequence[str | Path | Saved] = (),
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
 ) -> Result:
@@ -53,72 +61,129 @@ def compare(
 
     Args:
         data: tokens [n, seq, dim] with whatever else is known (:class:`TokenData`), a name for :func:`data.load`, or the path of an
-            ``.npz``.
+            ``.npz``; or training and test images, as :func:`data.images` gives them. With ``models`` a name or path is of images.
         theories: names or records; all if None.
         seed: of the split, the networks and the rooms. The claims use seeds of their own.
-        steps: optimiser steps of each network.
-        networks: names in ``training.RECIPES``. They learn the labels; without labels of two classes none is trained (a row says so).
-        device: where the networks train.
+        steps: optimiser steps of each small network.
+        networks: small networks to train, names in ``training.RECIPES``; if None, all, or none beside ``models``. They learn the labels;
+            without labels of two classes none is trained (a row says so). Of images they learn the training part.
+        models: trained networks: files or folders that ``train`` has left, or what ``training.saved.load`` gave.
+        device: where the networks train and are read.
         progress: called with one line at each stage.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
-        ValueError: an unknown theory, network or device, fewer than 1 step, or data that cannot be read.
+        ValueError: an unknown theory, network or device, fewer than 1 step, data that cannot be read, a model that is none or that does not
+            fit the images, or models without images.
+        FileNotFoundError: there is no such model.
     """
     started = time.perf_counter()
     chosen = choose(theories)
-    recipes = _recipes(networks)
+    recipes = _recipes((() if models else tuple(RECIPES)) if networks is None else networks)
     _check(steps, device)
-    data = data if isinstance(data, TokenData) else data_module.load(data)
+    say = progress or (lambda text: None)
+    read, found = _read(data, models, device)
     with torch.random.fork_rng(devices=[]), one_thread():
-        rows, arrays = collect(_stream(data, chosen, recipes, steps, seed, device, progress or (lambda text: None)))
+        if isinstance(read, TokenData):
+            raw, images = read, None
+        else:
+            say(f"{len(read[1])} test images: cutting tokens")
+            images = _mixed(read[0], seed), _mixed(read[1], seed)
+            raw = _tokens(images[1], seed)
+
+        def parts() -> tuple[TokenData, TokenData]:
+            return raw.split(TRAIN_SHARE, torch.Generator().manual_seed(seed)) if images is None else (_tokens(images[0], seed), raw)
+
+        rows, arrays = collect(_stream(raw, parts, images, chosen, recipes, found, steps, seed, device, say))
         origin = provenance(seed=seed, device=device, started=started)
     params = {
-        "data": data.name,
-        "n": len(data),
-        "seq": data.tokens.shape[1],
-        "dim": data.tokens.shape[2],
+        "data": raw.name,
+        "n": len(raw),
+        "seq": raw.tokens.shape[1],
+        "dim": raw.tokens.shape[2],
         "theories": [theory.name for theory in chosen],
         "networks": [recipe.name for recipe in recipes],
-        "steps": steps,
+        **({"models": {one.name: str(one.file or "in memory") for one in found}} if found else {}),
+        **({} if found and not recipes else {"steps of the small networks" if found else "steps": steps}),
         "seed": seed,
     }
-    sources = tuple(dict.fromkeys([*data.sources, *(source for theory in chosen for source in theory.sources)]))
+    sources = tuple(dict.fromkeys([*raw.sources, *(source for theory in chosen for source in theory.sources)]))
     return Result("compare", params, rows, arrays, sources, origin)
 
 
+def _read(
+    data: TokenData | tuple[Images, Images] | str | Path, models: Sequence[str | Path | Saved], device: str
+) -> tuple[TokenData | tuple[Images, Images], list[Compared]]:
+    """Tokens, or images where they were given or models read them; and the models."""
+    if isinstance(data, TokenData):
+        if models:
+            raise ValueError(f"models read images, got tokens ({data.name}); name the images, or pass data.images(...)")
+        return data, []
+    if not models and not isinstance(data, tuple):
+        return data_module.load(data), []
+    images = data if isinstance(data, tuple) else image_sets.images(data)
+    return images, compared(models, images[1], device=device)
+
+
+def _mixed(images: Images, seed: int) -> Images:
+    """In random order, so that the first ones are a sample, also of a folder that is sorted by class."""
+    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))]
+
+
+def _tokens(images: Images, seed: int) -> TokenData:
+    """The images as the rooms read them, cut as those of :func:`data.load` are."""
+    patch = next(size for size in range(max(images.size // image_sets.ACROSS, 1), 0, -1) if images.size % size == 0)
+    most = min(MOST, max(image_sets.VALUES // images.pixels[0].numel(), 1))
+    return images.tokens(patch, most=most, generator=torch.Generator().manual_seed(seed))
+
+
 def _stream(
-    data: TokenData,
+    raw: TokenData,
+    parts: Callable[[], tuple[TokenData, TokenData]],
+    images: tuple[Images, Images] | None,
     theories: tuple[Theory, ...],
     recipes: Sequence[Recipe],
+    found: Sequence[Compared],
     steps: int,
     seed: int,
     device: str,
     progress: Callable[[str], None],
 ) -> Iterator[Row | Arrays]:
-    views = {"raw": data}
-    if data.labels is None or len(data.labels.unique()) < 2:
-        yield not_applicable("network", "training needs labels of at least two classes")
-    else:
-        train, held_out = data.split(TRAIN_SHARE, torch.Generator().manual_seed(seed))
-        yield _pictured(held_out)
-        for recipe in recipes:
-            trained = watched_training(
-                recipe,
-                train,
-                held_out,
-                reducers=lambda: [reducer for theory in theories for reducer in theory.reducers()],
-                steps=steps,
-                seed=seed,
-                device=device,
-                progress=progress,
-            )
-            yield from trained.rows
-            yield trained.arrays
-            for theory in theories:
-                yield from _order_parameter(theory, recipe.name, trained.rows)
-            views[recipe.name] = seen = _features(trained.model, held_out[:FEATURE_SEQUENCES], seed=seed)
-            yield _pictures(recipe.name, seen)
+    views = {"raw": raw}
+    if found:
+        yield _pictured(raw)
+    if recipes or not found:
+        if raw.labels is None or len(raw.labels.unique()) < 2:
+            yield not_applicable("network", "training needs labels of at least two classes")
+        else:
+            train, held_out = parts()
+            if not found:
+                yield _pictured(held_out)
+            for recipe in recipes:
+                trained = watched_training(
+                    recipe,
+                    train,
+                    held_out,
+                    reducers=lambda: [reducer for theory in theories for reducer in theory.reducers()],
+                    steps=steps,
+                    seed=seed,
+                    device=device,
+                    progress=progress,
+                )
+                yield from trained.rows
+                yield trained.arrays
+                for theory in theories:
+                    yield from _order_parameter(theory, recipe.name, trained.rows)
+                views[recipe.name] = seen = _features(trained.model, held_out[:FEATURE_SEQUENCES], seed=seed)
+                yield _pictures(recipe.name, seen)
+    if images is not None:
+        yield from _side_by_side(found, *images, progress)
+    for one in found:
+        assert images is not None
+        yield from _given(one, images[1], theories, seed, progress)
+        seen = _features(one.reader, raw[:FEATURE_SEQUENCES], seed=seed, layer=one.last_block, inputs="images")
+        views[one.name] = seen
+        yield _pictures(one.name, seen)
     for view, tokens in views.items():
         for theory in theories:
             progress(f"{theory.title}: its own model on {'the raw tokens' if view == 'raw' else f'the features of {view}'}")
@@ -126,6 +191,34 @@ def _stream(
     for theory in theories:
         progress(f"{theory.title}: {len(theory.claims)} claims, each with its control")
         yield from _claims(theory)
+
+
+def _side_by_side(found: Sequence[Compared], train: Images, test: Images, progress: Callable[[str], None]) -> Iterator[Row]:
+    """What the given networks make of all test images, then their runs side by side; a quantity at a time, accuracies first."""
+    rows: list[Row] = []
+    for one in found:
+        progress(f"{one.name}: {len(test)} test images")
+        rows += one.tested(train, test)
+    rows += side_by_side(runs_of(found))
+    quantities = dict.fromkeys(row["quantity"] for row in rows)
+    for quantity in sorted(quantities, key=lambda name: "accuracy" not in name):
+        yield from select(rows, quantity=quantity)
+
+
+def _given(one: Compared, test: Images, theories: tuple[Theory, ...], seed: int, progress: Callable[[str], None]) -> Iterator[Row | Arrays]:
+    """A given network by itself: what the theories read in it on test images, and the timeline of its run.
+
+    A network whose run is not there, or is shown under another of its networks already, has that one reading as its timeline.
+    """
+    progress(f"{one.name}: every theory's reading, beside untrained networks")
+    readings = one.observed(test, theories, seed=seed)
+    yield from one.timeline() or readings
+    n = min(READ, len(test))
+    for theory in theories:
+        yield from _order_parameter(theory, one.name, readings, read=f"on {n} test images")
+    for row in by_layer(theories, readings, n):
+        yield Row(**{**row, "model": one.name})
+    yield one.maps(test)
 
 
 def _as_view(stream: Iterable[Row | Arrays], view: str) -> Iterator[Row | Arrays]:
@@ -137,12 +230,12 @@ def _as_view(stream: Iterable[Row | Arrays], view: str) -> Iterator[Row | Arrays
             yield Row(**{**item, "model": view})
 
 
-def _features(model: nn.Module, data: TokenData, *, seed: int) -> TokenData:
+def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str = -1, inputs: str = "tokens") -> TokenData:
     """The tokens as the trained network's last block hands them on, with visual words of their own.
 
     The words are a codebook of these tokens. A class token asks the same question in every sequence, so it is a word of its own.
     """
-    seen = data_module.features(model, data, layer=-1)
+    seen = data_module.features(model, data, layer=layer, inputs=inputs)
     if data.ids is None or data.labels is None:
         return seen
     place = seen.query_position
@@ -172,7 +265,7 @@ def _pictured(held_out: TokenData) -> Arrays:
     return arrays
 
 
-def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterator[Row]:
+def _order_parameter(theory: Theory, model: str, timeline: list[Row], *, read: str = "") -> Iterator[Row]:
     """One row: the theory's order parameter in the trained network, averaged over layers and heads, against its null.
 
     A network of several layers trained by AdamW meets no theorem's assumptions, so this is a reading, never a verdict on the theory.
@@ -193,7 +286,7 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
         source=theory.sources[0],
         null=null,
         model=model,
-        note=f"mean over layers and heads after {last} steps",
+        note=f"mean over layers and heads {read or f'after {last} steps'}",
     )
 
 

@@ -26,15 +26,17 @@ def list_theories(options: argparse.Namespace) -> int:
 
 
 def compare_theories(options: argparse.Namespace) -> int:
-    """Every theory on the same data, stored with its page.
+    """Every theory on the same data, and in the same trained networks, stored with its page.
 
     Raises:
         ValueError: data, theories or networks that cannot be.
-        OSError: the folder exists or cannot be written.
+        OSError: the folder exists or cannot be written, or there is no such network.
     """
     from .. import data, report
     from ..compare import choose, compare
+    from ..data.image_sets import images
     from ..experiment import Result, atomic_directory
+    from .side_by_side import measured_networks
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
@@ -42,17 +44,24 @@ def compare_theories(options: argparse.Namespace) -> int:
         given = {} if options.steps is None else {"steps": options.steps}
         if options.networks is not None:
             given["networks"] = _networks(options.networks)
-        read = data.load(options.data)
-        if read.labels is not None and len(read.labels.unique()) < 2:
-            only = f"only class {int(read.labels[0])}"
-            hint = "add a class, or leave labels out"
-            raise ValueError(f"{options.data}: labels must name at least two classes to tell apart, got {only}; {hint}")
+        if options.models:
+            if options.steps is not None and not given.get("networks"):
+                raise ValueError("--steps is of the small networks, which --model leaves out; name them with --networks, or leave it out")
+            read, given["models"] = images(options.data), options.models
+        else:
+            read = data.load(options.data)
+            if read.labels is not None and len(read.labels.unique()) < 2:
+                only = f"only class {int(read.labels[0])}"
+                hint = "add a class, or leave labels out"
+                raise ValueError(f"{options.data}: labels must name at least two classes to tell apart, got {only}; {hint}")
         with progress_line() as progress:
             compare(read, chosen, seed=options.seed, device=options.device, progress=progress, **given).write_into(folder)
             progress("writing the report")
             result = Result.load(folder)  # what is reported is what is stored
             report.write(result, folder)
     console().print(report.table(result))
+    if options.models:
+        console().print(measured_networks(result), highlight=False)
     print(f"report: {options.out / 'report.html'}")
     return 0
 

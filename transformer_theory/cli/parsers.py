@@ -91,15 +91,16 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     )
 
     made = command("compare", commands.compare_theories, "every theory on the same data and the same trained networks")
-    made.add_argument(
-        "--data", required=True, metavar="NAME|PATH", help="digits, text, or the path of an .npz with an array 'tokens' or of a .txt"
-    )
+    told = "digits, text, cifar10 or other images that train takes, or the path of an .npz with an array 'tokens', of a .txt or of images"
+    made.add_argument("--data", required=True, metavar="NAME|PATH", help=told)
     stored(made)
     made.add_argument("--theories", metavar="A,B", help="some theories only (default: all)")
     made.add_argument("--seed", type=_seed, default=0, help="of the split, the networks and the theories (default: 0)")
-    steps = made.add_argument("--steps", type=_count, help="training steps of each network")
+    steps = made.add_argument("--steps", type=_count, help="training steps of each small network")
     networks = made.add_argument("--networks", metavar="A,B", help="some networks only, or none for the raw tokens alone (default: all)")
-    made.add_argument("--device", default="cpu", help="where the networks train (default: cpu)")
+    given = "networks that train has left, folders of runs or their .safetensors, in place of small ones; --data then names images"
+    made.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=given)
+    made.add_argument("--device", default="cpu", help="where the networks train and are read (default: cpu)")
     if argv[:1] == ["compare"]:
         _tell_about_networks(steps, networks)
 
@@ -150,7 +151,7 @@ def _tell_about_networks(steps: argparse.Action, networks: argparse.Action) -> N
     from ..training.recipes import RECIPES
 
     names = ", ".join(f"'{name}'" for name in RECIPES)
-    networks.help = f"some networks only, of {names}; or none: the raw tokens alone, nothing is trained (default: all)"
+    networks.help = f"small networks to train, of {names}; or none: nothing is trained (default: all, or none with --model)"
     if default := inspect.signature(compare).parameters.get("steps"):
         steps.help = f"{steps.help} (default: {default.default})"
 

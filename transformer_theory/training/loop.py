@@ -5,6 +5,7 @@ the training to go on from. What is interrupted is continued bit for bit on the 
 The test images are looked at once, at the end, with the network that was best on the held-out ones.
 """
 
+import contextlib
 import copy
 import math
 import time
@@ -33,7 +34,7 @@ from .networks import Pixels
 from .objectives import CrossEntropy, Objective
 from .observe import Observer
 from .optimisers import optimiser, scale
-from .processes import Hardware, cuts, gathered, launched, set_up
+from .processes import Hardware, cuts, gathered, launched, set_up, tells_of_loss
 from .schedule import warm_up_cosine
 from .settings import Settings
 from .states import load_network, load_optimiser, whole
@@ -153,6 +154,7 @@ class _Training:
             "data": images.name,
             "images": checkpoint.digest(images),
         }
+        self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device))
         self.rows: list[Row] = []
         self.step, self.stored, self.before, self.best = 0, None, 0.0, None
         self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *(source for theory in theories for source in theory.sources)]))
@@ -186,16 +188,22 @@ class _Training:
         self.rows, self.step, self.stored, self.before = found.rows, found.step, found.step, found.seconds
 
     def run(self) -> Result:
-        if not self.fabric.is_global_zero:
-            return self._run()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with claimed(self.folder):
+        first = self.fabric.is_global_zero
+        if first:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OSError(f"cannot make the folder {self.folder} ({error.strerror}); choose another --out") from error
+        with claimed(self.folder) if first else contextlib.nullcontext():
             try:
                 return self._run()
-            except BaseException:
-                if self.stored is None:
+            except RuntimeError as error:
+                if not tells_of_loss(error):
+                    raise
+                raise ConnectionError(f"another process of this training has gone; {self._kept()}, --resume goes on from it") from error
+            finally:
+                if first and self.stored is None:
                     remove(self.folder)
-                raise
 
     def _run(self) -> Result:
         self.began = time.perf_counter()
@@ -354,6 +362,5 @@ class _Training:
             self._result().write_into(self.folder)
 
     def _result(self) -> Result:
-        record = provenance(seed=self.settings.seed, device=str(self.fabric.device))
-        record |= {"seconds": round(self.seconds(), 3), "processes": self.fabric.world_size}
+        record = self.provenance | {"seconds": round(self.seconds(), 3), "processes": self.fabric.world_size}
         return Result("train", self.run_of, self.rows, {}, self.sources, record)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..data.images import Images
-from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Reducer, probe
+from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, probe
 from ..rows import Row, not_applicable
 from ..theory import Theory
 from .objectives.reading import scaled
@@ -40,16 +40,26 @@ class Observer:
         self.images, self.name = images[:READ], name
         self.reducers: list[Reducer] = [reducer for theory in theories for reducer in theory.reducers()]
         self.reducers += [AttentionStatistics(), Geometry(), NeuralCollapse()]
-        self.nulls = means([self._rows(untrained(number), 0) for number in range(UNTRAINED)])
+        try:
+            self.nulls = means([self._probed(untrained(number), 0).rows for number in range(UNTRAINED)])
+        except NoAttention:
+            self.nulls = {}
 
     def read(self, model: nn.Module, step: int) -> list[Row]:
-        """The rows of a network at a step; one that says so if it has no attention maps. Its mode is restored, and no random numbers are
-        drawn."""
-        rows = self._rows(model, step)
+        """The rows of a network at a step, at the first one with a row for each theory that can read nothing in it.
+
+        Its mode is restored, and no random numbers are drawn.
+        """
+        try:
+            found = self._probed(model, step)
+        except NoAttention:
+            none = not_applicable("network", "the network has no attention maps")
+            return [] if step else [Row(**{**none, "model": self.name, "step": step})]
+        rows = found.rows if step else found.result().table
         fill_nulls(rows, self.nulls)
         return rows
 
-    def _rows(self, model: nn.Module, step: int) -> list[Row]:
+    def _probed(self, model: nn.Module, step: int) -> Probe:
         parameter = next(model.parameters())
         training = model.training
         model.eval()
@@ -58,12 +68,9 @@ class Observer:
                 for pixels, labels in zip(self.images.pixels.split(AT_A_TIME), self.images.labels.split(AT_A_TIME)):
                     p.labels = labels
                     model(scaled(pixels, parameter))
-        except NoAttention:
-            none = not_applicable("network", "the network has no attention maps")
-            return [Row(**{**none, "model": self.name, "step": step})]
         finally:
             model.train(training)
-        return p.result().table
+        return p
 
 
 def place(row: Row) -> Place:

@@ -115,6 +115,11 @@ def cuts(fabric: "Fabric") -> bool:
     return type(fabric.strategy).__name__ == "ModelParallelStrategy"
 
 
+def tells_of_loss(error: RuntimeError) -> bool:
+    """Whether an error says that another process does not answer any more."""
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)  # gloo has no kind of its own
+
+
 def gathered(fabric: "Fabric", own: Tensor) -> Tensor:
     """All processes' parts, one after the other, with gradients: the ``gather`` of :mod:`.objectives`."""
     if fabric.world_size == 1:

@@ -1,0 +1,75 @@
+"""Trainings of a fraction of a second: a network of one layer on images of noise, and what they leave compared."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from transformer_theory.data.images import Images
+from transformer_theory.experiment import Result
+from transformer_theory.training.augment import Augmentation
+from transformer_theory.training.loop import Moment, train
+from transformer_theory.training.processes import Hardware
+from transformer_theory.training.settings import Settings
+
+CPU = Hardware("cpu", "float32")
+SMALL = Settings(
+    network="crate", patch_size=4, dim=8, depth=1, heads=2, epochs=2, batch_size=16, held_out=0.2, changes=Augmentation()
+)  # two epochs of three steps
+
+
+def noise(n: int = 60, *, seed: int = 0, name: str = "noise") -> Images:
+    pixels = torch.randint(0, 256, (n, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    return Images(pixels=pixels, labels=torch.arange(n) % 3, names=("a", "b", "c"), name=name, sources=())
+
+
+def trained(folder: Path, settings: Settings = SMALL, *, tell: Callable[[Moment], None] = lambda moment: None, **given) -> Result:
+    data = (noise(), noise(12, seed=1))
+    return train(data, settings, folder, **{"theories": (), "hardware": CPU, "tell": tell, **given})
+
+
+def with_(**values) -> Settings:
+    return replace(SMALL, **values)
+
+
+def interrupting(at: int) -> Callable[[Moment], None]:
+    """Ctrl-C once a step is taken."""
+
+    def tell(moment: Moment) -> None:
+        if moment.step == at and moment.measured is None:
+            raise KeyboardInterrupt
+
+    return tell
+
+
+def table(folder: Path) -> list[dict]:
+    """The stored rows, without those that tell time."""
+    rows = [json.loads(line) for line in (folder / "table.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["quantity"] not in ("seconds", "images per second")]
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    """Two trainings left the same: every tensor, the table and the best network, to the last bit."""
+    first, second = (torch.load(one / "last.pt", weights_only=True) for one in (folder, other))
+    for part in ("network", "optimiser", "average"):
+        assert_equal(first[part], second[part])
+    assert (first["step"], first["best"], first["run"]) == (second["step"], second["best"], second["run"])
+    assert table(folder) == table(other)
+    assert (folder / "best.safetensors").read_bytes() == (other / "best.safetensors").read_bytes()
+
+
+def assert_equal(first, second) -> None:
+    assert type(first) is type(second)
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key in first:
+            assert_equal(first[key], second[key])
+    elif isinstance(first, list | tuple):
+        for one, two in zip(first, second, strict=True):
+            assert_equal(one, two)
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    else:
+        assert first == second

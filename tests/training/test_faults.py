@@ -1,0 +1,131 @@
+"""What goes wrong in a training is told in a line, with step and layer, and the last good checkpoint stays."""
+
+import resource
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from tests.problems.image_trainings import assert_same, table, trained, with_
+from transformer_theory.errors import NotConverged
+from transformer_theory.training.faults import where_not_finite
+from transformer_theory.training.objectives import CrossEntropy
+
+LAYER = "network.transformer.layers.0.1.fn.weight"
+
+
+@dataclass(frozen=True)
+class Spoiled(CrossEntropy):
+    """Cross-entropy in which something goes wrong at the fourth step."""
+
+    what: str = "weight"
+
+    def loss(self, model, images, targets, gather):
+        found = super().loss(model, images, targets, gather)
+        count = self.__dict__.setdefault("count", [0])
+        count[0] += 1
+        if count[0] < 4:
+            return found
+        weight = dict(model.named_parameters())[f"_forward_module.{LAYER}"]
+        if self.what == "weight":
+            weight.data.fill_(torch.nan)
+            return super().loss(model, images, targets, gather)
+        if self.what == "refusal":
+            weight.data.fill_(torch.inf)
+            super().loss(model, images, targets, gather)
+            raise ValueError("tokens must be finite")
+        if self.what == "gradient":
+            return found + (0 * weight).abs().sqrt().sum()  # finite, its gradient is not
+        return found / 0 if self.what == "loss" else found.new_tensor(torch.inf) + 0 * found
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("weight", "the loss is nan, .* a weight of network.transformer.layers.0.1.fn .* is not finite"),
+        ("refusal", "tokens must be finite; a weight of network.transformer.layers.0.1.fn .* is not finite"),
+        ("gradient", f"the loss is .*, the norm of its gradient nan; every layer's output is finite, the gradient of {LAYER} is not"),
+        ("loss", "the loss is inf"),
+        ("constant", "the loss is inf"),
+    ],
+)
+def test_what_is_not_finite_is_named_and_the_last_state_stays(tmp_path, what, said):
+    with pytest.raises(NotConverged, match=rf"step 4: {said}.*last\.pt holds the last good state, of step 3; begin again with a lower"):
+        trained(tmp_path / "run", objective=Spoiled(what=what))
+    held = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert held["step"] == 3
+    assert all(bool(torch.isfinite(weight).all()) for weight in held["network"].values())
+    assert max(row["step"] for row in table(tmp_path / "run")) == 3
+
+
+def test_another_error_of_an_objective_stays_itself(tmp_path):
+    class Broken(CrossEntropy):
+        def loss(self, model, images, targets, gather):
+            raise ValueError("a batch must hold two classes")
+
+    with pytest.raises(ValueError, match="a batch must hold two classes"):
+        trained(tmp_path / "run", objective=Broken())
+
+
+def test_weights_that_a_step_has_spoiled_are_not_stored(tmp_path):
+    """The step is the last before a checkpoint."""
+    with pytest.raises(NotConverged, match=r"step 1: pos_embedding is not finite after it; .*, of step 0; begin again"):
+        trained(tmp_path / "run", with_(learning_rate=1e39, interval=1, warm_up=0.0))
+    held = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert all(bool(torch.isfinite(weight).all()) for weight in held["network"].values())
+
+
+def test_the_first_module_that_is_not_finite_is_named():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1), nn.Flatten())
+    images = torch.ones(2, 1, 1, 4)
+
+    def again() -> None:
+        model(images).sum().backward()
+
+    assert where_not_finite(model, images, again) is None
+    assert where_not_finite(model, images / 0, again) == "the images hold NaN or infinity"
+    model[2].bias.data.fill_(torch.nan)
+    assert where_not_finite(model, images, again) == "a weight of 2 (Linear) is not finite"
+    model[0].weight.data.fill_(3e38)
+    assert where_not_finite(model, images, again) == "the output of 0 (Linear) is not finite"
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_full_disk_costs_no_checkpoint(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(moment) -> None:  # a limit on the size of files, as a full disk is, once there is a checkpoint
+        if moment.step == 4:
+            size = (tmp_path / "run" / "last.pt").stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+
+    try:
+        with pytest.raises(
+            OSError, match=r"cannot write to .*run \(.*\); .*last\.pt holds the last good state, of step 3, --resume goes on"
+        ):
+            trained(tmp_path / "run", tell=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((tmp_path / "run").glob(".*"))
+    trained(tmp_path / "run", resume=True)
+    trained(tmp_path / "whole")
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        with pytest.raises(OSError, match=r"cannot write to .*; nothing was stored"):
+            trained(tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot make the folder .*file/run"):
+        trained(tmp_path / "file" / "run")

@@ -1,0 +1,229 @@
+"""A training that is interrupted, anywhere, and resumed is the one that never was; it leaves the caller's random state alone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.problems.image_trainings import CPU, SMALL, assert_same, interrupting, noise, table, trained, with_
+from transformer_theory.experiment import Result
+from transformer_theory.theories import THEORIES
+from transformer_theory.training import loop, observe
+from transformer_theory.training.augment import Augmentation
+from transformer_theory.training.folder import FILES, claimed, clear
+from transformer_theory.training.loop import train
+from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
+
+EVERYTHING = Augmentation(crop=1, flip=0.5, operations=2, cutout=2, mixup=0.8, cutmix=1.0)
+KINDS = {
+    "adamw": with_(changes=EVERYTHING),
+    "lion, average": with_(optimiser="lion", average=0.9, changes=Augmentation(mixup=0.8), learning_rate=1e-3),
+    "muon, average": with_(optimiser="muon", average=0.9, changes=EVERYTHING, interval=2),
+    "layer decay": with_(network="vit", layer_decay=0.7, seed=5),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_nulls() -> Iterator[None]:
+    """One untrained network behind each null, for the sake of time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(observe, "UNTRAINED", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A training that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("trained") / "whole"
+    trained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_epochs_are_one_and_one(tmp_path, kind):
+    trained(tmp_path / "whole", KINDS[kind])
+    for at in (2, 5):  # resumed, it is interrupted again
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "parts", KINDS[kind], tell=interrupting(at), resume=at > 2)
+    trained(tmp_path / "parts", KINDS[kind], resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_masks_are_drawn_again(tmp_path):
+    for name in ("whole", "parts"):
+        given = {"objective": MaskedAutoencoding(masked=0.5)}
+        if name == "parts":
+            with pytest.raises(KeyboardInterrupt):
+                trained(tmp_path / name, with_(epochs=1, interval=2), tell=interrupting(3), **given)
+            given["resume"] = True
+        trained(tmp_path / name, with_(epochs=1, interval=2), **given)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_interrupted_between_any_two_files(tmp_path, monkeypatch):
+    replaced, settings = Path.replace, with_(epochs=1, interval=2)
+    trained(tmp_path / "whole", settings)
+    for stop in range(100):
+        folder, count = tmp_path / str(stop), iter(range(1000))
+
+        def replacing(self, target, count=count, stop=stop):
+            if next(count) == stop:
+                raise KeyboardInterrupt
+            return replaced(self, target)
+
+        monkeypatch.setattr(Path, "replace", replacing)
+        try:
+            trained(folder, settings)
+        except KeyboardInterrupt:
+            monkeypatch.setattr(Path, "replace", replaced)
+            assert not list(folder.glob(".*"))  # no draft is left
+            trained(folder, settings, resume=folder.exists())  # before the first checkpoint nothing is left at all
+            assert_same(folder, tmp_path / "whole")
+        else:
+            break
+    assert stop >= 3 * 4 + 3  # three intervals and the end
+
+
+def test_an_unfinished_training_ends_once(tmp_path):
+    """A training that ends between two intervals, and is resumed at its end, has no row twice."""
+    settings = with_(interval=4)
+    trained(tmp_path / "run", settings)
+    first = table(tmp_path / "run")
+    assert [row["step"] for row in first if row["quantity"] == "held-out loss"] == [0, 4, 6]
+    trained(tmp_path / "run", settings, resume=True)
+    assert table(tmp_path / "run") == first
+
+
+def test_the_table_beside_a_checkpoint_need_not_fit(tmp_path, whole):
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", tell=interrupting(5))
+    (tmp_path / "run" / "table.jsonl").write_text("edited\n")
+    (tmp_path / "run" / ".last.pt.0123abcd").write_bytes(b"left by a killed process")
+    trained(tmp_path / "run", resume=True)
+    assert_same(tmp_path / "run", whole)
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == sorted(entry.name for entry in whole.iterdir())
+
+
+def test_a_lost_best_network_is_chosen_anew_and_a_damaged_one_told_of(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", tell=interrupting(4))
+    best = tmp_path / "run" / "best.safetensors"
+    best.write_bytes(best.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"best\.safetensors, which cannot be read"):
+        trained(tmp_path / "run", resume=True)
+    best.unlink()
+    trained(tmp_path / "run", resume=True)
+    assert best.is_file()
+
+
+def states() -> Iterator:
+    """Of torch and NumPy; that of Python's random is drawn from by the shape checks of tests."""
+    yield torch.get_rng_state().tolist()
+    yield np.random.get_state()[1].tolist()
+
+
+def test_the_callers_random_state_stays(tmp_path):
+    torch.manual_seed(3)
+    before = list(states())
+    trained(tmp_path / "run", with_(epochs=1, changes=EVERYTHING, average=0.5))
+    assert list(states()) == before
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "other", tell=interrupting(1))
+    assert list(states()) == before
+
+
+def test_what_a_training_tells_and_leaves(tmp_path):
+    told = []
+    result = trained(tmp_path / "run", with_(interval=2), tell=told.append, theories=THEORIES)
+    assert set(FILES[:5]) <= {entry.name for entry in (tmp_path / "run").iterdir()}
+    assert [moment.step for moment in told if moment.measured is None] == [1, 2, 3, 4, 5, 6]
+    assert [moment.step for moment in told if moment.measured is not None] == [0, 2, 4, 6]
+    assert told[0].speed is None and told[0].left is None and told[-1].left == 0
+    losses = [moment.loss for moment in told if moment.measured is None]
+    read = {row["step"]: row["value"] for row in result.select(quantity="loss")}
+    assert read == pytest.approx({2: sum(losses[:2]) / 2, 4: sum(losses[2:4]) / 2, 6: sum(losses[4:]) / 2})
+    assert {row["theory"] for row in result.table} >= {"network", "crate", "rate_reduction", "scan_snap", "joma"}
+    assert len(result.select(quantity="test accuracy")) == 1
+    assert Result.load(tmp_path / "run").table == result.table
+    nulls = {row.get("null") for row in result.select(theory="network", quantity="attention entropy")}
+    assert None not in nulls and len(nulls) == 2  # one a head
+
+
+def test_a_network_without_attention_maps_is_trained(tmp_path):
+    result = trained(tmp_path / "run", with_(network="crate-exact", epochs=1), theories=THEORIES)
+    notes = [row["verdict"] for row in result.table if row["value"] is None]
+    assert notes == ["not applicable: the network has no attention maps"]
+
+
+def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    now = [0.0]
+
+    class Clock:
+        def perf_counter(self):
+            now[0] += 0.1
+            return now[0]
+
+    monkeypatch.setattr(loop, "time", Clock())
+    settings = with_(minutes=0.2, interval=3)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", settings, tell=interrupting(7))
+    result = trained(tmp_path / "run", settings, resume=True)
+    seconds = {row["step"]: row["value"] for row in result.select(quantity="seconds")}
+    assert list(seconds) == sorted(seconds) and list(seconds.values()) == sorted(seconds.values())
+    assert 12 <= max(seconds.values()) < 13
+    assert set(range(0, 7, 3)) < set(seconds)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"settings": replace(SMALL, learning_rate=0.1)}, r"learning_rate 0\.002 there and 0\.1 here"),
+        ({"settings": replace(SMALL, network="vit")}, "network 'crate' there and 'vit' here"),
+        ({"settings": replace(SMALL, epochs=3)}, "epochs 2 there and 3 here"),
+        ({"objective": CrossEntropy(label_smoothing=0.0)}, r"objective .*0\.1.* there and .*0\.0.* here"),
+    ],
+)
+def test_another_training_is_not_resumed(whole, given, said):
+    with pytest.raises(ValueError, match=f"belongs to another training: {said}.*; give the same options"):
+        trained(whole, **given, resume=True)
+
+
+def test_other_images_are_noticed(whole):
+    with pytest.raises(ValueError, match=r"images '48 images, \w+' there|images '60 images, \w{8}' there and '60 images, \w{8}' here"):
+        train((noise(seed=7), noise(12)), SMALL, whole, theories=(), hardware=CPU, resume=True)
+
+
+def test_one_training_a_folder_at_a_time(whole):
+    with claimed(whole):
+        for act in (lambda: trained(whole, resume=True), lambda: clear(whole)):
+            with pytest.raises(FileExistsError, match="is in use by another training; wait for it"):
+                act()
+
+
+def test_a_folder_that_is_used_is_refused(tmp_path, whole):
+    with pytest.raises(FileExistsError, match="holds a training; --resume goes on with it, --overwrite begins again"):
+        trained(whole)
+    (tmp_path / "note").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds something else; choose another --out"):
+        trained(tmp_path)
+    with pytest.raises(FileExistsError, match="is no folder"):
+        trained(tmp_path / "note")
+    with pytest.raises(FileNotFoundError, match="no checkpoint .* to go on from; leave --resume out"):
+        trained(tmp_path, resume=True)
+
+
+def test_only_a_training_is_cleared(tmp_path, whole):
+    clear(tmp_path / "nothing")
+    trained(tmp_path / "run", with_(epochs=1))
+    (tmp_path / "run" / "note").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds note beside a training, so it is not overwritten"):
+        clear(tmp_path / "run")
+    (tmp_path / "run" / "note").rename(tmp_path / "note")
+    (tmp_path / "run" / ".best.safetensors.0123abcd").write_bytes(b"")
+    clear(tmp_path / "run")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["note"]
+    with pytest.raises(FileExistsError, match="holds no training"):
+        clear(tmp_path)

@@ -1,0 +1,163 @@
+"""Stored networks and checkpoints: what was written is read again, and no file, whatever is in it, runs code or passes for another."""
+
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from tests.problems.image_trainings import SMALL, noise, trained, with_
+from transformer_theory.training import checkpoint, saved
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    trained(folder, with_(epochs=1))
+    return folder
+
+
+class Malice:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+def test_a_network_is_read_again(run):
+    found = saved.load(run)
+    assert (found.network, found.names, found.origin["data"]) == ("crate", ("a", "b", "c"), "noise")
+    assert found.sizes == SMALL.sizes(image_size=8, channels=1, num_classes=3)
+    held = torch.load(run / "last.pt", weights_only=True)
+    weights = load_file(run / "best.safetensors")
+    assert weights.keys() == held["network"].keys()
+    logits = found.model(noise(4).pixels / 255)
+    assert logits.shape == (4, 3)
+    assert torch.equal(logits, saved.load(run / "best.safetensors").model(noise(4).pixels / 255))
+    state = torch.random.get_rng_state()
+    saved.load(run)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def edited(run, path, **change):
+    """The network with other metadata."""
+    with safe_open(run / "best.safetensors", framework="pt") as opened:
+        told = json.loads(opened.metadata()["transformer_theory"])
+    save_file(load_file(run / "best.safetensors"), path, metadata={"transformer_theory": json.dumps({**told, **change})})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2, "version": "9.0"}, r"must be of format 1 .* got format 2 of version 9\.0; install that version"),
+        ({"sizes": {"dim": 8}}, "does not tell a network that this version can build"),
+        ({"sizes": 3}, "does not tell a network"),
+        ({"sizes": {"image_size": "eight"}}, "does not tell a network"),
+        ({"network": "unheard of"}, "does not tell a network .*'unheard of'"),
+        ({"network": ["crate"]}, "does not tell a network"),
+        ({"objective": None}, "does not tell a network"),
+        ({"objective": {"name": "other"}}, "does not tell a network"),
+        ({"mean": "grey"}, "does not tell a network"),
+        ({"mean": [0.5, 0.5]}, "does not tell a network"),
+        ({"std": [0.0]}, "does not tell a network"),
+        ({"names": 4}, "does not tell a network"),
+        ({"origin": "here"}, "does not tell a network"),
+        ({"network": "vit"}, "missing: .* unknown: "),
+    ],
+)
+def test_metadata_that_tell_no_network(run, tmp_path, unchecked, change, said):
+    edited(run, tmp_path / "other.safetensors", **change)
+    with pytest.raises(ValueError, match=said) as told:
+        saved.load(tmp_path / "other.safetensors")
+    assert str(tmp_path) in str(told.value)
+
+
+def test_other_files_are_no_networks(run, tmp_path):
+    path = tmp_path / "best.safetensors"
+    for text in ("[1]", "{"):
+        save_file({"a": torch.zeros(1)}, path, metadata={"transformer_theory": text})
+        with pytest.raises(ValueError, match="must tell its network in JSON"):
+            saved.load(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match=r"got weights without their origin; weights alone are read with models\.load_weights"):
+        saved.load(path)
+    torch.save({"a": torch.zeros(1)}, tmp_path / "best.pt")
+    with pytest.raises(ValueError, match=r"must be a \.safetensors file"):
+        saved.load(tmp_path / "best.pt")
+    for nowhere in (tmp_path / "no.safetensors", tmp_path):
+        path.unlink(missing_ok=True)
+        with pytest.raises(FileNotFoundError):
+            saved.load(nowhere)
+    content = (run / "best.safetensors").read_bytes()
+    for damaged in (b"", content[:7], content[: len(content) // 2], content[:-1], pickle.dumps(Malice(tmp_path / "mark"))):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="must be a whole safetensors file"):
+            saved.load(path)
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_checkpoint_that_asks_for_code_is_not_read(tmp_path, archive):
+    held = {"format": 1, "run": Malice(tmp_path / "mark")}
+    torch.save(held, tmp_path / "last.pt", _use_new_zipfile_serialization=archive)
+    with pytest.raises(ValueError, match=r"got something that asks for posix\.system, which could run code; it was not read"):
+        checkpoint.load(tmp_path / "last.pt")
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_damaged_checkpoints(run, tmp_path):
+    content = (run / "last.pt").read_bytes()
+    path = tmp_path / "last.pt"
+    plain = pickle.dumps(Malice(tmp_path / "mark"), protocol=4)
+    for damaged in (b"", b"\x80", content[:100], content[: len(content) // 2], content[:-50], b"no checkpoint at all", plain):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"last\.pt must be a (whole )?checkpoint"):
+            checkpoint.load(path)
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2, "version": "9.0"}, r"must be of format 1 .* got format 2 of version 9\.0; install that version"),
+        ({"run": 3}, "got int for run; begin again"),
+        ({"step": 1.5}, "got float for step"),
+        ({"seconds": "long"}, "got str for seconds"),
+        ({"rows": [1]}, "got list for rows"),
+        ({"rows": "1\n"}, "must hold the rows of a table, got others"),
+        ({"rows": '{"quantity": 1}'}, "must hold the rows of a table, got others"),
+        ({"rows": "{"}, "must hold the rows of a table, got others"),
+        ({"network": None}, "got NoneType for network"),
+        ({"optimiser": ...}, "got nothing for optimiser"),
+    ],
+)
+def test_checkpoints_of_other_content(run, tmp_path, change, said):
+    held = {**torch.load(run / "last.pt", weights_only=True), **change}
+    torch.save({name: value for name, value in held.items() if value is not ...}, tmp_path / "last.pt")
+    with pytest.raises(ValueError, match=said):
+        checkpoint.load(tmp_path / "last.pt")
+
+
+def test_a_checkpoint_is_of_a_training(tmp_path):
+    torch.save([1], tmp_path / "last.pt")
+    with pytest.raises(ValueError, match="got list without a format"):
+        checkpoint.load(tmp_path / "last.pt")
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [("network", {}), ("network", {"a": torch.zeros(1)}), ("optimiser", {}), ("optimiser", {"state": {7: {}}, "param_groups": []})],
+)
+def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
+    trained(tmp_path / "run", with_(epochs=1))
+    path = tmp_path / "run" / "last.pt"
+    torch.save({**torch.load(path, weights_only=True), part: content}, path)
+    with pytest.raises(ValueError, match=r"last\.pt does not fit its own settings: .*; begin again without --resume"):
+        trained(tmp_path / "run", with_(epochs=1), resume=True)

@@ -170,7 +170,8 @@ def compared(models: Sequence[str | Path | Saved], images: Images, *, device: st
         ValueError: a file is no trained network, or the images do not fit it.
         FileNotFoundError: there is none.
     """
-    files = list(dict.fromkeys(given if isinstance(given, Saved) else _file(given) for given in models))
+    files = [given if isinstance(given, Saved) else _file(given) for given in models]
+    files = [given for i, given in enumerate(files) if all(given is not other and given != other for other in files[:i])]
     read = [given if isinstance(given, Saved) else load(given) for given in files]
     names = _names([(one.network, () if isinstance(given, Saved) else _place(given)) for given, one in zip(files, read)])
     found: list[Compared] = []

@@ -96,7 +96,7 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     stored(made)
     made.add_argument("--theories", metavar="A,B", help="some theories only (default: all)")
     made.add_argument("--seed", type=_seed, default=0, help="of the split, the networks and the theories (default: 0)")
-    steps = made.add_argument("--steps", type=_count, help="training steps of each small network")
+    steps = made.add_argument("--steps", type=_count, help="training steps of each network")
     networks = made.add_argument("--networks", metavar="A,B", help="some networks only, or none for the raw tokens alone (default: all)")
     given = "networks that train has left, folders of runs or their .safetensors, in place of small ones; --data then names images"
     made.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=given)

@@ -177,8 +177,8 @@ def positions(length: int, count: int) -> list[int]:
 
 
 def _ink(image: np.ndarray) -> np.ndarray:
-    """An image ``[c, h, w]`` as grey levels in [0, 1]."""
-    grey = np.asarray(image, dtype=float).mean(axis=0)
+    """An image ``[c, h, w]`` as ink in [0, 1]: of a drawing, which has one channel, its values; of a picture in colour what is dark."""
+    grey = np.asarray(image, dtype=float).mean(axis=0) * (1 if len(image) == 1 else -1)
     span = np.ptp(grey)
     return (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)
 

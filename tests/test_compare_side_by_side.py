@@ -84,8 +84,8 @@ def test_what_differs_is_told():
     note = rows([FAST, other], f"{ACCURACY} at equal steps")["other"]["note"]
     assert note.endswith("; seeds: fast 0, other 1; so the held-out images differ")
     assert "differ" not in rows([FAST, SLOW], f"{ACCURACY} at equal steps")["slow"]["note"]
-    elsewhere = replace(SLOW, provenance={"device": "cuda:0"})
-    assert rows([FAST, elsewhere], f"{ACCURACY} at equal time")["fast"]["note"].endswith("; machines: fast cpu, slow cuda:0")
+    elsewhere = replace(SLOW, provenance={"device": "cuda:0", "threads": 4})
+    assert rows([FAST, elsewhere], f"{ACCURACY} at equal time")["fast"]["note"].endswith("; machines: fast cpu, slow cuda:0 / threads 4")
 
 
 @pytest.mark.parametrize(

@@ -197,14 +197,16 @@ def _differing(runs: Sequence[Run]) -> str:
         "seeds": [run.params["settings"]["seed"] for run in runs],
         "shares held out": [run.params["settings"]["held_out"] for run in runs],
         "precisions": [run.params["precision"] for run in runs],
-        "machines": [
-            ", ".join(str(run.provenance[name]) for name in ("device", "machine", "threads", "processes") if name in run.provenance)
-            for run in runs
-        ],
+        "machines": [_machine(run.provenance) for run in runs],
     }
     differ = [f"{name}: {_list(runs, values)}" for name, values in told.items() if len(set(values)) > 1]
     split = ["so the held-out images differ"] if {"seeds", "shares held out"} & {text.partition(":")[0] for text in differ} else []
     return "".join(f"; {text}" for text in [*differ, *split])
+
+
+def _machine(provenance: dict[str, Any]) -> str:
+    words = {"device": "{}", "machine": "{}", "threads": "threads {}", "processes": "processes {}"}
+    return " / ".join(text.format(provenance[name]) for name, text in words.items() if name in provenance)
 
 
 def _list(runs: Sequence[Run], values: Sequence[Any]) -> str:

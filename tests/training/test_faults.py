@@ -127,5 +127,5 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="cannot make the folder .*file/run"):
+    with pytest.raises(OSError, match=r"cannot make the folder .*file/run"):
         trained(tmp_path / "file" / "run")

@@ -141,7 +141,7 @@ def test_what_a_training_tells_and_leaves(tmp_path):
     assert set(FILES[:5]) <= {entry.name for entry in (tmp_path / "run").iterdir()}
     assert [moment.step for moment in told if moment.measured is None] == [1, 2, 3, 4, 5, 6]
     assert [moment.step for moment in told if moment.measured is not None] == [0, 2, 4, 6]
-    assert told[0].speed is None and told[0].left is None and told[-1].left == 0
+    assert (told[0].speed, told[0].left, told[-1].left) == (None, None, 0)
     losses = [moment.loss for moment in told if moment.measured is None]
     read = {row["step"]: row["value"] for row in result.select(quantity="loss")}
     assert read == pytest.approx({2: sum(losses[:2]) / 2, 4: sum(losses[2:4]) / 2, 6: sum(losses[4:]) / 2})
@@ -149,7 +149,8 @@ def test_what_a_training_tells_and_leaves(tmp_path):
     assert len(result.select(quantity="test accuracy")) == 1
     assert Result.load(tmp_path / "run").table == result.table
     nulls = {row.get("null") for row in result.select(theory="network", quantity="attention entropy")}
-    assert None not in nulls and len(nulls) == 2  # one a head
+    assert None not in nulls
+    assert len(nulls) == 2  # one a head
 
 
 def test_a_network_without_attention_maps_is_trained(tmp_path):
@@ -172,7 +173,8 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
         trained(tmp_path / "run", settings, tell=interrupting(7))
     result = trained(tmp_path / "run", settings, resume=True)
     seconds = {row["step"]: row["value"] for row in result.select(quantity="seconds")}
-    assert list(seconds) == sorted(seconds) and list(seconds.values()) == sorted(seconds.values())
+    assert list(seconds) == sorted(seconds)
+    assert list(seconds.values()) == sorted(seconds.values())
     assert 12 <= max(seconds.values()) < 13
     assert set(range(0, 7, 3)) < set(seconds)
 
@@ -211,7 +213,7 @@ def test_a_folder_that_is_used_is_refused(tmp_path, whole):
         trained(tmp_path)
     with pytest.raises(FileExistsError, match="is no folder"):
         trained(tmp_path / "note")
-    with pytest.raises(FileNotFoundError, match="no checkpoint .* to go on from; leave --resume out"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* to go on from; leave --resume out"):
         trained(tmp_path, resume=True)
 
 

@@ -1,0 +1,90 @@
+"""Two processes train as one does: the same losses, whole checkpoints that either goes on from, and one that writes."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.problems.image_trainings import CPU
+from tests.problems.two_trainings import RATES, losses
+from transformer_theory.experiment import Result
+from transformer_theory.training.processes import Hardware, tells_of_loss
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What one process did."""
+    folder = tmp_path_factory.mktemp("alone")
+    losses(folder / "one")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def both(folder, tmp_path_factory) -> tuple[Path, list[dict]]:
+    """Where the two processes worked, and what each found."""
+    together = tmp_path_factory.mktemp("together")
+    shutil.copytree(folder / "one", together / "one")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [*command, "tests.problems.two_trainings", str(together)],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return together, [pickle.loads((together / str(rank)).read_bytes()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("how", "given"), [("ddp", {}), ("fsdp", {}), ("rate reduction", {"objective": RATES})])
+def test_losses_are_those_of_one_process(both, tmp_path, how, given):
+    """Each of 20 steps, and what is measured at the start and the end; weights and moments in float32."""
+    first, second = (found[how] for found in both[1])
+    assert first == second
+    assert first == pytest.approx(losses(tmp_path / "run", **given), rel=1e-5)
+
+
+def test_a_checkpoint_of_one_strategy_is_one_of_any(both, folder):
+    """Begun by one process, ended by two that hold a share of the weights each, and the other way round."""
+    alone = losses(folder / "one", resume=True)
+    assert both[1][0]["resumed"] == pytest.approx(alone, rel=1e-5)
+    assert losses(both[0] / "fsdp", resume=True) == pytest.approx(alone, rel=1e-5)
+    states = [torch.load(one / "last.pt", weights_only=True) for one in (folder / "one", both[0] / "one")]
+    for part in (0, 1, 2):
+        held = [state["optimiser"]["state"][part]["exp_avg"] for state in states]
+        assert torch.allclose(*held, rtol=1e-4, atol=1e-7)
+
+
+def test_one_process_writes(both):
+    where = both[0]
+    assert not (where / "no").exists()
+    assert Result.load(where / "ddp").provenance["processes"] == 2
+    assert not list(where.glob("*/.*"))
+
+
+def test_what_processes_cannot_share_is_refused(both):
+    for found in both[1]:
+        assert found["indivisible"] == "batch_size must be a multiple of the 2 processes, got 15; choose another"
+        assert found["average"] == "strategy 'fsdp' keeps no running mean, got average 0.9; pass --average 0 or --strategy ddp"
+
+
+def test_hardware_that_is_not_here():
+    with pytest.raises(ValueError, match="device must be one that torch can use here, got 'mps'; use 'cpu'"):
+        Hardware("mps").resolved()
+    assert CPU.resolved() == CPU
+    assert Hardware().resolved().precision in ("float32", "bfloat16")
+
+
+def test_the_words_of_a_lost_process():
+    assert tells_of_loss(RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22938."))
+    assert tells_of_loss(torch.distributed.DistNetworkError("timed out"))
+    assert not tells_of_loss(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -88,7 +88,8 @@ def compare(
             raw, images = read, None
         else:
             say(f"{len(read[1])} test images: cutting tokens")
-            images = _mixed(read[0], seed), _mixed(read[1], seed)
+            train, test = (part.mixed(torch.Generator().manual_seed(seed)) for part in read)
+            images = train, test
             raw = _tokens(images[1], seed)
 
         def parts() -> tuple[TokenData, TokenData]:
@@ -123,11 +124,6 @@ def _read(
         return data_module.load(data), []
     images = data if isinstance(data, tuple) else image_sets.images(data)
     return images, compared(models, images[1], device=device)
-
-
-def _mixed(images: Images, seed: int) -> Images:
-    """In random order, so that the first ones are a sample, also of a folder that is sorted by class."""
-    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))]
 
 
 def _tokens(images: Images, seed: int) -> TokenData:

@@ -206,7 +206,7 @@ def _training_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
     settings = recipe(network, name=named("--recipe", "minutes"))
     chosen = f"digits for images of at most {SMALL} pixels, else minutes"
     made.add_argument("--recipe", choices=RECIPES, metavar="NAME", help=f"of the values below: {', '.join(RECIPES)} (default: {chosen})")
-    made.add_argument("--objective", choices=OBJECTIVES, default="cross-entropy", help="what is trained for (default: cross-entropy)")
+    made.add_argument("--objective", choices=OBJECTIVES, help="what is trained for (default: cross-entropy)")
     told = "that read the network at each interval, or none (default: all)"
     made.add_argument("--theories", metavar="A,B", help=told)
     add_fields(made.add_argument_group("settings"), settings, without=("network", "changes"))

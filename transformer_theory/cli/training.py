@@ -24,14 +24,16 @@ def train_network(options: argparse.Namespace) -> int:
         ValueError: data, settings or folder that do not fit.
         FileExistsError: the folder holds something and is not to be replaced.
     """
+    from .. import report
     from ..compare import choose
     from ..data.image_sets import images as read_images
+    from ..experiment import Result
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
-    from ..training.folder import LAST, clear
+    from ..training.folder import BEST, LAST, clear
     from ..training.image_recipes import recipe
     from ..training.loop import train
-    from ..training.objectives import OBJECTIVES
+    from ..training.objectives import OBJECTIVES, CrossEntropy
     from ..training.processes import Hardware
     from ..training.settings import Settings
 
@@ -41,7 +43,7 @@ def train_network(options: argparse.Namespace) -> int:
     settings = recipe(options.network, name=options.recipe, image_size=images[0].size)
     if run is not None:  # options that are not given are as they were
         settings = Settings.from_stored({**run["settings"], "network": options.network})
-    kind = OBJECTIVES[options.objective]
+    kind = OBJECTIVES[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
     objective = kind(**({} if run is None else _own(run["objective"], kind)) | _given(options, kind))
     changes = replace(settings.changes, **_given(options, Augmentation))
     settings = replace(settings, changes=changes, **_given(options, Settings))
@@ -70,7 +72,8 @@ def train_network(options: argparse.Namespace) -> int:
     if _first_process():
         told = {row["quantity"]: row["value"] for row in result.table if row["quantity"].startswith("test")}
         _tell_measured(told, len(images[1]))
-        print(f"network: {folder / 'best.safetensors'}")
+        print(f"network: {folder / BEST}")
+        print(f"report: {report.write(Result.load(folder), folder)}")  # what is reported is what is stored
     return 0
 
 

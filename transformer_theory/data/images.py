@@ -63,6 +63,10 @@ class Images:
             index = slice(int(index), int(index) + 1 or None)
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
+    def mixed(self, generator: torch.Generator) -> "Images":
+        """The same images in random order, so that the first ones are a sample: folders, for one, come sorted by class."""
+        return self[torch.randperm(len(self), generator=generator)]
+
     @property
     def classes(self) -> int:
         """Number of classes: one a name."""

@@ -171,7 +171,5 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:
-        raise ImportError(
-            "a .safetensors file needs the package safetensors; pip install 'transformer-theory[safetensors]', or use a .pt file"
-        ) from error
+        raise ImportError("a .safetensors file needs the package safetensors; pip install safetensors, or use a .pt file") from error
     return safetensors.torch

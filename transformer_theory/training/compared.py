@@ -21,7 +21,7 @@ from ..models import CRATEMAE, build
 from ..probes import AttentionMaps, probe
 from ..rows import Arrays, Row
 from ..theory import Theory
-from .evaluate import check_fits
+from .evaluate import check_fits, of_test
 from .networks import Pixels
 from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled
@@ -100,7 +100,8 @@ class Compared:
         """
         pairs = ((images.pixels, images.labels) for images in (train, test))
         told = self.saved.origin.get("data", test.name)
-        for name, value in self.saved.objective.measure(self.saved.model, *pairs, batch_size=AT_A_TIME).items():
+        measured = self.saved.objective.measure(self.saved.model, *pairs, batch_size=AT_A_TIME)
+        for name, value in of_test(measured).items():
             notes = [f"{len(test):,} test images"]
             if "accuracy" in name:
                 notes.append(interval(value, len(test)))
@@ -109,7 +110,7 @@ class Compared:
                 notes.append(f"trained on {told}")
             yield Row(
                 theory="network",
-                quantity=name.replace("held-out", "test"),
+                quantity=name,
                 value=value,
                 model=self.name,
                 note=", ".join(filter(None, notes)),

@@ -47,10 +47,15 @@ def evaluate(network: str | Path, train: Images, test: Images) -> tuple[dict[str
     check_fits(found, test, str(network))
     pairs = ((images.pixels, images.labels) for images in (train, test))
     measured = found.objective.measure(found.model, *pairs, batch_size=AT_A_TIME)
-    measured = {name.replace("held-out", "test"): value for name, value in measured.items()}
+    measured = of_test(measured)
     if "test accuracy" not in measured or found.sizes.num_classes != test.classes:
         return measured, []
     return measured, of_classes(outputs(found.model, test.pixels, batch_size=AT_A_TIME).argmax(1), test)
+
+
+def of_test(measured: dict[str, float]) -> dict[str, float]:
+    """What an objective measured, named as of test images."""
+    return {name.replace("held-out", "test") if "held-out" in name else f"test {name}": value for name, value in measured.items()}
 
 
 def check_fits(found: saved.Saved, images: Images, where: str) -> None:

@@ -28,6 +28,7 @@ from ..threads import one_thread
 from . import checkpoint, saved
 from .average import exponential_average
 from .batches import DRAWS, SPLIT, WEIGHTS, Batches, seed_of
+from .evaluate import of_test
 from .faults import finite, where_not_finite
 from .folder import BEST, LAST, check_unused, claimed, remove
 from .networks import Pixels
@@ -122,7 +123,8 @@ class _Training:
         if not resume:
             check_unused(folder)
         images, self.test = data
-        self.kept, self.held = images.split(1 - settings.held_out, torch.Generator().manual_seed(seed_of(settings.seed, SPLIT)))
+        generator = torch.Generator().manual_seed(seed_of(settings.seed, SPLIT))
+        self.kept, self.held = (part.mixed(generator) for part in images.split(1 - settings.held_out, generator))
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
         hardware = hardware.resolved()
         self.fabric = launched(hardware)
@@ -154,7 +156,11 @@ class _Training:
             "data": images.name,
             "images": checkpoint.digest(images),
         }
-        self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device))
+        self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device)) | {
+            "parameters": sum(parameter.numel() for parameter in plain.parameters()),
+            "held_out_images": len(self.held),
+            "test_images": len(self.test),
+        }
         self.rows: list[Row] = []
         self.step, self.stored, self.before, self.best = 0, None, 0.0, None
         self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *(source for theory in theories for source in theory.sources)]))
@@ -170,8 +176,13 @@ class _Training:
 
     def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
         own = self.settings
-        rates = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay, "layer_decay": own.layer_decay}
-        return optimiser(network, name=own.optimiser, **rates)
+        return optimiser(
+            network,
+            name=own.optimiser,
+            learning_rate=own.learning_rate,
+            weight_decay=own.weight_decay,
+            layer_decay=own.layer_decay,
+        )
 
     def _go_on(self) -> None:
         found = checkpoint.load(self.folder / LAST, run=self.run_of)
@@ -357,7 +368,7 @@ class _Training:
         self.fabric.barrier()
         best = saved.load(self.folder / BEST)
         self.evaluated = best.model.to(self.fabric.device)
-        self._note({name.replace("held-out", "test"): value for name, value in self._measure(self.test).items()})
+        self._note(of_test(self._measure(self.test)))
         if self.fabric.is_global_zero:
             self._result().write_into(self.folder)
 

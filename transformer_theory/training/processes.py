@@ -78,9 +78,9 @@ def launched(hardware: Hardware) -> "Fabric":
 
 def _sharding(world: int) -> Any:
     """The strategy by which each process holds a share of every weight."""
-    from lightning_fabric.strategies import ModelParallelStrategy
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
-    # it warns of layers that return a view, which only in-place changes would harm, and the networks make none
+    # torch warns of layers that return a view, which only in-place changes would harm, and the networks make none
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     return ModelParallelStrategy(_cut, data_parallel_size=world, tensor_parallel_size=1)
 
@@ -124,6 +124,7 @@ def gathered(fabric: "Fabric", own: Tensor) -> Tensor:
     """All processes' parts, one after the other, with gradients: the ``gather`` of :mod:`.objectives`."""
     if fabric.world_size == 1:
         return own
+    warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")  # Fabric's own call
     parts = fabric.all_gather(own, sync_grads=True)
     assert isinstance(parts, Tensor)
     return parts.flatten(0, 1)

@@ -156,7 +156,7 @@ def test_without_the_package_safetensors_the_way_out_is_named(tmp_path, monkeypa
 
     monkeypatch.setattr(builtins, "__import__", missing)
     for use in (lambda: models.load_weights(path), lambda: models.save_weights({}, path)):
-        with pytest.raises(ImportError, match=r"pip install 'transformer-theory\[safetensors\]', or use a \.pt file"):
+        with pytest.raises(ImportError, match=r"pip install safetensors, or use a \.pt file"):
             use()
 
 

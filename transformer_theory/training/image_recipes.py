@@ -1,7 +1,11 @@
 """Settings for training on images that were tried, with the reason for each value and what came of it.
 
-``minutes`` are for two cores of a CPU and colour images of 32 pixels, ``digits`` for grey ones of 8, ``hours`` for an accelerator.
-Source: docs/training.md, where hardware, date and n of every number stand.
+* ``minutes``: two cores of a CPU and colour images of 32 pixels. CIFAR-10 (JPEG copy), 5 minutes by the clock, 2 cores of an AMD EPYC in
+  bfloat16, 21 November 2026, one run each, 10,000 test images: CRATE 65.3 % (.49 M parameters, 21 epochs), ViT 63.9 % (1.82 M, 13 epochs).
+* ``digits``: grey images of 8 pixels.
+* ``hours``: an accelerator. Not measured: it has been run for a few steps on a CPU.
+
+Source: docs/training.md.
 """
 
 from dataclasses import replace

@@ -1,22 +1,23 @@
 """What the README and the tour print works: every command exists, takes those options, and the quick ones run; the Python runs."""
 
 import functools
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import run as torchrun
 
 import transformer_theory as tt
+from transformer_theory.cli import main
+from transformer_theory.cli.parsers import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are looked up
+QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are read
+MODULE = ["-m", "transformer_theory"]
 
 
 def blocks(*languages: str) -> list[tuple[str, str]]:
@@ -37,42 +38,51 @@ def commands() -> list[str]:
     return sorted({line for line in lines if line and not line.startswith("#")})
 
 
-def cli(*arguments: str) -> subprocess.CompletedProcess:
-    """Runs the command line in a process of its own."""
-    command = [sys.executable, "-m", "transformer_theory", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"})
-
-
 def test_the_readme_begins_with_the_two_commands():
     made = re.findall(r"^make \w+", "\n".join(text for page, text in blocks("bash") if page == "README.md"), re.MULTILINE)
     assert made[:2] == ["make demo", "make test"]
 
 
+def ours(program: str, arguments: list[str]) -> list[str] | None:
+    """What our command line gets: by its name, as a module, or in each process that torchrun starts; None if another program is meant."""
+    if program.endswith("transformer-theory"):
+        return arguments
+    if program == "torchrun":
+        at = next(at for at in range(len(arguments)) if arguments[at : at + 2] == MODULE)
+        torchrun.parse_args(arguments[:at] + MODULE)
+        return arguments[at + 2 :]
+    return arguments[2:] if arguments[:2] == MODULE else None
+
+
 @pytest.mark.parametrize("line", commands())
-def test_command_exists(line: str):
+def test_command_exists(line: str, capsys: pytest.CaptureFixture[str]):
     program, *arguments = shlex.split(line)
     while "=" in program:  # settings before the command
         program, *arguments = arguments
     if program == "make":
         targets = [argument for argument in arguments if "=" not in argument]
         assert all(re.search(rf"^{re.escape(t)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE) for t in targets)
-    elif program.endswith("transformer-theory") or arguments[:2] == ["-m", "transformer_theory"]:
-        arguments = arguments if program.endswith("transformer-theory") else arguments[2:]
-        if arguments[0] in QUICK:
-            done = cli(*arguments)
-            assert done.returncode == 0, done.stderr
-            assert done.stdout.strip()
-        else:
-            usage = cli(arguments[0], "--help")
-            assert usage.returncode == 0, usage.stderr
-            for option in (argument.split("=")[0] for argument in arguments if argument.startswith("--")):
-                assert option in usage.stdout
+    elif (given := ours(program, arguments)) is not None:
+        parse(given)
+        if given[0] in QUICK:
+            assert main(given) == 0
+            assert capsys.readouterr().out.strip()
     elif program.endswith("python"):
         assert arguments[:2] == ["-m", "benchmarks"] or (ROOT / arguments[0]).is_file()
     elif program.endswith("pytest"):
         assert all((ROOT / argument).exists() for argument in arguments if argument.startswith("tests"))
     else:
         assert program in ("git", "cd", "source", "pip", "."), f"unknown program {program!r}"
+
+
+WRONG = {"torchrun --nproc-per-node 2 -m transformer_theory train crat": "unknown network 'crat'", "transformer-theory run": "EXPERIMENT"}
+
+
+@pytest.mark.parametrize(("line", "told"), WRONG.items())
+def test_a_wrong_command_line_is_found(line: str, told: str):
+    program, *arguments = shlex.split(line)
+    with pytest.raises(ValueError, match=told):
+        parse(ours(program, arguments) or [])
 
 
 def pages() -> list[tuple[str, str]]:

@@ -121,7 +121,8 @@ def tells_of_loss(error: RuntimeError) -> bool:
 
 
 def gathered(fabric: "Fabric", own: Tensor) -> Tensor:
-    """All processes' parts, one after the other, with gradients: the ``gather`` of :mod:`.objectives`."""
+    """All processes' parts ``[n, ...]``, one after the other ``[processes * n, ...]``, with gradients: the ``gather`` of
+    :mod:`.objectives`."""
     if fabric.world_size == 1:
         return own
     warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")  # Fabric's own call

@@ -56,7 +56,7 @@ print(found)
 # %%
 # Longer sequences drawn from the same classes, word by word, close the gap: the flow was right about another length.
 (read,) = found.readings
-for context in (15, 60, 240):
+for context in (15, 240):
     counts, labels = read.subject.classes.sample_counts(1000, context=context, generator=torch.Generator().manual_seed(0))
     words = torch.arange(counts.shape[1]).expand(len(counts), -1)
     ids = words.flatten().repeat_interleave(counts.long().flatten()).view(len(counts), context)

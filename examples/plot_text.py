@@ -29,7 +29,7 @@ texts = {"text": text, "shuffled words": Text(text.ids[order], text.vocabulary)}
 # %%
 # The decoder is that of the word-language-model tutorial, smaller; the MLP of its first layer learns at twice the rate.
 
-STEPS, AT = 300, range(0, 301, 20)
+STEPS, AT = 200, range(0, 201, 20)
 curves, maps = {}, {}
 for name, whole in texts.items():
     learnt, held_out = whole.split(0.8)
@@ -45,7 +45,7 @@ for name, whole in texts.items():
         entropy = next(row["value"] for row in p.result().table if row["quantity"] == "attention entropy")
         curves[name].append(entropy)
         maps[name] = keeper.arrays()["attention/00"][0, 0]
-        if step in (0, 100, 300):
+        if step in (0, 100, 200):
             print(f"{name}, step {step}: entropy {entropy:.2f} nats, held-out loss {value:.2f} nats a word")
 
     learn(model, learnt, recipe=sgd(5.0), steps=STEPS, generator=generator, batch=10, at=AT, watch=watch)

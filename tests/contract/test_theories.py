@@ -1,5 +1,6 @@
 """What every room keeps: a new one is tested here by standing in THEORIES."""
 
+import functools
 import importlib
 import math
 import pkgutil
@@ -45,6 +46,16 @@ def measured(theory: Theory, data: TokenData) -> Result:
     return Result("contract", table=rows, arrays=arrays, sources=theory.sources)
 
 
+@functools.cache
+def reading(theory: Theory, data: str = "complete") -> Result:
+    """What is measured on one of DATA, once for all tests that only look at it."""
+    subject = DATA[data]()
+    before = [tensor.clone() for tensor in fields_of(subject)]
+    result = measured(theory, subject)
+    assert all(torch.equal(was, now) for was, now in zip(before, fields_of(subject), strict=True)), "the data were changed"
+    return result
+
+
 def test_every_room_is_registered():
     rooms = importlib.import_module("transformer_theory.theories")
     assert {room.name for room in pkgutil.iter_modules(rooms.__path__)} == {theory.name for theory in THEORIES}
@@ -77,10 +88,7 @@ def test_formulas_can_be_rendered(theory: Theory):
 @every_theory
 @every_data
 def test_any_data_become_valid_rows(theory: Theory, data: str):
-    subject = DATA[data]()
-    before = [tensor.clone() for tensor in fields_of(subject)]
-    result = measured(theory, subject)
-    assert all(torch.equal(was, now) for was, now in zip(before, fields_of(subject))), "the data were changed"
+    result = reading(theory, data)
     assert result.table
     for row in result.table:
         check_row_of(theory, row)
@@ -118,14 +126,13 @@ def check_row_of(theory: Theory, row: Row) -> None:
 
 @every_theory
 def test_the_seed_decides(theory: Theory):
-    data = sequences()
     torch.manual_seed(1)
     state, python_state = torch.get_rng_state(), np.random.get_state()[1]
-    first = measured(theory, data)
+    again = measured(theory, sequences())
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
     assert np.array_equal(python_state, np.random.get_state()[1]), "numpy's global generator was used"
     torch.manual_seed(2)
-    assert repr(measured(theory, data).table) == repr(first.table)
+    assert repr(again.table) == repr(reading(theory).table)
 
 
 @every_theory
@@ -140,14 +147,14 @@ def test_missing_fields_are_said_in_one_row(theory: Theory):
 
 @every_theory
 def test_draw_is_a_figure_of_the_stored_result(theory: Theory, tmp_path):
-    result = measured(theory, sequences())
+    result = reading(theory)
     stored = Result.load(result.save(tmp_path / "result"))
     assert isinstance(theory.draw(stored), matplotlib.figure.Figure)
 
 
 @every_theory
 def test_the_report_draws_the_figure(theory: Theory):
-    page = html(measured(theory, sequences()), theories=(theory,))
+    page = html(reading(theory), theories=(theory,))
     assert theory.title in page
     assert "could not be drawn" not in page
 
@@ -155,12 +162,12 @@ def test_the_report_draws_the_figure(theory: Theory):
 @every_theory
 @pytest.mark.parametrize("data", ["tokens only", "one token a sequence", "one sequence", "equal tokens", "features of a network"])
 def test_draw_of_other_data(theory: Theory, data: str):
-    assert isinstance(theory.draw(measured(theory, DATA[data]())), matplotlib.figure.Figure)
+    assert isinstance(theory.draw(reading(theory, data)), matplotlib.figure.Figure)
 
 
 @every_theory
 def test_draw_without_arrays_or_rows(theory: Theory):
-    whole = measured(theory, sequences())
+    whole = reading(theory)
     for result in (replace(whole, arrays={}), replace(whole, table=[not_applicable(theory.name, "needs ids")], arrays={}), Result("empty")):
         assert isinstance(theory.draw(result), matplotlib.figure.Figure)
 

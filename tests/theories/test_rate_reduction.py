@@ -115,7 +115,7 @@ def test_nearest_subspace_finds_planes(generator):
 
 
 @pytest.mark.parametrize("claim", room.THEORY.claims, ids=lambda claim: claim.id)
-def test_claims_hold_on_twenty_seeds_and_their_controls_fail(claim):
+def test_claims_hold_on_twenty_seeds_and_their_controls_fail(claim, unchecked):  # the contract checks shapes
     verdict = claim.verify(range(20))
     assert {e.verdict for e in verdict.evidence} == {"consistent"}
     assert verdict.control == "fails"
@@ -313,7 +313,7 @@ def test_reducer_leaves_out_what_is_not_finite_and_names_bad_labels(unchecked):
 
 
 @pytest.mark.parametrize("experiment", room.THEORY.experiments, ids=lambda e: e.name)
-def test_experiments(experiment):
+def test_experiments(experiment, unchecked):  # the contract checks shapes
     result = experiment.quick().run()
     assert all(row["verdict"] == "consistent" for row in result.table if "verdict" in row)
     assert experiment.quick().draw(result).axes

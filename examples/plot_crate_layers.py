@@ -20,7 +20,7 @@ from transformer_theory.training import accuracy, train
 
 generator = torch.Generator().manual_seed(0)
 data, held_out = tt.data.load("digits").split(0.75, generator)
-sizes = {"dim": 64, "depth": 3, "heads": 4}
+sizes = {"dim": 32, "depth": 3, "heads": 4}
 seq, token_dim = data.tokens.shape[1:]
 networks = {
     "CRATE": models.build(lambda: models.CRATE.for_tokens(seq, token_dim, data.classes, **sizes), generator),

@@ -1,5 +1,7 @@
 """``train`` and ``evaluate`` on the command line: what they show and leave, how they end, and what they refuse."""
 
+import contextlib
+import io
 import signal
 
 import pytest
@@ -13,21 +15,32 @@ TINY += ["--dim", "8", "--depth", "1", "--heads", "2", "--patch-size", "4", "--e
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def shown_and_left(tmp_path_factory):
+    """What a training shows, and the folder that it leaves in the place of another training."""
     folder = tmp_path_factory.mktemp("runs") / "crate"
-    assert main([*TINY, "--out", str(folder)]) == 0
-    return folder
+    folder.mkdir()
+    for name in ("last.pt", "table.tex"):
+        (folder / name).write_bytes(b"of another training")
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main([*TINY, "--out", str(folder), "--overwrite"]) == 0
+    return out.getvalue(), err.getvalue(), folder
 
 
-def test_a_training_shows_a_line_an_interval_and_its_result(run, capsys):
-    assert main([*TINY, "--out", str(run), "--overwrite"]) == 0
-    shown = capsys.readouterr()
-    lines = shown.err.splitlines()
+@pytest.fixture
+def run(shown_and_left):
+    return shown_and_left[2]
+
+
+def test_a_training_shows_a_line_an_interval_and_its_result(shown_and_left):
+    out, err, run = shown_and_left
+    lines = err.splitlines()
     assert lines[0].split() == ["epoch", "step", "loss", "held-out", "loss", "held-out", "accuracy", "img/s", "time", "left"]
     assert [line.split()[0] for line in lines[1:]] == ["0.00", "1.00", "2.00"]
-    assert "test accuracy: " in shown.out
-    assert "95 % interval" in shown.out
-    assert f"network: {run / 'best.safetensors'}" in shown.out
+    assert "test accuracy: " in out
+    assert "95 % interval" in out
+    assert f"network: {run / 'best.safetensors'}" in out
+    assert all(b"another" not in file.read_bytes()[:20] for file in run.iterdir())
 
 
 def test_options_that_are_not_given_are_as_they_were(run, capsys):

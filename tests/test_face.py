@@ -85,7 +85,8 @@ def settings():
 before, settings_before = set(sys.modules), settings()
 import transformer_theory as tt
 assert settings() == settings_before
-print(sorted({{name.split('.')[0] for name in set(sys.modules) - before}} - sys.stdlib_module_names - {{'_distutils_hack'}}))
+new = {{name.split('.')[0] for name in set(sys.modules) - before}} - sys.stdlib_module_names
+print(sorted(new - {{'torch', 'numpy', 'einops', 'jaxtyping', '_distutils_hack'}}))
 assert tt.data.load and tt.theories() and tt.compare and tt.verify and tt.probe and tt.cite and tt.__version__
 from transformer_theory import attention_svm, scan_snap, rate_reduction, crate, metrics, models
 assert attention_svm.THEORY.name == 'attention_svm' and models.CRATE and metrics.rate_reduction

@@ -30,7 +30,7 @@ def crosses(ax, marker: str) -> set[tuple[float, float]]:
     return {(float(x), float(y)) for line in lines for x, y in zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))}
 
 
-def test_three_inputs_show_what_was_read_off_apart_from_what_was_computed():
+def test_three_inputs_show_what_was_read_off_apart_from_what_was_computed(unchecked):
     result = MultiInput().run()
     _, attention, norm = MultiInput().draw(result).axes
     assert crosses(norm, "x") == {(199, 19.5), (199, 3.85)}
@@ -46,7 +46,7 @@ def test_three_inputs_show_what_was_read_off_apart_from_what_was_computed():
     assert {quantity.split(", ")[1] for quantity, _ in plain} == {"plain steps"}
 
 
-def test_one_input_and_joint_training_drop_numbers_of_other_settings():
+def test_one_input_and_joint_training_drop_numbers_of_other_settings(unchecked):
     objectives = {("|p_mm|^2 / 2, token 0", None): 0.49505, ("|p_mm|^2 / 2, token 1", None): 0.5}
     assert beside(SingleInput(steps=900).run(), "recomputed") == objectives
     assert beside(SingleInput(rate=0.05).run(), "recomputed") == objectives
@@ -71,7 +71,7 @@ def test_the_plane_says_its_axes_and_the_cosines_it_reached():
     assert not any(r.get("basis") == "recomputed" and r["quantity"].split(": ")[1].startswith("cosine") for r in result.table)
 
 
-def test_the_published_eps_is_drawn_where_it_stalls():
+def test_the_published_eps_is_drawn_where_it_stalls(unchecked):
     result = LossComparison().run()
     last = LossComparison().draw(result).axes[2]
     assert [text.get_text() for text in last.texts] == ["−11.92", "−47.04"]

@@ -72,7 +72,7 @@ def test_the_head_says_what_was_reached_chosen_and_looked_at_once(made):
     for piece in (
         "65.00 % test accuracy, 540 images 95 % interval 60.81 % to 69.02 %",  # 351 of 540, as scipy.stats.binomtest
         "JPEG copy The images are a copy compressed as JPEGs",
-        "that of step 20, the best of 5 readings by held-out accuracy (60.00 % of 126 images)",  # of equals the first
+        "that of step 40, the best of 5 readings by held-out accuracy (60.00 % of 126 images)",  # of equals the last
         "the test images were looked at once",
         "41,194 parameters",
         "1,257 images for training",

@@ -53,6 +53,19 @@ def test_two_epochs_are_one_and_one(tmp_path, kind):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_readings_that_look_back_do_so_over_interruptions(tmp_path):
+    theories = [theory for theory in THEORIES if theory.name in ("scan_snap", "joma")]
+    whole = trained(tmp_path / "whole", theories=theories)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "parts", tell=interrupting(4), theories=theories)
+    trained(tmp_path / "parts", theories=theories, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    # nothing came before the first reading, untrained networks least of all
+    assert not whole.select(quantity="overlap with the previous reading", step=0)
+    assert whole.select(quantity="overlap with the previous reading", step=6)
+    assert {row["value"] for row in whole.select(quantity="rebound of attention's entropy", step=0)} == {0.0}
+
+
 def test_masks_are_drawn_again(tmp_path):
     for name in ("whole", "parts"):
         given = {"objective": MaskedAutoencoding(masked=0.5)}

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from transformer_theory import models
 from transformer_theory.models.crate_alpha import crate_alpha
+from transformer_theory.training.networks import NETWORKS as IMAGE_NETWORKS
+from transformer_theory.training.networks import Sizes
 from transformer_theory.training.optimisers import BETAS, Lion, Together, decays, optimiser, places_of, scale
 
 SIZES = {"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 12, "depth": 3, "heads": 2}
@@ -242,3 +244,13 @@ def test_networks_without_layers_or_without_anything_to_learn_are_refused(monkey
     monkeypatch.delattr(torch.optim, "Muon", raising=False)
     with pytest.raises(NotImplementedError, match=r"Muon comes with torch 2\.9"):
         optimiser(made(Deep), name="muon", **SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["crate", "vit"])
+def test_a_convolutional_stem_is_no_layer(name):
+    sizes = Sizes(image_size=8, channels=1, num_classes=2, patch_size=4, dim=16, depth=3, heads=2, stem="convolutions")
+    model = IMAGE_NETWORKS[name](sizes)
+    places, end = places_of(model)
+    assert end == 4
+    assert {place for key, place in places.items() if ".stages." in key} == {0}
+    assert optimiser(model, name="muon", **SETTINGS).param_groups

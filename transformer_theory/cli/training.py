@@ -37,6 +37,10 @@ def train_network(options: argparse.Namespace) -> int:
     from ..training.processes import Hardware
     from ..training.settings import Settings
 
+    if options.resume and options.overwrite:
+        raise ValueError("--resume goes on with a training and --overwrite removes it, got both; leave one out")
+    if hasattr(options, "minutes") and hasattr(options, "epochs"):
+        raise ValueError("--minutes stands in place of --epochs, got both; leave one out")
     folder = options.out or Path("runs") / options.network
     run = stored_run(folder / LAST) if options.resume else None
     images = read_images(options.data)
@@ -48,7 +52,8 @@ def train_network(options: argparse.Namespace) -> int:
     changes = replace(settings.changes, **_given(options, Augmentation))
     settings = replace(settings, changes=changes, **_given(options, Settings))
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
-    theories = () if options.theories == "none" else choose(options.theories.split(",") if options.theories else None)
+    asked = options.theories.split(",") if options.theories else None if run is None else run["theories"]
+    theories = () if asked in (["none"], []) else choose(asked)
     if options.overwrite and not options.resume and _first_process():
         clear(folder)
     try:
@@ -72,7 +77,7 @@ def train_network(options: argparse.Namespace) -> int:
     if _first_process():
         told = {row["quantity"]: row["value"] for row in result.table if row["quantity"].startswith("test")}
         _tell_measured(told, len(images[1]))
-        print(f"network: {folder / BEST}")
+        print(f"network: {folder / BEST}, of step {next(row.get('step') for row in result.table if row['quantity'] in told)}")
         print(f"report: {report.write(Result.load(folder), folder)}")  # what is reported is what is stored
     return 0
 

@@ -33,7 +33,7 @@ from ..experiment import Result, provenance
 from ..rows import Row, check_row, not_applicable
 from .class_features import FeatureRates, NeuralCollapse
 from .forward_pass import ForwardPass, NoAttention, first_tensor
-from .observation import Observation, Pictured, Reducer
+from .observation import Observation, Pictured, Reducer, Remembering
 from .processes import across_processes
 from .reducers import AttentionMaps, AttentionSelection, AttentionStatistics, Geometry
 from .wrappers import is_shared, original_of
@@ -49,6 +49,7 @@ __all__ = [
     "Observation",
     "Probe",
     "Reducer",
+    "Remembering",
     "across_processes",
     "probe",
 ]

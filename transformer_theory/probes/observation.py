@@ -74,3 +74,11 @@ class Pictured(Protocol):
     """A reducer that also has named arrays of the reading, from which pictures are drawn."""
 
     def arrays(self) -> dict[str, np.ndarray]: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A reducer that looks back at earlier readings: what it carries over a ``reset``, as tensors, so that it can be stored."""
+
+    def memory(self) -> dict[Any, Tensor]: ...
+    def remember(self, memory: dict[Any, Tensor]) -> None: ...

@@ -106,8 +106,9 @@ def _score(result: Result, curves: Mapping[str, Readings]) -> str | None:
 
 
 def _best(curve: Readings) -> tuple[int, float]:
-    """Step and value of the first of the largest."""
-    at = int(np.nanargmax(curve.values[:, 0]))
+    """Step and value of the last of the largest, which is the one that is kept."""
+    values = curve.values[:, 0]
+    at = int(np.flatnonzero(values == np.nanmax(values))[-1])
     return int(curve.steps[at]), float(curve.values[at, 0])
 
 

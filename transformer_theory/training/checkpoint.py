@@ -30,6 +30,7 @@ PARTS: dict[str, type | tuple[type, ...]] = {
     "network": dict,
     "optimiser": dict,
     "average": (dict, type(None)),
+    "memory": list,
 }
 
 
@@ -45,6 +46,7 @@ class Checkpoint:
         rows: the table so far; the one beside the checkpoint is for readers, and may be of a later step.
         network, optimiser: their states, see :mod:`.states`.
         average: state of the running mean; None if there is none.
+        memory: what reducers carry from reading to reading, see :meth:`.Observer.memory`.
     """
 
     run: dict[str, Any]
@@ -55,6 +57,7 @@ class Checkpoint:
     network: dict[str, Any]
     optimiser: dict[str, Any]
     average: dict[str, Any] | None
+    memory: list[dict[Any, Any]]
 
     def save(self, path: Path) -> None:
         """Writes it in one stroke: the old checkpoint stays until the new one is whole.

@@ -132,7 +132,8 @@ class _Training:
         if cuts(self.fabric) and settings.average:
             raise ValueError(f"strategy 'fsdp' keeps no running mean, got average {settings.average}; pass --average 0 or --strategy ddp")
         plain = copy.deepcopy(self.raw).to(self.fabric.device) if cuts(self.fabric) else self.raw
-        if hardware.compile:
+        self.compiled = hardware.compile
+        if self.compiled:
             self.raw.compile()
         self.model, self.optimiser = set_up(self.fabric, self.raw, self._optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
@@ -155,6 +156,7 @@ class _Training:
             "precision": hardware.precision,
             "data": images.name,
             "images": checkpoint.digest(images),
+            "theories": [theory.name for theory in theories],
         }
         self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device)) | {
             "parameters": sum(parameter.numel() for parameter in plain.parameters()),
@@ -171,8 +173,9 @@ class _Training:
         """A network with its first weights: number 0 is trained, the others are its nulls."""
         torch.manual_seed(seed_of(self.settings.seed, WEIGHTS, number))
         network = self.objective.network(self.settings.network, self.sizes)
-        pixels = self.kept.pixels.double().div_(255).transpose(0, 1).flatten(1)
-        return Pixels(network, pixels.mean(1), pixels.std(1).clamp(min=1 / 255))
+        if number:
+            return Pixels(network, self.raw.mean.flatten(), self.raw.std.flatten())
+        return Pixels.centring(network, self.kept.pixels)
 
     def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
         own = self.settings
@@ -196,6 +199,7 @@ class _Training:
         if (self.folder / BEST).exists():
             saved.load(self.folder / BEST)  # a damaged one is told of now, not at the end
             self.best = found.best
+        self.observer.remember(found.memory)
         self.rows, self.step, self.stored, self.before = found.rows, found.step, found.step, found.seconds
 
     def run(self) -> Result:
@@ -221,6 +225,10 @@ class _Training:
         self._fresh()
         if self.stored is None:
             self._interval()
+            if self.compiled:  # which the first step would else wait for
+                self.fabric.backward(self._loss(*self._draw()))
+                self.optimiser.zero_grad()
+            self.began, self.before = time.perf_counter(), 0.0  # the clock, which the learning rate may follow, starts with the first step
         while (done := self._done()) < 1:
             self._step(done)
             if self.step % self.interval == 0:
@@ -258,7 +266,7 @@ class _Training:
     def _step(self, done: float) -> None:
         started = time.perf_counter()
         by_steps = self.settings.minutes is None
-        scale(self.optimiser, warm_up_cosine((self.step + 1) / self.steps if by_steps else done, warm_up=self.settings.warm_up))
+        scale(self.optimiser, warm_up_cosine((self.step + 1) / (self.steps + 1) if by_steps else done, warm_up=self.settings.warm_up))
         images, targets = self._draw()
         try:
             loss = self._loss(images, targets)
@@ -305,13 +313,12 @@ class _Training:
             raise NotConverged(f"step {self.step}: {wrong[0]} is not finite after it; {self._kept()}; {HINT}", state=self.raw)
         if cuts(self.fabric):
             load_network(saved.network_of(self.evaluated), weights)
-        with self.fabric.autocast():
-            measured = self._measure(self.held)
+        measured = self._measure(self.held)
         with one_thread():
             read = self.observer.read(self.evaluated, self.step)
         moment = self._moment(loss, measured)
         told = {"loss": loss, "images per second": moment.speed, "seconds": moment.seconds, **measured}
-        self._note({quantity: value for quantity, value in told.items() if value is not None})
+        self._note({quantity: value for quantity, value in told.items() if value is not None}, self.step)
         self.rows += read
         if self.fabric.is_global_zero:
             self._store(weights, stepped, measured[self.objective.score])
@@ -322,7 +329,7 @@ class _Training:
     def _store(self, weights: dict[str, Tensor], stepped: dict[str, Any], score: float) -> None:
         """Writes the network if it is the best so far, the result, and last what a resumed training goes on from."""
         try:
-            if self.best is None or score > self.best:
+            if self.best is None or score >= self.best:  # of equals the later, which has learned more
                 self.best = score
                 self._keep(score)
             self._result().write_into(self.folder)
@@ -335,6 +342,7 @@ class _Training:
                 network=weights,
                 optimiser=stepped,
                 average=None if self.average is None else whole(self.average.state_dict()),
+                memory=self.observer.memory(),
             ).save(self.folder / LAST)
         except OSError as error:
             kept = "nothing was stored" if self.stored is None else f"{self._kept()}, --resume goes on from it"
@@ -344,9 +352,9 @@ class _Training:
         pairs = ((part.pixels, part.labels) for part in (self.kept, images))
         return self.objective.measure(self.evaluated, *pairs, batch_size=MEASURED_AT_A_TIME)
 
-    def _note(self, found: dict[str, float]) -> None:
+    def _note(self, found: dict[str, float], step: int) -> None:
         for quantity, value in found.items():
-            self.rows.append(Row(theory="network", quantity=quantity, value=value, model=self.settings.network, step=self.step))
+            self.rows.append(Row(theory="network", quantity=quantity, value=value, model=self.settings.network, step=step))
 
     def _keep(self, score: float) -> None:
         inner = saved.network_of(self.evaluated)
@@ -368,7 +376,7 @@ class _Training:
         self.fabric.barrier()
         best = saved.load(self.folder / BEST)
         self.evaluated = best.model.to(self.fabric.device)
-        self._note(of_test(self._measure(self.test)))
+        self._note(of_test(self._measure(self.test)), best.origin["step"])
         if self.fabric.is_global_zero:
             self._result().write_into(self.folder)
 

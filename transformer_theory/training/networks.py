@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from ..models import CRATE, ViT
@@ -95,6 +96,15 @@ class Pixels(nn.Module):
         self.network = network
         self.register_buffer("mean", mean.float().view(-1, 1, 1), persistent=False)
         self.register_buffer("std", std.float().view(-1, 1, 1), persistent=False)
+
+    @classmethod
+    def centring(cls, network: nn.Module, pixels: UInt8[Tensor, "n c h w"]) -> "Pixels":
+        """With mean and deviation of each channel of given pixels, 0 to 255, counted value by value."""
+        counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
+        values, n = torch.arange(256, device=counts.device) / 255, counts.sum(1, keepdim=True)
+        mean = (counts * values).sum(1, keepdim=True) / n
+        variance = (counts * (values - mean) ** 2).sum(1) / (n[:, 0] - 1)
+        return cls(network, mean[:, 0], variance.sqrt().clamp(min=1 / 255))
 
     @property
     def cls_token(self) -> Tensor | None:

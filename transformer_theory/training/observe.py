@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..data.images import Images
-from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, probe
+from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, Remembering, probe
 from ..rows import Row, not_applicable
 from ..theory import Theory
 from .objectives.reading import scaled
@@ -38,12 +38,27 @@ class Observer:
         if not len(images):
             raise ValueError("there must be held-out images to read, got none")
         self.images, self.name = images[:READ], name
-        self.reducers: list[Reducer] = [reducer for theory in theories for reducer in theory.reducers()]
-        self.reducers += [AttentionStatistics(), Geometry(), NeuralCollapse()]
-        try:
-            self.nulls = means([self._probed(untrained(number), 0).rows for number in range(UNTRAINED)])
+        try:  # fresh reducers each time: some look back at the reading before, which must not be of another network
+            self.nulls = means([self._probed(untrained(number), 0, _reducers(theories)).rows for number in range(UNTRAINED)])
         except NoAttention:
             self.nulls = {}
+        self.reducers = _reducers(theories)
+
+    def memory(self) -> list[dict]:
+        """What the reducers that look back carry from reading to reading."""
+        return [reducer.memory() for reducer in self.reducers if isinstance(reducer, Remembering)]
+
+    def remember(self, memory: Sequence[dict]) -> None:
+        """Takes up a :meth:`memory`, so that what was interrupted reads on as if it had not been.
+
+        Raises:
+            ValueError: it is that of other theories.
+        """
+        own = [reducer for reducer in self.reducers if isinstance(reducer, Remembering)]
+        if len(own) != len(memory):
+            raise ValueError(f"a memory of {len(own)} reducers was expected, got one of {len(memory)}; give the same theories")
+        for reducer, carried in zip(own, memory):
+            reducer.remember(carried)
 
     def read(self, model: nn.Module, step: int) -> list[Row]:
         """The rows of a network at a step, at the first one with a row for each theory that can read nothing in it.
@@ -51,7 +66,7 @@ class Observer:
         Its mode is restored, and no random numbers are drawn.
         """
         try:
-            found = self._probed(model, step)
+            found = self._probed(model, step, self.reducers)
         except NoAttention:
             none = not_applicable("network", "the network has no attention maps")
             return [] if step else [Row(**{**none, "model": self.name, "step": step})]
@@ -59,18 +74,23 @@ class Observer:
         fill_nulls(rows, self.nulls)
         return rows
 
-    def _probed(self, model: nn.Module, step: int) -> Probe:
+    def _probed(self, model: nn.Module, step: int, reducers: Sequence[Reducer]) -> Probe:
         parameter = next(model.parameters())
         training = model.training
         model.eval()
         try:
-            with probe(model, self.reducers, name=self.name) as p, torch.no_grad(), p.together(step):
+            with probe(model, reducers, name=self.name) as p, torch.no_grad(), p.together(step):
                 for pixels, labels in zip(self.images.pixels.split(AT_A_TIME), self.images.labels.split(AT_A_TIME)):
                     p.labels = labels
                     model(scaled(pixels, parameter))
         finally:
             model.train(training)
         return p
+
+
+def _reducers(theories: Sequence[Theory]) -> list[Reducer]:
+    own = [reducer for theory in theories for reducer in theory.reducers()]
+    return [*own, AttentionStatistics(), Geometry(), NeuralCollapse()]
 
 
 def place(row: Row) -> Place:

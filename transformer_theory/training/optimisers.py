@@ -174,8 +174,9 @@ def decays(weight: Float[Tensor, "..."]) -> bool:
 def places_of(model: nn.Module) -> tuple[dict[str, int], int]:
     """The place of each parameter by name, 0 before the layers, l in layer l = 1, ..., L, L + 1 after them; and L + 1.
 
-    The layers are the members of the first list or sequence, outermost first, of modules of one kind with submodules of their own. What
-    the model holds before them, in the order of its parameters, is the embedding; what it holds after them, a decoder too, is the head.
+    The layers are the members of the first list or sequence, outermost first, of modules of one kind with submodules of their own, none of
+    them a convolution, which is of a stem. What the model holds before them, in the order of its parameters, is the embedding; what it
+    holds after them, a decoder too, is the head.
 
     Raises:
         ValueError: the model has no such list.
@@ -198,4 +199,5 @@ def places_of(model: nn.Module) -> tuple[dict[str, int], int]:
 
 def _alike(layers: nn.ModuleList | nn.Sequential) -> bool:
     kinds = {type(layer) for layer in layers}
-    return len(kinds) == 1 and all(len(layer._modules) for layer in layers)
+    stem = any(isinstance(module, nn.Conv2d) for module in layers.modules())
+    return len(kinds) == 1 and not stem and all(len(layer._modules) for layer in layers)

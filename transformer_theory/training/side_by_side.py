@@ -73,9 +73,9 @@ class Run:
 
     @cached_property
     def kept(self) -> int | None:
-        """Step of its best network, the one that was kept; None if nothing was measured."""
+        """Step of its best network, of equals the later, which was kept; None if nothing was measured."""
         steps, values = self.curve(self.score)
-        return int(steps[values.argmax()]) if len(steps) else None
+        return int(steps[values == values.max()][-1]) if len(steps) else None
 
     @cached_property
     def clock(self) -> tuple[np.ndarray, np.ndarray]:

@@ -80,10 +80,18 @@ class JointDynamics:
 
     def reset(self) -> None:
         """Starts a new reading; the entropies of the last one count among the past ones."""
-        for place, entropies in self._entropies().items():
-            self.least[place] = torch.fmin(self.least.get(place, entropies), entropies)
+        self.least = self.memory()
         self.statistics.reset()
         self.attention, self.ranks = {}, {}
+
+    def memory(self) -> dict[tuple[int, int], Tensor]:
+        """The least entropies so far, ``[heads]`` each."""
+        now = self._entropies()
+        return self.least | {place: torch.fmin(self.least.get(place, entropies), entropies) for place, entropies in now.items()}
+
+    def remember(self, memory: dict[tuple[int, int], Tensor]) -> None:
+        """Takes up a :meth:`memory`."""
+        self.least = dict(memory)
 
     def merge(self, other: "JointDynamics") -> None:
         """Adds another reducer's state of the same reading."""

@@ -108,8 +108,16 @@ class ScanAndSnap:
 
     def reset(self) -> None:
         """Starts a new reading; the maps of the last one become the previous ones."""
-        self.previous |= {place: self._mean(place) for place in self.maps}
+        self.previous = self.memory()
         self.maps, self.sharp, self.counts = {}, {}, {}
+
+    def memory(self) -> dict[Place, Tensor]:
+        """The maps that the next reading is compared with, ``[heads, q, k]`` each."""
+        return self.previous | {place: self._mean(place) for place in self.maps}
+
+    def remember(self, memory: dict[Place, Tensor]) -> None:
+        """Takes up a :meth:`memory`."""
+        self.previous = dict(memory)
 
     def merge(self, other: "ScanAndSnap") -> None:
         """Adds another reducer's state of the same reading."""

@@ -111,7 +111,7 @@ def test_the_flow_agrees_with_another_integrator():
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
-def test_drift_of_the_exact_invariants(form, activation, bound):
+def test_drift_of_the_exact_invariants(form, activation, bound, unchecked):  # the same steps as above, many times
     contexts = sampled_contexts(generator())
     start = gaussian_block(contexts, units=5, scale=0.3, generator=generator(), logit=0.5)
     path = train(start, contexts, Model(form, activation), step=0.05, steps=400, method=rk4, keep=range(0, 400, 50))

@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from benchmarks.baselines.crate import SoftmaxAttention, ThreeProductIsta
 from transformer_theory.data import Images, shapes
-from transformer_theory.models import CRATE
 from transformer_theory.training.image_recipes import recipe
 from transformer_theory.training.loop import train
-from transformer_theory.training.networks import SPREAD, Sizes
+from transformer_theory.training.networks import Sizes, crate
 from transformer_theory.training.objectives import CrossEntropy
 from transformer_theory.training.processes import Hardware
 from transformer_theory.training.settings import Settings
@@ -39,17 +38,7 @@ class Plain(CrossEntropy):
     """Cross-entropy of a CRATE whose blocks are spelt out."""
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
-        return CRATE.for_images(
-            image_size=sizes.image_size,
-            patch_size=sizes.patch_size,
-            num_classes=sizes.num_classes,
-            dim=sizes.dim,
-            depth=sizes.depth,
-            heads=sizes.heads,
-            attention=SoftmaxAttention,
-            sparsify=ThreeProductIsta,
-            spread=SPREAD,
-        )
+        return crate(sizes, attention=SoftmaxAttention, sparsify=ThreeProductIsta)
 
 
 def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: str) -> float:

@@ -25,7 +25,6 @@ from torch import nn
 from . import data as data_module
 from .claims import CONTROL_WORDS, Claim, Evidence, Verdict
 from .data import Images, TokenData, image_sets
-from .data.images import MOST
 from .errors import nearest
 from .experiment import Result, provenance
 from .rows import Arrays, Row, collect, finding, not_applicable, select
@@ -128,9 +127,7 @@ def _read(
 
 def _tokens(images: Images, seed: int) -> TokenData:
     """The images as the rooms read them, cut as those of :func:`data.load` are."""
-    patch = next(size for size in range(max(images.size // image_sets.ACROSS, 1), 0, -1) if images.size % size == 0)
-    most = min(MOST, max(image_sets.VALUES // images.pixels[0].numel(), 1))
-    return images.tokens(patch, most=most, generator=torch.Generator().manual_seed(seed))
+    return image_sets.tokens_of(images, torch.Generator().manual_seed(seed))
 
 
 def _stream(

@@ -114,12 +114,12 @@ def _first_process() -> bool:
 
 
 def _tell_measured(measured: dict[str, Any], n: int) -> None:
-    from ..intervals import clopper_pearson
+    from ..training.compared import interval
 
     for quantity, value in measured.items():
         if "accuracy" in quantity:
-            low, high = (float(end) for end in clopper_pearson(round(value * n), n))
-            print(f"{quantity}: {value:.2%} of {n} images (95 % interval {low:.2%} to {high:.2%})")
+            told = interval(value, n)  # nothing where the share is not one of n images
+            print(f"{quantity}: {value:.2%} of {n} images{f' ({told})' if told else ''}")
         else:
             print(f"{quantity}: {value:.4g}")
 

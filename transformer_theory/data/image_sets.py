@@ -12,7 +12,7 @@ from .cifar import FORMS, is_official_form, read_cifar
 from .download import ARCHIVES, data_folder, fetch
 from .image_cache import cached, read_npz
 from .image_folder import find_images, read_folder
-from .images import Images
+from .images import MOST, Images
 from .shapes import shapes
 from .tokens import TokenData
 
@@ -65,10 +65,14 @@ def image_tokens(name_or_path: str | Path) -> TokenData:
     Raises:
         ValueError: as of :func:`images`.
     """
-    train, _ = images(name_or_path)
-    patch = next(size for size in range(max(train.size // ACROSS, 1), 0, -1) if train.size % size == 0)
-    most = min(2000, max(VALUES // train.pixels[0].numel(), 1))
-    return train.tokens(patch, most=most, generator=torch.Generator().manual_seed(0))
+    return tokens_of(images(name_or_path)[0], torch.Generator().manual_seed(0))
+
+
+def tokens_of(found: Images, generator: torch.Generator) -> TokenData:
+    """Images as every theory reads them, see :func:`image_tokens`."""
+    patch = next(size for size in range(max(found.size // ACROSS, 1), 0, -1) if found.size % size == 0)
+    most = min(MOST, max(VALUES // found.pixels[0].numel(), 1))
+    return found.tokens(patch, most=most, generator=generator)
 
 
 def digits_split() -> tuple[Images, Images]:

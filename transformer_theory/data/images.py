@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..citations import Source
 from .bridges import codebook, patches
+from .splitting import stratified
 from .tokens import TokenData
 
 MOST = 2000  # images that the theories read
@@ -88,15 +89,8 @@ class Images:
         Raises:
             ValueError: the share leaves one part empty.
         """
-        order = torch.randperm(len(self), generator=generator)
-        order = order[torch.argsort(self.labels[order], stable=True)]
-        # every class contributes its share: deal the sorted images out evenly
-        dealt = torch.floor(torch.arange(len(self) + 1, dtype=torch.float64) * share + 1e-9)
-        deal = dealt[1:] > dealt[:-1]
-        first, second = order[deal], order[~deal]
-        if not len(first) or not len(second):
-            raise ValueError(f"share must leave images on both sides, got {share} of {len(self)}; choose a share inside (0, 1)")
-        return self[first.sort().values], self[second.sort().values]
+        first, second = stratified(len(self), self.labels, share, generator, what="images")
+        return self[first], self[second]
 
     def tokens(self, patch_size: int, *, most: int = MOST, words: int = WORDS, generator: torch.Generator) -> TokenData:
         """The images as every theory reads them; of more than ``most`` a stratified sample.

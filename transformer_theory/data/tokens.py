@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..citations import Source
 from ..errors import nearest
+from .splitting import stratified
 
 # Networks compute in float32, which ends at 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is still finite.
 LARGEST = 1e15
@@ -128,16 +129,8 @@ class TokenData:
         Raises:
             ValueError: the share leaves one part empty.
         """
-        order = torch.randperm(len(self), generator=generator)
-        if self.labels is not None:
-            order = order[torch.argsort(self.labels[order], stable=True)]
-        # every class contributes its share: deal the sorted sequences out evenly
-        dealt = torch.floor(torch.arange(len(self) + 1, dtype=torch.float64) * share + 1e-9)
-        deal = dealt[1:] > dealt[:-1]
-        first, second = order[deal], order[~deal]
-        if not len(first) or not len(second):
-            raise ValueError(f"share must leave sequences on both sides, got {share} of {len(self)}; choose a share inside (0, 1)")
-        return self[first.sort().values], self[second.sort().values]
+        first, second = stratified(len(self), self.labels, share, generator, what="sequences")
+        return self[first], self[second]
 
     @classmethod
     def from_npz(cls, path: str | Path) -> "TokenData":

@@ -129,9 +129,10 @@ def _stem(sizes: Sizes) -> Convolutions:
     return Convolutions(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels, dim=sizes.dim)
 
 
-def _crate(
+def crate(
     sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[[int], nn.Module] = Ista
 ) -> nn.Module:
+    """A CRATE for images with the given blocks, see :mod:`..theories.crate.block`."""
     embedding, seq = _embedding(sizes)
     return CRATE(
         embedding,
@@ -153,10 +154,10 @@ def _vit(sizes: Sizes) -> nn.Module:
 
 
 NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {
-    "crate": _crate,
-    "crate-paper": partial(_crate, attention=PaperAttention),
-    "crate-exact": partial(_crate, attention=ExactAttention),
-    "crate-alpha": partial(_crate, sparsify=OvercompleteIsta),
-    "tost": partial(_crate, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp),
+    "crate": crate,
+    "crate-paper": partial(crate, attention=PaperAttention),
+    "crate-exact": partial(crate, attention=ExactAttention),
+    "crate-alpha": partial(crate, sparsify=OvercompleteIsta),
+    "tost": partial(crate, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp),
     "vit": _vit,
 }

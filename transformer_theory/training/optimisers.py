@@ -30,6 +30,14 @@ from torch import Tensor, nn
 BETAS = {"adamw": (0.9, 0.999), "lion": (0.9, 0.99), "muon": (0.9, 0.999)}  # of Muon, those of its AdamW
 
 
+def _evaluated(closure: Callable[[], Any] | None) -> Any:
+    """The loss that a step was asked to compute first; None if it was not."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class Lion(torch.optim.Optimizer):
     """Steps of one size in each coordinate, by the sign of a mean of gradients.
 
@@ -48,10 +56,7 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _evaluated(closure)
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
@@ -82,10 +87,7 @@ class Together(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _evaluated(closure)
         for part in self.parts:
             part.step()
         return loss

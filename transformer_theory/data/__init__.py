@@ -8,9 +8,9 @@ from ..errors import nearest
 from . import synthetic
 from .bridges import codebook, features, one_hot, patches
 from .digits import digits
+from .image_data import Images
 from .image_sets import NAMES as IMAGES
 from .image_sets import image_tokens, images
-from .images import Images
 from .shapes import shapes
 from .text import Text, harbour
 from .tokens import TokenData

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ..citations import Source
-from .images import Images
+from .image_data import Images
 from .plain_pickle import read_plain_pickle
 
 SIZE, CHANNELS = 32, 3

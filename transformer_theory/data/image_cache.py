@@ -17,7 +17,7 @@ import torch
 from ..citations import Source
 from ..files import replacing
 from .download import data_folder
-from .images import Images
+from .image_data import Images
 
 Pair = tuple[Images, Images]
 WORTH = 2000  # images; fewer are decoded in less than a second

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..errors import some
-from .images import Images
+from .image_data import Images
 
 LOSSY = (".jpg", ".jpeg")
 SUFFIXES = (*LOSSY, ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")

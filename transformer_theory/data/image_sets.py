@@ -11,8 +11,8 @@ from ..errors import nearest
 from .cifar import FORMS, is_official_form, read_cifar
 from .download import ARCHIVES, data_folder, fetch
 from .image_cache import cached, read_npz
+from .image_data import MOST, Images
 from .image_folder import find_images, read_folder
-from .images import MOST, Images
 from .shapes import shapes
 from .tokens import TokenData
 

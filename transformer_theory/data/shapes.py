@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .images import Images
+from .image_data import Images
 
 SIZE = 32
 OUTLINES = ("disc", "square", "diamond", "triangle", "cross")

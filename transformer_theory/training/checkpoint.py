@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..data.images import Images
+from ..data.image_data import Images
 from ..files import replacing
 from ..rows import Row, check_row
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..data.images import Images
+from ..data.image_data import Images
 from ..experiment import Result
 from ..intervals import clopper_pearson
 from ..models import CRATEMAE, build

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ..data.images import Images
+from ..data.image_data import Images
 from . import saved
 from .objectives.reading import outputs
 

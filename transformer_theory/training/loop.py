@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..citations import Source
-from ..data.images import Images
+from ..data.image_data import Images
 from ..errors import NotConverged
 from ..experiment import Result, provenance
 from ..rows import Row

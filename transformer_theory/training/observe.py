@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data.images import Images
+from ..data.image_data import Images
 from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, Remembering, probe
 from ..rows import Row, not_applicable
 from ..theory import Theory

@@ -23,3 +23,17 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.
     low = np.where(k > 0, beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0)
     high = np.where(k < n, beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0)
     return low, high
+
+
+def share_interval(share: float, n: int) -> tuple[float, float] | None:
+    """Lower and upper end of the 95 % interval for a share of n things; None where it is not a whole number of them.
+
+    >>> low, high = share_interval(0.65, 540)
+    >>> f"{low:.2%} to {high:.2%}"
+    '60.81% to 69.02%'
+    """
+    right = round(share * n)
+    if n < 1 or not 0 <= right <= n or abs(right - share * n) > 1e-6 * n:
+        return None
+    low, high = clopper_pearson(right, n)
+    return float(low), float(high)

@@ -12,6 +12,7 @@ from transformer_theory.citations import Source
 from transformer_theory.claims import Evidence
 from transformer_theory.experiment import Result
 from transformer_theory.report import html, view, write
+from transformer_theory.report.figures import _seen
 from transformer_theory.report.views import checked, summary, views
 from transformer_theory.rows import by_construction, finding, not_applicable
 
@@ -182,6 +183,38 @@ def test_what_holds_by_construction_has_no_verdict(theories):
     assert "10⁻⁹" not in text
 
 
+def test_bold_is_the_side_of_the_null_that_the_theory_does_not_expect(theories):
+    order = theories[0].order_parameter + " in the trained network"
+    row = {"theory": "attention_svm", "quantity": order, "bound": 0.5, "null": 0.5, "verdict": "outside assumptions"}
+    sides = (("A", 0.4, ">="), ("B", 0.6, ">="), ("C", 0.4, "<="), ("D", 0.6, "<="))
+    made = html(small([{**row, "model": name, "value": value, "op": op} for name, value, op in sides]), theories=theories)
+    found = [attributes["class"] for _, attributes in Reader(made).tags if attributes.get("class", "").startswith("beside")]
+    assert found == ["beside missed", "beside", "beside", "beside missed"]
+    assert "Bold under a verdict" in words(made)
+
+
+def test_given_networks_come_first_with_accuracies_in_per_cent(theories):
+    rows = [
+        {"theory": "network", "quantity": quantity, "value": value, "model": model, "note": "5,000 images, 95 % interval 60.20% to 62.91%"}
+        for model, value in (("crate", 0.6156), ("vit", 0.6458))
+        for quantity in ("test accuracy", "held-out accuracy at equal steps", "test loss")
+    ]
+    made = html(small(rows, models={"crate": "a", "vit": "b"}), theories=theories)
+    text = words(made).replace("\u00a0", " ")
+    assert "61.56 % crate , test accuracy 5,000 images, 95 % interval 60.20 % to 62.91 %" in text
+    assert text.count("64.58 %") == 2  # of test images, and at equal steps
+    assert text.index("64.58 %") < text.index("What the theories say")
+    assert "2 more numbers" in text  # losses
+
+
+def test_pictures_in_colour_are_shown_in_colour_and_drawings_as_ink():
+    colour, drawing = np.random.default_rng(0).random((3, 4, 4)), np.eye(4)[None]
+    np.testing.assert_array_equal(_seen(colour), np.moveaxis(colour, 0, -1))
+    np.testing.assert_array_equal(_seen(drawing), np.eye(4))
+    normalised = _seen(4 * colour - 2)
+    assert (normalised.min(), normalised.max()) == (0, 1)
+
+
 def test_nothing_measured_still_makes_a_page():
     text = words(html(small(), theories=THEORIES))
     assert text.count("not measured") == len(THEORIES)
@@ -232,7 +265,7 @@ def test_constant_series_and_a_single_reading_are_survived():
     assert "does not move" in text
     assert "—" in text  # its correlations
     once = words(html(small([row for row in rows if row["step"] == 0]), theories=THEORIES))
-    assert "there is no timeline to draw" in once
+    assert "One timeline" not in once
 
 
 def test_a_theory_that_this_version_does_not_know_is_named():

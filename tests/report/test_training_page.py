@@ -105,7 +105,7 @@ def test_a_training_that_stopped_says_so():
     text = words(training_page(result))
     assert "not finished The training stopped before its end, at step 0 or later; the test images have not been looked at" in text
     assert "of 4 epochs that were planned" in text
-    assert "there is no timeline to draw" in text
+    assert "One timeline" not in text
 
 
 def test_no_rows_and_no_settings_still_give_a_page():
@@ -119,7 +119,7 @@ def test_numbers_that_are_missing_leave_gaps():
     told = facts(replace(result, table=rows), readings(replace(result, table=rows)))
     assert (told.kept, told.kept_score.value) == (20, 0.3)
     text = words(training_page(replace(result, table=rows)))
-    assert "not applicable <b>nothing</b> was read" in text
+    assert text.count("<b>nothing</b> was read") == 1
     assert "nan" not in text.split()
 
 
@@ -135,6 +135,28 @@ def test_an_objective_of_its_own_score_is_shown_with_its_nulls():
     stranger = replace(result, params={**result.params, "objective": {"name": "of another version"}})
     assert facts(stranger, readings(stranger)).score == "held-out accuracy of nearest subspaces"
     assert "step 1, the best of 3 readings" in words(training_page(result))
+
+
+def test_what_was_tested_stands_with_its_number_of_images_and_its_nulls():
+    rows = [{"theory": "network", "quantity": "held-out accuracy of a linear probe", "value": 0.7 - s, "step": s} for s in (0, 1)]
+    for name, value in (("rate reduction", 5.0), ("rate reduction, labels shuffled", 1.5), ("accuracy of a linear probe", 0.5)):
+        rows.append({"theory": "network", "quantity": f"test {name}", "value": value, "step": 1})
+    result = replace(trained(objective={"name": "masked-autoencoding"}), table=rows)
+    tests = {test.quantity: test for test in facts(result, readings(result)).tests}
+    assert list(tests) == ["test accuracy of a linear probe", "test rate reduction"]
+    assert tests["test rate reduction"].nulls == (("labels shuffled", 1.5),)
+    text = words(training_page(result)).replace("\u00a0", " ")
+    assert "5 test rate reduction, 540 images null, labels shuffled: 1.5" in text
+    assert "untrained No later reading was better than the first: The network that is kept is that of step 0" in text
+
+
+def test_a_network_that_no_theory_reads_says_so_once_and_has_no_empty_parts():
+    result = trained(theories=False, layers=0)
+    none = {"theory": "network", "quantity": "all", "value": None, "verdict": "not applicable: it has no attention maps", "step": 0}
+    made = training_page(replace(result, params={**result.params, "theories": ["joma", "crate"]}, table=[*result.table, none]))
+    assert words(made).count("it has no attention maps") == 1
+    for name in ("joma", "crate", "own", "layers", "timeline"):
+        assert f'id="{name}"' not in made
 
 
 def test_without_the_number_of_images_there_is_no_interval():
@@ -159,10 +181,10 @@ def test_readings_are_the_means_over_heads():
 
 
 def test_what_an_objective_measures_of_a_layer_is_read_as_of_that_layer_and_the_test_row_does_not_replace_it():
-    rows = [{"theory": "network", "quantity": f"l1 norm, layer {k}", "value": float(k), "step": 5} for k in (1, 2)]
+    rows = [{"theory": "network", "quantity": f"l1 norm, layer {k}", "value": float(k), "step": 5} for k in (0, 1)]
     rows.append({**rows[0], "value": 99.0})  # of the test images, noted at the last step too
     (read,) = readings(Result("train", table=rows))
-    assert (read.quantity, read.layers, read.values.tolist()) == ("l1 norm", (0, 1), [[1.0, 2.0]])
+    assert (read.quantity, read.layers, read.values.tolist()) == ("l1 norm", (0, 1), [[0.0, 1.0]])
 
 
 def test_deep_networks_with_many_readings_become_pictures_and_thinned_lines():

@@ -1,32 +1,37 @@
 """What a training was and came to: how far it went, which network was kept and why, how long it took, which settings were its own."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from ..experiment import Result
-from ..intervals import clopper_pearson
+from ..intervals import share_interval
 from .readings import Readings
+from .wording import is_share
 
 TEST = "test "
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A number that was measured on images; ``interval`` is that of Clopper and Pearson (95 %), None if it is no share or n is not told."""
+    """A number that was measured on images.
+
+    Attributes:
+        quantity, value: as the row has them.
+        n: images; None if that is not told.
+        interval: of Clopper and Pearson (95 %); None if it is no share of n images.
+        nulls: what the objective measured beside it, each with what it changed: ``("labels shuffled", 1.5)``.
+    """
 
     quantity: str
     value: float
     n: int | None
     interval: tuple[float, float] | None
-
-    @property
-    def share(self) -> bool:
-        return "accuracy" in self.quantity
+    nulls: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Facts:
         score: the quantity by which the kept network was chosen; None if none was measured.
         kept: that network's step; None if there is none.
         kept_score: what it scored on held-out images.
-        tests: what the kept network was measured to do on the test images; empty if the training did not come to its end.
+        tests: what the kept network was measured to do on the test images, shares first; empty if the training did not come to its end.
         steps: taken.
         readings: number of them.
         seconds: to the last reading.
@@ -67,7 +72,16 @@ def facts(result: Result, read: Sequence[Readings]) -> Facts:
     score = _score(result, curves)
     kept, value = _best(curves[score]) if score else (None, None)
     held, tested = (result.provenance.get(name) for name in ("held_out_images", "test_images"))
-    tests = [measured(name, number, tested) for name, r in own.items() if name.startswith(TEST) and (number := _last(r)) is not None]
+    found = {name: number for name, r in own.items() if name.startswith(TEST) and (number := _last(r)) is not None}
+    bases = {name: base(name, found) for name in found}
+    tests = [
+        replace(
+            measured(name, number, tested),
+            nulls=tuple((other.removeprefix(f"{name}, "), found[other]) for other in found if bases[other] == name != other),
+        )
+        for name, number in found.items()
+        if bases[name] == name
+    ]
     seconds = _last(curves["seconds"]) if "seconds" in curves else None
     speeds = curves.get("images per second")
     told = speeds.values[np.isfinite(speeds.values)] if speeds is not None else np.array([])
@@ -77,7 +91,7 @@ def facts(result: Result, read: Sequence[Readings]) -> Facts:
         score=score,
         kept=kept,
         kept_score=None if value is None or score is None else measured(score, value, held),
-        tests=tuple(tests),
+        tests=tuple(sorted(tests, key=lambda test: not is_share(test.quantity))),
         steps=steps[-1] if steps else 0,
         readings=len(steps),
         seconds=seconds,
@@ -90,10 +104,13 @@ def facts(result: Result, read: Sequence[Readings]) -> Facts:
 
 def measured(quantity: str, value: float, n: int | None) -> Measured:
     """A number with its interval, if it is a share of n images."""
-    if n is None or "accuracy" not in quantity or not 0 <= value <= 1:
-        return Measured(quantity, value, n, None)
-    low, high = clopper_pearson(round(value * n), n)
-    return Measured(quantity, value, n, (float(low), float(high)))
+    return Measured(quantity, value, n, share_interval(value, n) if n is not None and is_share(quantity) else None)
+
+
+def base(quantity: str, names: Container[str]) -> str:
+    """What a quantity is the null of: ``"held-out loss, untrained"`` stands beside ``"held-out loss"``; else itself."""
+    stem = quantity.rpartition(", ")[0]
+    return stem if stem in names else quantity
 
 
 def _score(result: Result, curves: Mapping[str, Readings]) -> str | None:
@@ -101,7 +118,7 @@ def _score(result: Result, curves: Mapping[str, Readings]) -> str | None:
     from ..training.objectives import OBJECTIVES
 
     objective = OBJECTIVES.get((result.params.get("objective") or {}).get("name", ""))
-    names = [objective.score] if objective else [name for name in curves if "accuracy" in name]
+    names = [objective.score] if objective else [name for name in curves if is_share(name)]
     return next((name for name in names if name in curves and not curves[name].empty), None)
 
 

@@ -128,7 +128,7 @@ def attention(result: Result, model: str) -> "Figure | None":
     top = float(np.nanmax(shown)) or 1.0
     for i in range(count):
         if on_images:
-            grid[i, 0].imshow(_ink(images[i]), cmap="gray_r", vmin=0, vmax=1)  # pyright: ignore[reportOptionalSubscript]
+            grid[i, 0].imshow(_seen(images[i]), cmap="gray_r", vmin=0, vmax=1)  # pyright: ignore[reportOptionalSubscript]
             grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
         for a, layer in enumerate(layers):
             for b, time in enumerate(times):
@@ -174,6 +174,15 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
 def positions(length: int, count: int) -> list[int]:
     """At most ``count`` positions from first to last."""
     return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
+
+
+def _seen(image: np.ndarray) -> np.ndarray:
+    """An image ``[c, h, w]`` as it is shown: three channels in colour ``[h, w, 3]``, others as ink ``[h, w]``."""
+    if len(image) != 3:
+        return _ink(image)
+    colours = np.moveaxis(np.asarray(image, dtype=float), 0, -1)
+    low, high = min(0.0, colours.min()), max(1.0, colours.max())  # of pixels that were normalised
+    return (colours - low) / (high - low)
 
 
 def _ink(image: np.ndarray) -> np.ndarray:

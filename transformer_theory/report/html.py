@@ -10,9 +10,11 @@ from markupsafe import Markup
 
 from ..experiment import Result
 from ..plotting import style, svg
+from ..rows import Row
 from ..theory import Theory
 from ..timeline import Series, series
 from . import figures, parts, wording
+from .facts import TEST
 from .views import ASSUMPTION, RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 
@@ -28,6 +30,9 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
     known = theories_of(result, theories)
     models = networks(result)
     lines = summary(result, known)
+    measured = [row for row in findings(result) if row["theory"] == "network"]
+    reached = _reached(measured) if "models" in result.params else []
+    rest = [row for row in measured if row not in reached]
     context: dict[str, Any] = {
         **parts.shared(result, known, on_timeline(result, known)),
         "summary": [(theory, *_lines(lines, theory), checked(result, theory)) for theory in known],
@@ -37,9 +42,21 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         "attention": [(m, parts.inline(figures.attention(result, m), f"attention-{wording.slug(m)}")) for m in models],
         "features": parts.inline(figures.features(result, models), "features"),
         "network": _training(result, "network", models),
-        "network_rows": [row for row in findings(result) if row["theory"] == "network"],
+        "reached": reached,
+        "accuracies": [row for row in rest if wording.is_share(row["quantity"])],
+        "losses": [row for row in rest if not wording.is_share(row["quantity"])],
+        "unseen": "test images" if "models" in result.params else "held-out data",
     }
     return parts.rendered("report.html.j2", context)
+
+
+def _reached(measured: Sequence[Row]) -> list[Row]:
+    """The first accuracy of each network on test images."""
+    first: dict[str, Row] = {}
+    for row in measured:
+        if row["quantity"].startswith(TEST) and wording.is_share(row["quantity"]):
+            first.setdefault(row.get("model", ""), row)
+    return list(first.values())
 
 
 def _lines(lines: Sequence[Line], theory: Theory) -> tuple[list[Line], list[Line]]:

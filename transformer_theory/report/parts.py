@@ -41,6 +41,8 @@ def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
     )
     environment.filters.update(
         number=wording.number,
+        amount=wording.amount,
+        spaced=wording.spaced,
         mathml=lambda text: mathml(wording.formulas(text)),
         paragraphs=paragraphs,
         slug=wording.slug,
@@ -49,7 +51,12 @@ def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
     )
     environment.filters["quantity"] = _quantity
     environment.globals.update(
-        badge=_badge, source=_source, verdict=wording.verdict, absent=wording.absent, beside_null=wording.beside_null
+        badge=_badge,
+        source=_source,
+        verdict=wording.verdict,
+        absent=wording.absent,
+        beside_null=wording.beside_null,
+        missed=wording.missed,
     )
     sheets = Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", *styles)))
     page = environment.get_template(template).render({"style": sheets, **context})
@@ -59,11 +66,13 @@ def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
 def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> dict[str, Any]:
     """What the template parts that all pages include show: the timeline of these series, sources and provenance."""
     models = networks(result)
+    moving = any(s.theory != "network" for s in group)  # learning curves alone are drawn elsewhere
+    drawn = [s for s in group if s.theory != "network" or wording.is_share(s.quantity)]
     return {
         "result": result,
         "data": result.params.get("data", "data"),
         "models": models,
-        "timeline": inline(figures.timeline([s for s in group if s.theory != "network" or "accuracy" in s.quantity]), "timeline"),
+        "timeline": inline(figures.timeline(drawn), "timeline") if moving else None,
         "sentences": sentences([s for s in group if s.theory != "network"]),
         "correlations": [(model, _matrix([s for s in group if s.model == model])) for model in models],
         "bibliography": _bibliography(result, known),

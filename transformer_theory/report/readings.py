@@ -14,7 +14,7 @@ import numpy as np
 from ..experiment import Result
 from ..rows import Row
 
-OF_LAYER = re.compile(r"(.+), layer ([1-9]\d*)")  # what objectives measure of a layer, counted from 1
+OF_LAYER = re.compile(r"(.+), layer (\d+)")  # what objectives measure of a layer, counted from 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def readings(result: Result) -> list[Readings]:
             continue
         quantity, layer = row["quantity"], row.get("layer")
         if layer is None and row["theory"] == "network" and (found := OF_LAYER.fullmatch(quantity)):
-            quantity, layer = found[1], int(found[2]) - 1
+            quantity, layer = found[1], int(found[2])
         groups.setdefault((row["theory"], quantity), []).append((layer, row))
     return [_one(*key, rows) for key, rows in groups.items()]
 

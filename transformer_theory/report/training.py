@@ -40,6 +40,7 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
     told, settings = facts(result, read), result.params.get("settings") or {}
     steps = sorted({int(step) for r in read for step in r.steps})
     chosen = [steps[i] for i in positions(len(steps), 3)]
+    orders = [(t, r) for t in known for r in read if (r.theory, r.quantity) == (t.name, t.order_parameter) and not r.empty]
     layerwise = [r for pair in BY_LAYER for r in read if (r.theory, r.quantity) == pair]
     context: dict[str, Any] = {
         **parts.shared(result, known, group),
@@ -48,28 +49,33 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
         "objective": result.params.get("objective") or {},
         "images": wording.with_commas(result.params.get("images", "").partition(",")[0]),
         "network": settings.get("network", "network"),
-        "tests": sorted(told.tests, key=lambda test: not test.share),
-        "summary": [_line(result, theory, read, told.kept, curves.get(theory.name)) for theory in known],
-        "reasons": list(dict.fromkeys(row.get("note") or "" for row in result.table if row["theory"] == "network" and wording.absent(row))),
+        "summary": [_line(theory, r, told.kept, curves.get(theory.name)) for theory, r in orders],
+        "silent": _silent(result, known, [theory.name for theory, _ in orders]),
         "learning": parts.inline(training_figures.learning(read, told), "learning"),
-        "sections": [_section(theory, read) for theory in known],
+        "sections": [_section(theory, read) for theory in known if any(r.theory == theory.name and not r.empty for r in read)],
         "own": _tables([r for r in read if r.theory == "network" and r.layers != (None,)]),
         "own_figure": parts.inline(training_figures.panels([r for r in read if r.theory == "network" and r.layers != (None,)]), "own"),
         "chosen": chosen,
         "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers"),
         "layer_rows": [row for r in layerwise if not r.empty for row in _by_layer(r, chosen)],
         "clock": wording.clock,
-        "percent": wording.percent,
+        "is_share": wording.is_share,
     }
     return parts.rendered("training.html.j2", context, "training.css")
 
 
-def _line(result: Result, theory: Theory, read: Sequence[Readings], kept: int | None, curve: Series | None) -> dict[str, Any]:
+def _silent(result: Result, known: Sequence[Theory], read: Sequence[str]) -> list[tuple[str, list[Theory]]]:
+    """Why theories read nothing, each reason once, with the theories that it keeps from it."""
+    reasons = {row["theory"]: wording.verdict(row)[1] or row.get("note") or "" for row in reversed(result.table) if wording.absent(row)}
+    found: dict[str, list[Theory]] = {}
+    for theory in known:
+        if theory.name not in read:
+            found.setdefault(reasons.get(theory.name, reasons.get("network", "it was not read")), []).append(theory)
+    return list(found.items())
+
+
+def _line(theory: Theory, found: Readings, kept: int | None, curve: Series | None) -> dict[str, Any]:
     """A theory's line of the summary: its order parameter at the first reading, in the kept network and at the last, beside its null."""
-    found = next((r for r in read if (r.theory, r.quantity) == (theory.name, theory.order_parameter)), None)
-    if found is None or found.empty:
-        reason = next((row for row in result.table if row["theory"] == theory.name and wording.absent(row)), None)
-        return {"theory": theory, "reading": None, "reason": wording.verdict(reason)[1] or reason.get("note") if reason else ""}
     last, null = found.values[-1], found.nulls[-1]
     sides = (last > null) if theory.order_relation == ">=" else (last < null)
     compared = int(sum(1 for v, n in zip(last, null) if v == v and n == n))

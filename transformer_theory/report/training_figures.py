@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..plotting import COLOURS, axes, label_ends, line, shades, style
-from .facts import TEST, Facts
+from .facts import TEST, Facts, base
 from .figures import positions
 from .readings import Readings
-from .wording import drawn, number
+from .wording import drawn, is_share, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,16 +51,16 @@ def learning(read: Sequence[Readings], facts: Facts) -> "Figure | None":
 
 def _learn(ax: "Axes", kind: Sequence[Readings], curves: dict[str, Readings], facts: Facts, clock: dict[int, float] | None) -> None:
     for r in kind:
-        base = _base(r, curves)
-        tint = COLOURS["network"] if r.quantity == "loss" else COLOURS["attention_svm"] if base is r else COLOURS["null"]
+        own = _base(r, curves) is r
+        tint = COLOURS["network"] if r.quantity == "loss" else COLOURS["attention_svm"] if own else COLOURS["null"]
         at = [step if clock is None else clock.get(int(step), np.nan) for step in r.steps]
         lone = "o" if len(r.steps) == 1 else None
         words = "\n".join(textwrap.wrap(drawn("training loss" if r.quantity == "loss" else r.quantity), 24))
-        line(ax, at, r.values[:, 0], color=tint, label=words, linestyle="-" if base is r else DASHES, marker=lone)
+        line(ax, at, r.values[:, 0], color=tint, label=words, linestyle="-" if own else DASHES, marker=lone)
         if r.quantity == facts.score and facts.kept is not None and facts.kept_score is not None:
             x = facts.kept if clock is None else clock.get(facts.kept, np.nan)
             ax.plot(x, facts.kept_score.value, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
-    if any("accuracy" in r.quantity for r in kind):
+    if any(is_share(r.quantity) for r in kind):
         from matplotlib.ticker import PercentFormatter
 
         low, high = ax.get_ylim()
@@ -70,8 +70,8 @@ def _learn(ax: "Axes", kind: Sequence[Readings], curves: dict[str, Readings], fa
 
 
 def _base(r: Readings, curves: dict[str, Readings]) -> Readings:
-    """What a reading is the null of: "held-out loss, untrained" stands beside "held-out loss"; else itself."""
-    return curves.get(r.quantity.rpartition(", ")[0], r)
+    """What a reading is the null of; else itself."""
+    return curves[base(r.quantity, curves)]
 
 
 def _common(kind: Sequence[Readings]) -> str:

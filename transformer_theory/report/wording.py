@@ -48,6 +48,21 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}\u00a0%"
 
 
+def is_share(quantity: str) -> bool:
+    """Whether a quantity is a share of images, which is told in per cent."""
+    return "accuracy" in quantity
+
+
+def amount(value: float | int | None, quantity: str) -> str:
+    """A value as its quantity is told: an accuracy in per cent, another number with three digits."""
+    return percent(value) if value is not None and is_share(quantity) and 0 <= value <= 1 else number(value)
+
+
+def spaced(note: str) -> str:
+    """A note with a no-break space before each per cent sign: ``"64.38% to 66.25%" -> "64.38 % to 66.25 %"``."""
+    return re.sub(r"(?<=\d) ?%", "\u00a0%", note)
+
+
 def with_commas(text: str) -> str:
     """Whole numbers within a text as readers like them: ``"50000 images" -> "50,000 images"``."""
     return re.sub(r"\d{4,}", lambda found: f"{int(found[0]):,}", text)
@@ -86,6 +101,11 @@ def beside_null(row: Row) -> str:
     if value is None or null is None:
         return ""
     return "at its null" if math.isclose(value, null, rel_tol=1e-9) else f"{'above' if value > null else 'below'} its null"
+
+
+def missed(row: Row) -> bool:
+    """Whether an order parameter lies on the other side of its null than the theory expects."""
+    return beside_null(row) == ("above" if row.get("op") == "<=" else "below") + " its null"
 
 
 def _finite(value: float | int | None) -> float | None:

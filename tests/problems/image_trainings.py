@@ -24,16 +24,18 @@ SMALL = Settings(
 )  # two epochs of three steps
 
 
-def noise(n: int = 60, *, seed: int = 0, name: str = "noise") -> Images:
-    pixels = torch.randint(0, 256, (n, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+def noise(n: int = 60, *, seed: int = 0, name: str = "noise", channels: int = 1) -> Images:
+    pixels = torch.randint(0, 256, (n, channels, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     return Images(pixels=pixels, labels=torch.arange(n) % 3, names=("a", "b", "c"), name=name, sources=())
 
 
-def trained(folder: Path, settings: Settings = SMALL, *, tell: Callable[[Moment], None] = lambda moment: None, **given) -> Result:
+def trained(
+    folder: Path, settings: Settings = SMALL, *, tell: Callable[[Moment], None] = lambda moment: None, channels: int = 1, **given
+) -> Result:
     """Trains; without ``theories``, which may be none, the network is not read at all, for the sake of time."""
     reading = contextlib.nullcontext() if "theories" in given else patch.object(Observer, "_probed", side_effect=NoAttention)
     with reading:
-        data = (noise(), noise(12, seed=1))
+        data = (noise(channels=channels), noise(12, seed=1, channels=channels))
         return train(data, settings, folder, **{"theories": (), "hardware": CPU, "tell": tell, **given})
 
 
@@ -62,7 +64,8 @@ def assert_same(folder: Path, other: Path) -> None:
     first, second = (torch.load(one / "last.pt", weights_only=True) for one in (folder, other))
     for part in ("network", "optimiser", "average"):
         assert_equal(first[part], second[part])
-    assert (first["step"], first["best"], first["run"]) == (second["step"], second["best"], second["run"])
+    parts = ("step", "best", "run", "rows")
+    assert [first[part] for part in parts] == [second[part] for part in parts]
     assert table(folder) == table(other)
     assert (folder / "best.safetensors").read_bytes() == (other / "best.safetensors").read_bytes()
 

@@ -3,12 +3,15 @@
 import contextlib
 import os
 import pickle
+import signal
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
 from tests.problems.image_trainings import trained, with_
+from transformer_theory.training import loop
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.loop import Moment
 from transformer_theory.training.objectives import RateReduction
@@ -54,11 +57,42 @@ def refused(folder: Path, **given) -> str:
     return "not refused"
 
 
+def gathered(folder: Path) -> tuple[list[float], int]:
+    """Losses, and how often this process put the optimiser's state together."""
+    with patch.object(loop, "whole", wraps=loop.whole) as whole:
+        found = losses(folder)
+    return found, sum("param_groups" in call.args[0] for call in whole.call_args_list)
+
+
+def timed(folder: Path) -> int:
+    """Steps in .3 seconds."""
+    steps: list[int] = []
+    trained(folder, with_(minutes=0.005, interval=10**6), tell=lambda moment: steps.append(moment.step))
+    return steps[-1]
+
+
+def killed(folder: Path) -> str:
+    """What the first process says when the other is killed at the third step."""
+
+    def kill(moment: Moment) -> None:
+        if moment.step == 3 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        trained(folder, SETTINGS, tell=kill)
+    except ConnectionError as error:
+        return str(error)
+    return "not noticed"
+
+
 def work(folder: Path) -> dict:
     """What one process of two finds."""
     torch.set_num_threads(1)
+    found, count = gathered(folder / "ddp")
     return {
-        "ddp": losses(folder / "ddp"),
+        "ddp": found,
+        "gathered": count,
+        "timed": timed(folder / "timed"),
         "rate reduction": losses(folder / "rates", objective=RATES),
         "fsdp": losses(folder / "fsdp", hardware=SHARDED),
         "resumed": losses(folder / "one", hardware=SHARDED, resume=True),
@@ -71,3 +105,5 @@ if __name__ == "__main__":
     sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
     meeting = Path(sys.argv[1])
     (meeting / os.environ["RANK"]).write_bytes(pickle.dumps(work(meeting)))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which torchrun sends to the process that is left
+    (meeting / "said").write_text(killed(meeting / "killed"))

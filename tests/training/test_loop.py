@@ -14,8 +14,10 @@ from transformer_theory.theories import THEORIES
 from transformer_theory.training import loop, observe
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.folder import FILES, claimed, clear
+from transformer_theory.training.image_recipes import recipe
 from transformer_theory.training.loop import train
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
+from transformer_theory.training.processes import Hardware
 
 EVERYTHING = Augmentation(crop=1, flip=0.5, operations=2, cutout=2, mixup=0.8, cutmix=1.0)
 KINDS = {
@@ -98,23 +100,44 @@ def test_interrupted_between_any_two_files(tmp_path, monkeypatch):
             assert_same(folder, tmp_path / "whole")
         else:
             break
-    assert stop >= 3 * 4 + 3  # three intervals and the end
+    assert stop >= 6 + 2 * 2 + 3  # the first interval, two that need not keep the network, and the end
 
 
 def test_an_unfinished_training_ends_once(tmp_path):
-    """A training that ends between two intervals, and is resumed at its end, has no row twice."""
+    """A training that ends between two intervals, and is resumed before the test, has no row twice."""
     settings = with_(interval=4)
-    trained(tmp_path / "run", settings)
-    first = table(tmp_path / "run")
-    assert [row["step"] for row in first if row["quantity"] == "held-out loss"] == [0, 4, 6]
+
+    def stop(moment) -> None:
+        if moment.step == 6 and moment.measured is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", settings, tell=stop)
+    assert "seconds" not in Result.load(tmp_path / "run").provenance  # they are told at the end
     trained(tmp_path / "run", settings, resume=True)
-    assert table(tmp_path / "run") == first
+    for quantity, steps in (("held-out loss", [0, 4, 6]), ("test loss", [6])):
+        assert [row["step"] for row in table(tmp_path / "run") if row["quantity"] == quantity] == steps
 
 
-def test_the_table_beside_a_checkpoint_need_not_fit(tmp_path, whole):
+def test_a_training_that_has_ended_is_left_as_it_is(whole, monkeypatch):
+    before = {entry: entry.read_bytes() for entry in whole.iterdir()}
+    monkeypatch.setattr(loop, "_Training", None)
+    result = trained(whole, resume=True)
+    assert result.table == Result.load(whole).table
+    assert result.select(quantity="test loss")
+    assert {entry: entry.read_bytes() for entry in whole.iterdir()} == before
+
+
+def test_a_table_may_go_on_beyond_the_checkpoint_and_may_not_lack_its_rows(tmp_path, whole):
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", tell=interrupting(5))
-    (tmp_path / "run" / "table.jsonl").write_text("edited\n")
+    path = tmp_path / "run" / "table.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[1:]))
+    n = len(lines)
+    with pytest.raises(ValueError, match=rf"table\.jsonl must hold the {n} rows of the checkpoint beside it, got {n - 1}; begin again"):
+        trained(tmp_path / "run", resume=True)
+    path.write_text("".join([*lines, lines[-1]]))  # of an interval whose checkpoint was never written
     (tmp_path / "run" / ".last.pt.0123abcd").write_bytes(b"left by a killed process")
     trained(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", whole)
@@ -167,6 +190,22 @@ def test_what_a_training_tells_and_leaves(tmp_path):
     assert len(nulls) == 2  # one a head
 
 
+@pytest.mark.parametrize("network", ["crate", "vit"])
+def test_the_recipe_for_an_accelerator_runs(tmp_path, network):
+    """All that it asks for, on a small network: stem, running mean, every change of colour images, bfloat16."""
+    settings = replace(recipe(network, name="hours"), dim=16, depth=1, heads=2, epochs=2, batch_size=16, held_out=0.2)
+    result = trained(tmp_path / "run", settings, channels=3, hardware=Hardware("cpu", "bfloat16"))
+    losses = [row["value"] for row in result.select(quantity="loss")]
+    assert len(losses) == 2
+    assert all(0 < loss < 10 for loss in losses)
+    assert result.params["precision"] == "bfloat16"
+    last = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert {weight.dtype for weight in last["network"].values()} == {torch.float32}
+    average = {name.removeprefix("module.network."): weight for name, weight in last["average"].items()}
+    assert not any(torch.equal(weight, average[name]) for name, weight in last["network"].items() if weight.ndim == 2)
+    assert result.select(quantity="test accuracy")
+
+
 def test_a_network_without_attention_maps_is_trained(tmp_path):
     result = trained(tmp_path / "run", with_(network="crate-exact", epochs=1), theories=THEORIES)
     notes = [row["verdict"] for row in result.table if row["value"] is None]
@@ -212,9 +251,12 @@ def test_other_images_are_noticed(whole):
         train((noise(seed=7), noise(12)), SMALL, whole, theories=(), hardware=CPU, resume=True)
 
 
-def test_one_training_a_folder_at_a_time(whole):
-    with claimed(whole):
-        for act in (lambda: trained(whole, resume=True), lambda: clear(whole)):
+def test_one_training_a_folder_at_a_time(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        trained(folder, tell=interrupting(1))
+    with claimed(folder):
+        for act in (lambda: trained(folder, resume=True), lambda: clear(folder)):
             with pytest.raises(FileExistsError, match="is in use by another training; wait for it"):
                 act()
 

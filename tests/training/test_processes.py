@@ -41,7 +41,7 @@ def both(folder, tmp_path_factory) -> tuple[Path, list[dict]]:
         text=True,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
+    assert (together / "said").exists(), ran.stderr  # the last of it: torchrun fails, since a process was killed
     return together, [pickle.loads((together / str(rank)).read_bytes()) for rank in (0, 1)]
 
 
@@ -64,8 +64,22 @@ def test_a_checkpoint_of_one_strategy_is_one_of_any(both, folder):
         assert torch.allclose(*held, rtol=1e-4, atol=1e-7)
 
 
+def test_a_killed_process_is_told_of_and_the_training_goes_on_from_its_checkpoint(both):
+    killed = both[0] / "killed"
+    told = f"another process of this training has gone; {killed / 'last.pt'} holds the last good state, of step 0, --resume goes on from it"
+    assert (both[0] / "said").read_text() == told
+    undisturbed = both[1][0]["ddp"]
+    assert losses(killed, resume=True) == pytest.approx([*undisturbed[:20], *undisturbed[-2:]], rel=1e-5)  # the start is not measured again
+
+
+def test_processes_end_together_by_the_clock(both):
+    steps = [found["timed"] for found in both[1]]
+    assert steps[0] == steps[1] > 1
+
+
 def test_one_process_writes(both):
     where = both[0]
+    assert [found["gathered"] for found in both[1]] == [2, 0]  # the optimiser's state, at the start and the end
     assert not (where / "no").exists()
     assert Result.load(where / "ddp").provenance["processes"] == 2
     assert not list(where.glob("*/.*"))

@@ -4,13 +4,14 @@ import json
 import os
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.problems.image_trainings import SMALL, noise, trained, with_
-from transformer_theory.training import checkpoint, saved
+from tests.problems.image_trainings import SMALL, interrupting, noise, trained, with_
+from transformer_theory.training import checkpoint, saved, table
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_other_files_are_no_networks(run, tmp_path):
 
 @pytest.mark.parametrize("archive", [True, False])
 def test_a_checkpoint_that_asks_for_code_is_not_read(tmp_path, archive):
-    held = {"format": 1, "run": Malice(tmp_path / "mark")}
+    held = {"format": 2, "run": Malice(tmp_path / "mark")}
     torch.save(held, tmp_path / "last.pt", _use_new_zipfile_serialization=archive)
     with pytest.raises(ValueError, match=r"got something that asks for posix\.system, which could run code; it was not read"):
         checkpoint.load(tmp_path / "last.pt")
@@ -126,14 +127,11 @@ def test_damaged_checkpoints(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 2, "version": "9.0"}, r"must be of format 1 .* got format 2 of version 9\.0; install that version"),
+        ({"format": 3, "version": "9.0"}, r"must be of format 2 .* got format 3 of version 9\.0; install that version"),
         ({"run": 3}, "got int for run; begin again"),
         ({"step": 1.5}, "got float for step"),
         ({"seconds": "long"}, "got str for seconds"),
         ({"rows": [1]}, "got list for rows"),
-        ({"rows": "1\n"}, "must hold the rows of a table, got others"),
-        ({"rows": '{"quantity": 1}'}, "must hold the rows of a table, got others"),
-        ({"rows": "{"}, "must hold the rows of a table, got others"),
         ({"network": None}, "got NoneType for network"),
         ({"optimiser": ...}, "got nothing for optimiser"),
     ],
@@ -156,8 +154,35 @@ def test_a_checkpoint_is_of_a_training(tmp_path):
     [("network", {}), ("network", {"a": torch.zeros(1)}), ("optimiser", {}), ("optimiser", {"state": {7: {}}, "param_groups": []})],
 )
 def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
-    trained(tmp_path / "run", with_(epochs=1))
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", with_(epochs=1), tell=interrupting(2))
     path = tmp_path / "run" / "last.pt"
     torch.save({**torch.load(path, weights_only=True), part: content}, path)
     with pytest.raises(ValueError, match=r"last\.pt does not fit its own settings: .*; begin again without --resume"):
         trained(tmp_path / "run", with_(epochs=1), resume=True)
+
+
+def test_a_table_is_made_text_once_and_read_again(tmp_path, monkeypatch):
+    made, plain = [], table._plain
+    monkeypatch.setattr(table, "_plain", lambda row: made.append(row) or plain(row))
+    written = table.Table(tmp_path / "table.jsonl")
+    for step, value in enumerate([1.5, float("nan"), np.float32(0.5), torch.tensor(2)]):
+        written.rows.append({"theory": "network", "quantity": "é", "value": value, "step": step})
+        written.write()
+    assert len(made) == 4
+    assert not list(tmp_path.glob(".*"))
+    found = table.Table.read(tmp_path / "table.jsonl", 3)
+    assert [row["value"] for row in found.rows] == [1.5, None, 0.5]
+    assert [row["step"] for row in found.rows] == [0, 1, 2]
+    found.rows.append({"theory": "network", "quantity": "test loss", "value": 1.0})
+    found.write()  # in place of the fourth
+    assert [found.ended for found in (found, table.Table.read(tmp_path / "table.jsonl", 0))] == [False, True]
+    assert len(table.Table.read(tmp_path / "table.jsonl", 4).rows) == 4
+
+
+@pytest.mark.parametrize("line", ["1", "{", '{"quantity": 1}', '{"theory": "network", "quantity": 1, "value": 1}', "\xff"])
+def test_other_rows_are_no_table(tmp_path, unchecked, line):
+    path = tmp_path / "table.jsonl"
+    path.write_bytes(line.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"table\.jsonl must hold the rows of the training, got others .*; begin again without --resume"):
+        table.Table.read(path, 0)

@@ -1,10 +1,10 @@
-"""Checkpoints: all that a training needs to go on as if it had never stopped, in one file that is read without running code.
+"""Checkpoints: what a training needs to go on as if it had never stopped, in a file that is read without running code.
 
-Random states are not among it: the random numbers of a step depend on the seed and the step alone (:mod:`.batches`).
+The rows of its table are not among it, only how many they are (:mod:`.table`): they grow with the training, and are written once.
+Nor are random states: the random numbers of a step depend on the seed and the step alone (:mod:`.batches`).
 """
 
 import errno
-import json
 import os
 import pickle
 import re
@@ -18,15 +18,14 @@ import torch
 from .. import __version__
 from ..data.image_data import Images
 from ..files import replacing
-from ..rows import Row, check_row
 
-FORMAT = 1
+FORMAT = 2
 PARTS: dict[str, type | tuple[type, ...]] = {
     "run": dict,
     "step": int,
     "seconds": float,
     "best": (float, type(None)),
-    "rows": str,
+    "rows": int,
     "network": dict,
     "optimiser": dict,
     "average": (dict, type(None)),
@@ -43,7 +42,7 @@ class Checkpoint:
         step: steps taken.
         seconds: they took.
         best: largest score so far; None before the first.
-        rows: the table so far; the one beside the checkpoint is for readers, and may be of a later step.
+        rows: of the table beside it that are its own, the first ones.
         network, optimiser: their states, see :mod:`.states`.
         average: state of the running mean; None if there is none.
         memory: what reducers carry from reading to reading, see :meth:`.Observer.memory`.
@@ -53,7 +52,7 @@ class Checkpoint:
     step: int
     seconds: float
     best: float | None
-    rows: list[Row]
+    rows: int
     network: dict[str, Any]
     optimiser: dict[str, Any]
     average: dict[str, Any] | None
@@ -65,8 +64,7 @@ class Checkpoint:
         Raises:
             OSError: it cannot be written, the disk is full, say.
         """
-        rows = "".join(json.dumps(row, default=lambda value: value.item()) + "\n" for row in self.rows)
-        held = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS}, "rows": rows}
+        held = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS}}
         with replacing(path) as draft:
             try:
                 torch.save(held, draft)
@@ -115,13 +113,9 @@ def load(path: Path, *, run: dict[str, Any] | None = None) -> Checkpoint:
     if wrong := [name for name, kind in PARTS.items() if not isinstance(held.get(name, ...), kind)]:
         what = f"{type(held[wrong[0]]).__name__}" if wrong[0] in held else "nothing"
         raise ValueError(f"{path} must hold {', '.join(PARTS)}, got {what} for {wrong[0]}; begin again without --resume")
-    try:
-        rows = [check_row(json.loads(line)) for line in held["rows"].splitlines()]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} must hold the rows of a table, got others ({error}); begin again without --resume") from error
     if run is not None:
         _same(path, _flat(held["run"]), _flat(run))
-    return Checkpoint(**{**{name: held[name] for name in PARTS}, "rows": rows})
+    return Checkpoint(**{name: held[name] for name in PARTS})
 
 
 def _same(path: Path, stored: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-BEST, LAST = "best.safetensors", "last.pt"
-FILES = (BEST, LAST, "result.json", "table.jsonl", "arrays.npz", "report.html", "table.tex", "references.bib")
+BEST, LAST, TABLE = "best.safetensors", "last.pt", "table.jsonl"
+FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "report.html", "table.tex", "references.bib")
 DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # of such a file, where a process was killed as it wrote
 
 

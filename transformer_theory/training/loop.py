@@ -30,7 +30,7 @@ from .average import exponential_average
 from .batches import DRAWS, SPLIT, WEIGHTS, Batches, seed_of
 from .evaluate import of_test
 from .faults import finite, where_not_finite
-from .folder import BEST, LAST, check_unused, claimed, remove
+from .folder import BEST, LAST, TABLE, check_unused, claimed, remove
 from .networks import Pixels
 from .objectives import CrossEntropy, Objective
 from .observe import Observer
@@ -38,7 +38,8 @@ from .optimisers import optimiser, scale
 from .processes import Hardware, cuts, gathered, launched, set_up, tells_of_loss
 from .schedule import warm_up_cosine
 from .settings import Settings
-from .states import load_network, load_optimiser, whole
+from .states import full, load_network, load_optimiser, whole
+from .table import Table
 
 HINT = "begin again with a lower learning_rate or clip"
 MEASURED_AT_A_TIME = 512  # held-out images
@@ -93,7 +94,7 @@ def train(
         objective: cross-entropy if not given.
         theories: that read the network at each interval.
         hardware: chosen by what there is if not given.
-        resume: goes on from the checkpoint in the folder, which must be of the same training.
+        resume: goes on from the checkpoint in the folder, which must be of the same training; one that has ended is left as it is.
         tell: called after each step and at each interval.
     Returns:
         The result as it is stored: rows of theory "network" (loss, speed, measures) and of the theories, with ``step``.
@@ -103,8 +104,26 @@ def train(
         NotConverged: the loss or its gradient is not finite; step and layer are named, the last checkpoint stays.
         OSError: the folder cannot be written, or another process of this training has gone; the last checkpoint stays.
     """
+    folder, objective = Path(folder), objective or CrossEntropy()
+    if not resume:
+        check_unused(folder)
+    hardware = (hardware or Hardware()).resolved()
+    run = {
+        "settings": asdict(settings),
+        "objective": {"name": objective.name, **asdict(objective)},  # pyright: ignore[reportArgumentType]
+        "precision": hardware.precision,
+        "data": data[0].name,
+        "images": checkpoint.digest(data[0]),
+        "theories": [theory.name for theory in theories],
+    }
+    table, found = Table(folder / TABLE), None
+    if resume:
+        found = checkpoint.load(folder / LAST, run=run)
+        table = Table.read(folder / TABLE, found.rows)
+        if table.ended:
+            return Result.load(folder)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        return _Training(data, settings, Path(folder), objective or CrossEntropy(), theories, hardware or Hardware(), resume, tell).run()
+        return _Training(data, settings, folder, objective, theories, hardware, run, table, found, tell).run()
 
 
 class _Training:
@@ -116,17 +135,17 @@ class _Training:
         objective: Objective,
         theories: Sequence[Theory],
         hardware: Hardware,
-        resume: bool,
+        run: dict[str, Any],
+        table: Table,
+        found: checkpoint.Checkpoint | None,
         tell: Callable[[Moment], None],
     ):
         self.settings, self.folder, self.objective, self.tell = settings, folder, objective, tell
-        if not resume:
-            check_unused(folder)
+        self.run_of, self.table = run, table
         images, self.test = data
         generator = torch.Generator().manual_seed(seed_of(settings.seed, SPLIT))
         self.kept, self.held = (part.mixed(generator) for part in images.split(1 - settings.held_out, generator))
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
-        hardware = hardware.resolved()
         self.fabric = launched(hardware)
         self.raw = self._network(0)
         if cuts(self.fabric) and settings.average:
@@ -150,24 +169,16 @@ class _Training:
         self.interval = settings.interval or self.batches.an_epoch
         self.steps = settings.epochs * self.batches.an_epoch
         self.observer = Observer(self.held, theories, name=settings.network, untrained=lambda number: self._network(1 + number))
-        self.run_of = {
-            "settings": asdict(settings),
-            "objective": {"name": objective.name, **asdict(objective)},  # pyright: ignore[reportArgumentType]
-            "precision": hardware.precision,
-            "data": images.name,
-            "images": checkpoint.digest(images),
-            "theories": [theory.name for theory in theories],
-        }
         self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device)) | {
             "parameters": sum(parameter.numel() for parameter in plain.parameters()),
             "held_out_images": len(self.held),
             "test_images": len(self.test),
+            "processes": self.fabric.world_size,
         }
-        self.rows: list[Row] = []
         self.step, self.stored, self.before, self.best = 0, None, 0.0, None
         self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *(source for theory in theories for source in theory.sources)]))
-        if resume:
-            self._go_on()
+        if found is not None:
+            self._go_on(found)
 
     def _network(self, number: int) -> Pixels:
         """A network with its first weights: number 0 is trained, the others are its nulls."""
@@ -187,8 +198,7 @@ class _Training:
             layer_decay=own.layer_decay,
         )
 
-    def _go_on(self) -> None:
-        found = checkpoint.load(self.folder / LAST, run=self.run_of)
+    def _go_on(self, found: checkpoint.Checkpoint) -> None:
         try:
             load_network(saved.network_of(self.raw), found.network)
             load_optimiser(self.optimiser, found.optimiser)
@@ -200,7 +210,7 @@ class _Training:
             saved.load(self.folder / BEST)  # a damaged one is told of now, not at the end
             self.best = found.best
         self.observer.remember(found.memory)
-        self.rows, self.step, self.stored, self.before = found.rows, found.step, found.step, found.seconds
+        self.step, self.stored, self.before = found.step, found.step, found.seconds
 
     def run(self) -> Result:
         first = self.fabric.is_global_zero
@@ -275,7 +285,7 @@ class _Training:
             raise
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.settings.clip, error_if_nonfinite=False)
-        value, size = torch.stack([whole(loss), whole(norm)]).tolist()
+        value, size = torch.stack([full(loss.detach()), full(norm)]).tolist()  # pyright: ignore  # waits for the device, once a step
         if not (math.isfinite(value) and math.isfinite(size)):
             self._fail(f"the loss is {value}, the norm of its gradient {size}", images)
         self.optimiser.step()
@@ -308,7 +318,9 @@ class _Training:
         if self.counted:
             mean = torch.tensor(self.total / self.counted, device=self.fabric.device)
             loss = float(self.fabric.all_reduce(mean, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
-        weights, stepped = whole(saved.network_of(self.raw).state_dict()), whole(self.optimiser.state_dict())
+        first = self.fabric.is_global_zero
+        weights = whole(saved.network_of(self.raw).state_dict())
+        stepped = whole(self.optimiser.state_dict()) if first or cuts(self.fabric) else {}  # all take part where each holds a share
         if wrong := [name for name, weight in weights.items() if not finite([weight])]:
             raise NotConverged(f"step {self.step}: {wrong[0]} is not finite after it; {self._kept()}; {HINT}", state=self.raw)
         if cuts(self.fabric):
@@ -319,26 +331,28 @@ class _Training:
         moment = self._moment(loss, measured)
         told = {"loss": loss, "images per second": moment.speed, "seconds": moment.seconds, **measured}
         self._note({quantity: value for quantity, value in told.items() if value is not None}, self.step)
-        self.rows += read
-        if self.fabric.is_global_zero:
+        self.table.rows += read
+        if first:
             self._store(weights, stepped, measured[self.objective.score])
         self.stored = self.step
         self.tell(moment)
         self._fresh()
 
     def _store(self, weights: dict[str, Tensor], stepped: dict[str, Any], score: float) -> None:
-        """Writes the network if it is the best so far, the result, and last what a resumed training goes on from."""
+        """Writes the network if it is the best so far, the table, and last what a resumed training goes on from."""
         try:
             if self.best is None or score >= self.best:  # of equals the later, which has learned more
                 self.best = score
                 self._keep(score)
-            self._result().write_into(self.folder)
+            if self.stored is None:
+                self._result().write_into(self.folder)
+            self.table.write()
             checkpoint.Checkpoint(
                 run=self.run_of,
                 step=self.step,
                 seconds=self.seconds(),
                 best=self.best,
-                rows=self.rows,
+                rows=len(self.table.rows),
                 network=weights,
                 optimiser=stepped,
                 average=None if self.average is None else whole(self.average.state_dict()),
@@ -354,7 +368,7 @@ class _Training:
 
     def _note(self, found: dict[str, float], step: int) -> None:
         for quantity, value in found.items():
-            self.rows.append(Row(theory="network", quantity=quantity, value=value, model=self.settings.network, step=step))
+            self.table.rows.append(Row(theory="network", quantity=quantity, value=value, model=self.settings.network, step=step))
 
     def _keep(self, score: float) -> None:
         inner = saved.network_of(self.evaluated)
@@ -377,9 +391,9 @@ class _Training:
         best = saved.load(self.folder / BEST)
         self.evaluated = best.model.to(self.fabric.device)
         self._note(of_test(self._measure(self.test)), best.origin["step"])
+        self.provenance["seconds"] = round(self.seconds(), 3)
         if self.fabric.is_global_zero:
             self._result().write_into(self.folder)
 
     def _result(self) -> Result:
-        record = self.provenance | {"seconds": round(self.seconds(), 3), "processes": self.fabric.world_size}
-        return Result("train", self.run_of, self.rows, {}, self.sources, record)
+        return Result("train", self.run_of, self.table.rows, {}, self.sources, self.provenance)

@@ -22,7 +22,12 @@ def whole(state: Any) -> Any:
         return type(state)(whole(value) for value in state)
     if not isinstance(state, Tensor):
         return state
-    return (state.full_tensor() if _is_cut(state) else state).detach().cpu()  # pyright: ignore[reportAttributeAccessIssue]
+    return full(state).detach().cpu()
+
+
+def full(tensor: Tensor) -> Tensor:
+    """A tensor ``[...]`` whole where it is; all processes must call it."""
+    return tensor.full_tensor() if _is_cut(tensor) else tensor  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def load_network(network: nn.Module, state: dict[str, Any]) -> None:

@@ -111,6 +111,19 @@ def test_runs_that_were_never_read_together_say_so():
     assert side_by_side([FAST]) == []
 
 
+@pytest.mark.parametrize(("slowest", "warned"), [(67.0, False), (66.0, True)])
+def test_a_run_whose_speed_varied_is_warned_of_where_time_is_compared(slowest, warned):
+    table = [
+        row | {"value": slowest} if (row["quantity"], row["step"]) == ("images per second", 10) else row
+        for row in FAST.table  # 100 images a second but in its first interval
+    ]
+    found = side_by_side([replace(FAST, table=table), SLOW])
+    told = {(row["quantity"], row["model"]) for row in found if "speed varied" in row.get("note", "")}
+    assert told == ({(f"{measure} at equal time", "fast") for measure in (ACCURACY, "held-out loss")} if warned else set())
+    notes = [row["note"] for row in found if "speed varied" in row.get("note", "")]
+    assert all("its speed varied from 66 to 100 images a second, so its seconds may not be its own" in note for note in notes)
+
+
 def test_values_that_are_no_numbers_are_passed_over():
     holed = run("holed", {0: math.nan, 5: 0.2, 10: math.nan, 15: 0.4}, speed=100.0)
     other = run("other", {0: 0.1, 5: 0.3, 10: 0.3, 15: 0.3}, speed=100.0)

@@ -6,7 +6,8 @@ r"""Optimisers of a network with layers: AdamW, Lion and Muon, with a learning r
 
 with learning rate η and weight decay w; S' has singular values of about 1 in place of those of c. Muon is for the matrices of the layers;
 all else that such a network learns takes AdamW, and the scale 0.2 sqrt(max(rows, columns)) gives both updates of one size, so that one
-learning rate serves for both.
+learning rate serves for both. S' is found in bfloat16, whatever the weights are in, so that two runs whose gradients differ by rounding are
+as far apart as bfloat16 rounds.
 
 Weight decay spares what is no map of features: norms, biases, temperatures, class and mask tokens, positions.
 Of a network of L layers with layer-wise decay d, layer l = 1, ..., L learns at the rate η d^(L + 1 - l), what stands before the layers
@@ -122,8 +123,8 @@ def optimiser(
     Returns:
         One optimiser, whose groups carry their own learning rate as ``initial_lr``.
     Raises:
-        ValueError: an unknown name, a number out of its range, nothing to learn, or no layers where they are needed.
-        NotImplementedError: Muon, with a torch that lacks it (before 2.9).
+        ValueError: an unknown name, a number out of its range, nothing to learn, no layers where they are needed, or Muon with a torch that
+            lacks it (before 2.9).
     """
     if name not in BETAS:
         raise ValueError(f"name must be one of {', '.join(BETAS)}, got {name!r}")
@@ -134,7 +135,7 @@ def optimiser(
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
     if name == "muon" and not hasattr(torch.optim, "Muon"):
-        raise NotImplementedError(f"Muon comes with torch 2.9 and later, this is {torch.__version__}; upgrade torch, or choose adamw")
+        raise ValueError(f"optimiser muon needs torch 2.9 or later, got torch {torch.__version__}; choose adamw, or upgrade torch")
 
     learnt = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
     if not learnt:

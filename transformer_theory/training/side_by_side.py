@@ -4,7 +4,8 @@ Networks that were trained on the same images can be compared in three ways, and
 
 * *equal steps*: the readings at the largest step at which all runs were read;
 * *equal time*: the values after as many seconds of training as the shortest run took; between two readings on the straight line from one to
-  the other, never beyond the last. Seconds are those of the steps: what readings took is left out;
+  the other, never beyond the last. Seconds are those of the steps: what readings took is left out. A row warns
+  of a run whose speed varied by more than a factor of 1.5: something else may have been at work on the machine;
 * *equal parameters*: the networks that were kept, if none has over 5 % more parameters than another.
 
 Each row's note tells the rest: step, seconds, images seen, parameters, and how much of its training a run had done: before the end the
@@ -25,6 +26,7 @@ from .compared import Compared, interval
 from .objectives import OBJECTIVES
 
 WITHIN = 0.05  # of the fewest parameters: counts that are called equal
+UNEVEN = 1.5  # times the least speed of a run: steps are alike, so more tells of something else on the machine
 LOSS = "held-out loss"
 
 
@@ -83,6 +85,14 @@ class Run:
         steps, speed = self.curve("images per second")
         steps = np.concatenate([[0], steps])
         return steps, np.concatenate([[0.0], np.cumsum(np.diff(steps) * self.batch / speed)])
+
+    @cached_property
+    def uneven(self) -> str:
+        """A warning if its speed varied by more than :data:`UNEVEN`; else empty."""
+        _, speed = self.curve("images per second")
+        if not len(speed) or speed.max() <= UNEVEN * speed.min():
+            return ""
+        return f"its speed varied from {speed.min():,.0f} to {speed.max():,.0f} images a second, so its seconds may not be its own"
 
     def seconds(self, step: float) -> float:
         """Of training until a step; NaN where no clock was kept."""
@@ -159,7 +169,7 @@ def _equal_time(runs: Sequence[Run], measure: str) -> Iterator[Row]:
         return
     for run, (steps, values, seconds) in zip(runs, curves):
         step = float(np.interp(shortest, seconds, steps))
-        yield _row(run, quantity, float(np.interp(shortest, seconds, values)), step, between=step not in steps)
+        yield _row(run, quantity, float(np.interp(shortest, seconds, values)), step, run.uneven, between=step not in steps)
 
 
 def _equal_parameters(runs: Sequence[Run], measure: str) -> Iterator[Row]:
@@ -173,18 +183,16 @@ def _equal_parameters(runs: Sequence[Run], measure: str) -> Iterator[Row]:
         yield _refused(quantity, f"{missing[0]} was not read where its network was kept")
         return
     for run, (steps, values) in zip(runs, curves):
-        yield _row(run, quantity, float(values[steps == run.kept][0]), run.kept or 0, chosen=True)
+        yield _row(run, quantity, float(values[steps == run.kept][0]), run.kept or 0, "chosen on these images")
 
 
-def _row(run: Run, quantity: str, value: float, step: float, *, between: bool = False, chosen: bool = False) -> Row:
+def _row(run: Run, quantity: str, value: float, step: float, *also: str, between: bool = False) -> Row:
     notes = [run.told(step), f"{run.images[1]:,} held-out images"]
     if between:
         notes.append("between two readings")
     elif "accuracy" in quantity:
         notes.append(interval(value, run.images[1]))
-    if chosen:
-        notes.append("chosen on these images")
-    return Row(theory="network", quantity=quantity, value=value, model=run.name, note=", ".join(filter(None, notes)))
+    return Row(theory="network", quantity=quantity, value=value, model=run.name, note=", ".join(filter(None, [*notes, *also])))
 
 
 def _refused(quantity: str, reason: str) -> Row:

@@ -17,7 +17,7 @@ Source: :cite:t:`hu2024indepth`; :cite:t:`yu2023white` (the objective).
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -47,11 +47,13 @@ class SparseRateReduction:
     weight: float = parameter(0.01, above=0, says="w, of the sparse rate reduction beside the cross-entropy")
     sparsity: float = parameter(1.0, above=0, says="lambda, of the l1 norm beside the rates")
     eps: float = parameter(0.5**0.5, above=0, says="distortion, squared inside")
-    layer: int = parameter(0, at_least=0, says="the layer it is taken at, from 1; 0 for the mean over all")
+    layer: int | None = field(default=None, metadata={"says": "the layer it is taken at, from 0; the mean over all if not given"})
     label_smoothing: float = parameter(0.1, at_least=0, below=1, says="s of the cross-entropy")
 
     def __post_init__(self):
         check_parameters(self)
+        if self.layer is not None and self.layer < 0:
+            raise ValueError(f"layer must be at least 0, got {self.layer}; leave it out for the mean over all")
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
         """The classifier of that name, whose attention must tell its subspaces.
@@ -62,8 +64,8 @@ class SparseRateReduction:
         model = self._cross_entropy().network(name, sizes)
         if not (depth := len(compressions(model))):
             raise ValueError(f"the sparse rate reduction needs attention with subspaces, as in network 'crate', got {name!r}")
-        if self.layer > depth:
-            raise ValueError(f"layer must be at most the depth, {depth}, got {self.layer}; take 0 for the mean over all")
+        if self.layer is not None and self.layer >= depth:
+            raise ValueError(f"layer must be below the depth, {depth}, got {self.layer}; leave it out for the mean over all")
         return model
 
     def loss(self, model: nn.Module, images: Batch, targets: Targets, gather: Gather) -> Float[Tensor, ""]:
@@ -86,7 +88,7 @@ class SparseRateReduction:
 
     def measure(self, model: nn.Module, train: Labelled, held_out: Labelled, batch_size: int) -> dict[str, float]:
         """Held-out loss (cross-entropy, without smoothing) and accuracy; S, and for each layer R^c - R (nats), the l1 norm of a token and
-        the share of its entries that are not exactly zero, as ``"share of non-zeros, layer 1"``.
+        the share of its entries that are not exactly zero, as ``"share of non-zeros, layer 0"`` of the first.
 
         Raises:
             ValueError: there is no image, or images and labels do not fit.
@@ -94,15 +96,15 @@ class SparseRateReduction:
         seen: list[Tensor] = []
 
         def read(tokens: Tensor, bases: Tensor) -> None:
-            seen.append(torch.stack([*sparse_rate_reduction(tokens, bases, eps=self.eps), nonzeros(tokens)]).double().cpu())
+            seen.append(torch.stack([*sparse_rate_reduction(tokens, bases, eps=self.eps), nonzeros(tokens)]).cpu().double())
 
-        with layers_read(model, 0, read):
+        with layers_read(model, None, read):
             result = classified(model, held_out, batch_size)
         depth = len(compressions(model))
         layers = [torch.cat(seen[layer::depth], dim=1).mean(1).tolist() for layer in range(depth)]
-        taken = [layers[self.layer - 1]] if self.layer else layers
+        taken = layers if self.layer is None else [layers[self.layer]]
         result["held-out sparse rate reduction"] = sum(excess + self.sparsity * norm for excess, norm, _ in taken) / len(taken)
-        for number, values in enumerate(layers, start=1):
+        for number, values in enumerate(layers):
             result |= {f"{name}, layer {number}": value for name, value in zip(NAMES, values)}
         return result
 
@@ -134,14 +136,14 @@ def sparse_rate_reduction(
 
 
 @contextlib.contextmanager
-def layers_read(model: nn.Module, layer: int, read: Read) -> Iterator[None]:
+def layers_read(model: nn.Module, layer: int | None, read: Read) -> Iterator[None]:
     """While it lasts, the layers of a CRATE, or the one of that number, hand output [batch, n, d] and subspaces [K, d, p] to ``read``."""
 
     def hook(block: Any) -> Callable[[nn.Module, Any, Tensor], None]:
         return lambda _, __, tokens: read(tokens, block.subspaces())
 
     layers = compressions(model)
-    wanted = layers[layer - 1 : layer] if layer else layers
+    wanted = layers if layer is None else [layers[layer]]
     handles = [each.register_forward_hook(hook(block)) for each, _, block in wanted]
     try:
         yield

@@ -6,7 +6,7 @@ nothing finite was read there is NaN.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..experiment import Result
 from ..rows import Row
 
 OF_LAYER = re.compile(r"(.+), layer (\d+)")  # what objectives measure of a layer, counted from 0
+PARTS = re.compile(r"([;,] )")  # stand between the parts of a note
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,8 @@ class Readings:
         steps: at which something was read, increasing, ``[s]``.
         layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
         values, spread, nulls: ``[s, l]``; spread is NaN where there are fewer than two heads.
-        note, source: of the last row.
+        note: what the notes of all its rows say.
+        source: of the last row.
     """
 
     theory: str
@@ -80,8 +82,25 @@ def _one(theory: str, quantity: str, rows: Sequence[tuple[int | None, Row]]) -> 
     means, counts = _means(cells, read, shape)
     variances, _ = _means(cells, (read - means.ravel()[cells]) ** 2, shape)
     spread = np.where(counts > 1, np.sqrt(variances), np.nan)
-    note, source = (rows[-1][1].get(name) or "" for name in ("note", "source"))
+    note, source = shared(row.get("note") or "" for _, row in rows), rows[-1][1].get("source") or ""
     return Readings(theory, quantity, np.array(steps), tuple(layers), means, spread, _means(cells, null, shape)[0], note, source)
+
+
+def shared(notes: Iterable[str]) -> str:
+    """What all notes say: of their parts between commas and semicolons those that each has, as they stand in the first."""
+    first, *others = dict.fromkeys(notes)
+    return without(first, *(part for part in _parts(first) if any(part not in _parts(other) for other in others)))
+
+
+def without(note: str, *said: str) -> str:
+    """A note without these of its parts."""
+    pieces = PARTS.split(note)
+    kept = "".join(mark + part for mark, part in zip(["", *pieces[1::2]], pieces[::2]) if part not in said)
+    return re.sub(f"^{PARTS.pattern}", "", kept)
+
+
+def _parts(note: str) -> list[str]:
+    return PARTS.split(note)[::2]
 
 
 def _means(cells: np.ndarray, numbers: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

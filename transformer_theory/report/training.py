@@ -12,7 +12,7 @@ from ..timeline import Series
 from . import parts, training_figures, wording
 from .facts import facts
 from .figures import positions
-from .readings import Readings, readings
+from .readings import PARTS, Readings, readings, shared, without
 from .views import on_timeline, theories_of
 
 BY_LAYER = (
@@ -41,6 +41,7 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
     steps = sorted({int(step) for r in read for step in r.steps})
     chosen = [steps[i] for i in positions(len(steps), 3)]
     orders = [(t, r) for t in known for r in read if (r.theory, r.quantity) == (t.name, t.order_parameter) and not r.empty]
+    own = [r for r in read if r.theory == "network" and r.layers != (None,) and not r.empty]
     layerwise = [r for pair in BY_LAYER for r in read if (r.theory, r.quantity) == pair]
     context: dict[str, Any] = {
         **parts.shared(result, known, group),
@@ -53,8 +54,9 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
         "silent": _silent(result, known, [theory.name for theory, _ in orders]),
         "learning": parts.inline(training_figures.learning(read, told), "learning"),
         "sections": [_section(theory, read) for theory in known if any(r.theory == theory.name and not r.empty for r in read)],
-        "own": _tables([r for r in read if r.theory == "network" and r.layers != (None,)]),
-        "own_figure": parts.inline(training_figures.panels([r for r in read if r.theory == "network" and r.layers != (None,)]), "own"),
+        "own": _tables(own),
+        "own_note": _note(own),
+        "own_figure": parts.inline(training_figures.panels(own), "own"),
         "chosen": chosen,
         "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers"),
         "layer_rows": [row for r in layerwise if not r.empty for row in _by_layer(r, chosen)],
@@ -105,17 +107,24 @@ def _section(theory: Theory, read: Sequence[Readings]) -> dict[str, Any]:
         "pictures": parts.inline(training_figures.panels(own), f"{name}-pictures") if training_figures.many(own) else None,
         "several": any(r.several for r in own),
         "rows": _tables(own),
+        "note": _note(own),
     }
 
 
+def _note(own: Sequence[Readings]) -> str:
+    """What the notes of all these quantities say, to be said once."""
+    return shared(r.note for r in own) if own else ""
+
+
 def _tables(own: Sequence[Readings]) -> list[dict[str, Any]]:
-    """For each quantity: mean over layers at the first and the last reading, with the null."""
-    rows = []
-    for r in own:
-        if not r.empty:
-            ends = int(r.steps[0]), int(r.steps[-1])
-            rows.append({"reading": r, "first": r.at(ends[0]), "last": r.at(ends[1]), "null": r.at(ends[1], "nulls")})
-    return rows
+    """For each quantity: mean over layers at the first and the last reading, with the null and what only its own note says."""
+    own = [r for r in own if not r.empty]
+    said = PARTS.split(_note(own))[::2]
+    ends = [(int(r.steps[0]), int(r.steps[-1])) for r in own]
+    return [
+        {"reading": r, "first": r.at(first), "last": r.at(last), "null": r.at(last, "nulls"), "note": without(r.note, *said)}
+        for r, (first, last) in zip(own, ends)
+    ]
 
 
 def _by_layer(r: Readings, chosen: Sequence[int]) -> list[dict[str, Any]]:

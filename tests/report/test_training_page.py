@@ -12,8 +12,10 @@ from transformer_theory.cli import main
 from transformer_theory.experiment import Result
 from transformer_theory.report import figures, page, training_page, write
 from transformer_theory.report.facts import facts
-from transformer_theory.report.readings import Readings, readings
+from transformer_theory.report.readings import Readings, readings, shared, without
+from transformer_theory.report.training import _section
 from transformer_theory.report.training_figures import DRAWN, panels, theory
+from transformer_theory.theories import theory as theory_named
 from transformer_theory.timeline import Series
 
 SETTINGS = {"network": "crate", "patch_size": 2, "dim": 96, "depth": 2, "heads": 4, "epochs": 4, "batch_size": 64, "learning_rate": 3e-3}
@@ -146,8 +148,8 @@ def test_what_was_tested_stands_with_its_number_of_images_and_its_nulls():
     assert list(tests) == ["test accuracy of a linear probe", "test rate reduction"]
     assert tests["test rate reduction"].nulls == (("labels shuffled", 1.5),)
     text = words(training_page(result)).replace("\u00a0", " ")
-    assert "5 test rate reduction, 540 images null, labels shuffled: 1.5" in text
-    assert "untrained No later reading was better than the first: The network that is kept is that of step 0" in text
+    assert "5 untrained: test rate reduction, 540 images null, labels shuffled: 1.5" in text
+    assert "No later reading was as good as the first" in text
 
 
 def test_a_network_that_no_theory_reads_says_so_once_and_has_no_empty_parts():
@@ -178,6 +180,19 @@ def test_readings_are_the_means_over_heads():
     np.testing.assert_allclose(read.nulls, nulls.mean(axis=2))
     assert (read.steps.tolist(), read.layers) == ([0, 7, 14], (0, 1))
     assert read.at(14) == pytest.approx(values[2].mean())
+
+
+def test_notes_tell_what_all_of_them_say_once_and_the_rest_where_it_belongs():
+    notes = [f"{n} constraints; null: flipped, 2 draws, 3 untrained networks: {low} to 0.2" for n, low in ((80, 0.15), (79, 0.1))]
+    assert shared(notes) == "null: flipped, 2 draws, 3 untrained networks: 0.1 to 0.2"
+    assert (shared(["a; b"]), shared(["a", ""]), shared(["x: 1 to 2", "y: 1 to 3"])) == ("a; b", "", "")
+    assert without("a; b, c", "a", "c") == "b"
+    result = trained()
+    own = {"rate reduction": "of classes; 5,000 held-out images", "coding rate": "5,000 held-out images"}
+    rows = [{**result.table[-1], "theory": "rate_reduction", "quantity": name, "layer": 0, "note": note} for name, note in own.items()]
+    section = _section(theory_named("rate_reduction"), readings(replace(result, table=rows)))
+    assert section["note"] == "5,000 held-out images"
+    assert [row["note"] for row in section["rows"]] == ["of classes", ""]
 
 
 def test_what_an_objective_measures_of_a_layer_is_read_as_of_that_layer_and_the_test_row_does_not_replace_it():

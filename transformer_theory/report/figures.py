@@ -139,7 +139,7 @@ def attention(result: Result, model: str) -> "Figure | None":
                     ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
                 if i == 0:
                     start = f"layer {layer}\n" if b == 0 else "\n"
-                    ax.set_title(f"{start}step {int(steps[time])}", fontsize=7.5, fontweight="normal")
+                    ax.set_title(f"{start}step {int(steps[time]):,}", fontsize=7.5, fontweight="normal")
     _bar(figure, grid, top, "attention" if not on_images else "attention received")
     return figure
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).with_name("templates")
+JPEGS = "JPEG copy"  # ends the name of such data
+COPY = (
+    "The images are a copy compressed as JPEGs, not the files of the data set: "
+    "numbers on them stand beside one another, not beside published ones."
+)
 DRAWS = 1000  # bootstrap samples behind the intervals of the rank correlations
 
 
@@ -71,6 +76,7 @@ def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> 
     return {
         "result": result,
         "data": result.params.get("data", "data"),
+        "copy": COPY if JPEGS in result.params.get("data", "") else "",
         "models": models,
         "timeline": inline(figures.timeline(drawn), "timeline") if moving else None,
         "sentences": sentences([s for s in group if s.theory != "network"]),

@@ -6,7 +6,7 @@ nothing finite was read there is NaN.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..rows import Row
 
 OF_LAYER = re.compile(r"(.+), layer (\d+)")  # what objectives measure of a layer, counted from 0
 PARTS = re.compile(r"([;,] )")  # stand between the parts of a note
+RANGE = re.compile(r"(?P<name>.+): (?P<low>-?[\d.,]+(?:e[+-]?\d+)?) to (?P<high>-?[\d.,]+(?:e[+-]?\d+)?)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +88,40 @@ def _one(theory: str, quantity: str, rows: Sequence[tuple[int | None, Row]]) -> 
 
 
 def shared(notes: Iterable[str]) -> str:
-    """What all notes say: of their parts between commas and semicolons those that each has, as they stand in the first."""
+    """What all notes say: of their parts between commas and semicolons those that each has, as they stand in the first.
+
+    Of ranges as ``"3 untrained networks: 0.1 to 0.2"`` that differ in their ends alone, the one that holds all.
+    """
     first, *others = dict.fromkeys(notes)
-    return without(first, *(part for part in _parts(first) if any(part not in _parts(other) for other in others)))
+    rest = [_parts(other) for other in others]
+    return _retold(first, lambda part: part if all(part in each for each in rest) else _widened(part, rest))
 
 
 def without(note: str, *said: str) -> str:
     """A note without these of its parts."""
+    return _retold(note, lambda part: None if part in said else part)
+
+
+def _retold(note: str, tell: Callable[[str], str | None]) -> str:
+    """A note with each of its parts as it is told now, or without it."""
     pieces = PARTS.split(note)
-    kept = "".join(mark + part for mark, part in zip(["", *pieces[1::2]], pieces[::2]) if part not in said)
+    kept = "".join(mark + told for mark, part in zip(["", *pieces[1::2]], pieces[::2]) if (told := tell(part)) is not None)
     return re.sub(f"^{PARTS.pattern}", "", kept)
 
 
 def _parts(note: str) -> list[str]:
     return PARTS.split(note)[::2]
+
+
+def _widened(part: str, rest: Iterable[list[str]]) -> str | None:
+    """A range that holds those of its name in all notes; None if it is no range, or one of them has none."""
+    own = RANGE.fullmatch(part)
+    same = [[found for each in parts if (found := RANGE.fullmatch(each)) and own and found["name"] == own["name"]] for parts in rest]
+    if own is None or not all(same):
+        return None
+    ranges, size = [own, *(each[0] for each in same)], lambda end: float(end.replace(",", ""))
+    low, high = min((found["low"] for found in ranges), key=size), max((found["high"] for found in ranges), key=size)
+    return f"{own['name']}: {low} to {high}"
 
 
 def _means(cells: np.ndarray, numbers: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

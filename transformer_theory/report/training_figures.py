@@ -64,7 +64,7 @@ def _learn(ax: "Axes", kind: Sequence[Readings], curves: dict[str, Readings], fa
         from matplotlib.ticker import PercentFormatter
 
         low, high = ax.get_ylim()
-        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1))
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%"))
     if clock is None:
         ax.locator_params(axis="x", integer=True)
 

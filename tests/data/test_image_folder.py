@@ -107,19 +107,54 @@ def test_a_test_image_of_another_size(tmp_path):
     refused(tmp_path / "pets", "test/dog/2.png 4 x 4 pixels")
 
 
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        ("L", r"all grey or all RGB, .*0.png is RGB and .*dog/1.png grey; convert them alike"),
-        ("RGBA", r"dog/1.png must be grey or RGB, got mode RGBA; convert it with Pillow: image.convert\('RGB'\)"),
-        ("P", "dog/1.png must be grey or RGB, got mode P"),
-        ("1", "dog/1.png must be grey or RGB, got mode 1"),
-        ("I;16", "dog/1.png must be grey or RGB, got mode I;16"),
-    ],
-)
-def test_kinds_of_pixels_that_do_not_fit(tmp_path, mode, message):
-    picture(folder(tmp_path / "pets") / "train/dog/1.png", mode=mode)
-    refused(tmp_path / "pets", message)
+def said_of(path, **settings) -> tuple[list[str], tuple]:
+    lines = []
+    return lines, data.images(path, say=lines.append, **settings)
+
+
+def test_kinds_of_pixels_are_read_as_one_and_told_in_one_line(tmp_path):
+    pets = folder(tmp_path / "pets")
+    picture(pets / "train/cat/0.png", mode="L", value=7)
+    picture(pets / "test/dog/0.png", mode="L")
+    picture(pets / "train/cat/1.png", mode="1")
+    Image.fromarray(np.uint8([[[255, 0, 0, 255], [0, 0, 0, 0]], [[0, 0, 255, 51], [9, 9, 9, 255]]])).resize((8, 8), 0).save(
+        pets / "train/dog/1.png"
+    )
+    palette = Image.new("P", (8, 8), 3)
+    palette.putpalette([0] * 9 + [10, 20, 30])
+    palette.save(pets / "train/dog/0.png")
+    lines, (train, test) = said_of(pets)
+    assert lines == [f"{pets}: 1 one bit, 2 grey, 1 palette, 1 RGBA of 12 images are read as RGB, what is transparent on white"]
+    assert train.channels == test.channels == 3
+    assert train.pixels[0, :, 0, 0].tolist() == [7, 7, 7]
+    assert train.pixels[1].unique().tolist() == [255]
+    assert train.pixels[3, :, 5, 5].tolist() == [10, 20, 30]
+    corners = train.pixels[4][:, [0, 0, 7, 7], [0, 7, 0, 7]].T.tolist()
+    assert corners == [[255, 0, 0], [255, 255, 255], [204, 204, 255], [9, 9, 9]]
+
+
+def test_grey_alone_stays_grey_and_is_not_told_of(tmp_path):
+    assert said_of(folder(tmp_path / "pets", mode="L"))[0] == []
+    Image.new("LA", (8, 8), (0, 51)).save(tmp_path / "pets/train/dog/1.png")
+    lines, (train, _) = said_of(tmp_path / "pets")
+    assert lines[0].endswith("1 grey with transparency of 12 images are read as grey, what is transparent on white")
+    assert train.pixels[4].unique().tolist() == [204]
+
+
+def test_more_than_8_bits_are_refused(tmp_path):
+    picture(folder(tmp_path / "pets") / "train/dog/1.png", mode="I;16")
+    refused(tmp_path / "pets", "dog/1.png must be grey or colour of 8 bits a channel, got Pillow's mode I;16")
+
+
+def test_images_are_turned_upright_and_the_middle_is_scaled(tmp_path):
+    """A photograph of 8 x 4 that EXIF turns by a quarter: its middle half is what is kept."""
+    pets, exif = folder(tmp_path / "pets", size=(4, 8)), Image.Exif()
+    exif[0x0112] = 6  # to be turned to the right
+    pixels = np.zeros((4, 8, 3), np.uint8)
+    pixels[:, 2:6] = np.arange(1, 5)[:, None, None] * 50  # rows from above, the right column of the upright image first
+    Image.fromarray(pixels).save(pets / "train/cat/0.png", exif=exif)
+    train, _ = data.images(pets, size=4)
+    assert train.pixels[0, 0].tolist() == [[200, 150, 100, 50]] * 4
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp"])
@@ -162,7 +197,7 @@ def test_more_than_the_memory_holds(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(np, "empty", full)
-    refused(folder(tmp_path / "pets"), r"must fit into memory, got 6 of 3 x 8 x 8 bytes; pass a smaller size=")
+    refused(folder(tmp_path / "pets"), r"must fit into memory, got 12 of 3 x 8 x 8 bytes; pass a smaller size=")
 
 
 def test_folders_that_hold_no_classes(tmp_path):

@@ -125,7 +125,7 @@ def test_patches_that_divide_the_image(monkeypatch, size, patch):
     from transformer_theory.data import image_sets
 
     images = some_images(6, channels=1, size=size)
-    monkeypatch.setattr(image_sets, "images", lambda _: (images, images))
+    monkeypatch.setattr(image_sets, "images", lambda *_, **__: (images, images))
     assert image_tokens("any").tokens.shape[2] == patch**2
 
 
@@ -147,6 +147,9 @@ def test_names_that_are_none(name, message):
 def test_sizes_and_files_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="size must be at least 1 pixel, got 0"):
         data.images("digits", size=0)
+    assert data.images("digits", size=8)[0].size == 8
+    with pytest.raises(ValueError, match="size must be that of the images where they are in no folder, got 16 for digits, 8 pixels"):
+        data.images("digits", size=16)
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"a.txt must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got '.txt'"):
         data.images(tmp_path / "a.txt")

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import NotConverged
@@ -26,11 +26,13 @@ WRITING = ("compare", "run", "report")  # commands that leave files
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; never raises for what a user can mend."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    flags: Mapping[str, str] = {}
     try:
         with _terminated_as_interrupted():
             from .parsers import parse
 
             options = parse(argv)
+            flags = options.flags
             return options.command(options)
     except SystemExit as leaving:  # --help and --version
         return int(leaving.code or 0)
@@ -40,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except (ValueError, OSError) as error:
-        return _fail(argv, error, 2)
+        return _fail(argv, error, 2, flags)
     except NotConverged as error:
-        return _fail(argv, error, 1)
+        return _fail(argv, error, 1, flags)
 
 
 @contextlib.contextmanager
@@ -80,10 +82,12 @@ def _interrupted(argv: list[str]) -> int:
     return _say("interrupted; nothing was written" if argv[:1] and argv[0] in WRITING else "interrupted", INTERRUPTED)
 
 
-def _fail(argv: list[str], error: Exception, code: int) -> int:
+def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:
+    from .fields import as_typed
+
     if "--traceback" in argv:
         traceback.print_exc()
-    return _say(str(error), code)
+    return _say(as_typed(str(error), flags), code)
 
 
 def _say(message: str, code: int) -> int:

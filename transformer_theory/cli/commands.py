@@ -34,8 +34,9 @@ def compare_theories(options: argparse.Namespace) -> int:
     """
     from .. import data, report
     from ..compare import choose, compare
-    from ..data.image_sets import images
+    from ..data.image_sets import image_tokens, images
     from ..experiment import Result, atomic_directory
+    from ..training.evaluate import check_network
     from .side_by_side import measured_networks
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
@@ -47,9 +48,10 @@ def compare_theories(options: argparse.Namespace) -> int:
         if options.models:
             if options.steps is not None and not given.get("networks"):
                 raise ValueError("--steps is of the small networks, which --model leaves out; name them with --networks, or leave it out")
-            read, given["models"] = images(options.data), options.models
+            given["models"] = [check_network(path) for path in options.models]
+            read = images(options.data, size=options.size)
         else:
-            read = data.load(options.data)
+            read = data.load(options.data) if options.size is None else image_tokens(options.data, size=options.size)
             if read.labels is not None and len(read.labels.unique()) < 2:
                 only = f"only class {int(read.labels[0])}"
                 hint = "add a class, or leave labels out"
@@ -147,14 +149,16 @@ def write_report(options: argparse.Namespace) -> int:
     result = Result.load(options.directory)
     if options.out is not None and options.out.exists() and not options.overwrite:
         raise FileExistsError(f"{options.out} exists already; choose another --out, or pass --overwrite to replace it")
-    if result.name not in ("compare", report.TRAINING):
-        kind = experiment(result.name)
-        params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
-        written = _write(options.out or options.directory / "figure.svg", svg(kind(**params).draw(result)))
-    elif options.out is not None:
-        written = _write(options.out, report.page(result))
-    else:
-        written = report.write(result, options.directory)
+    with progress_line() as progress:
+        progress("writing the report")
+        if result.name not in ("compare", report.TRAINING):
+            kind = experiment(result.name)
+            params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
+            written = _write(options.out or options.directory / "figure.svg", svg(kind(**params).draw(result)))
+        elif options.out is not None:
+            written = _write(options.out, report.page(result))
+        else:
+            written = report.write(result, options.directory)
     print(f"report: {written}")
     return 0
 

@@ -1,9 +1,10 @@
 """Command-line options from the fields of an experiment: what a field is called, what it may hold, what it holds by default."""
 
 import argparse
+import re
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -40,6 +41,22 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
     if getattr(kind, "seed", 0) is None:
         parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def as_typed(message: str, flags: Mapping[str, str]) -> str:
+    """A message of the library in the words of the command line: ``"patch_size must"`` becomes ``"--patch-size must"``.
+
+    A name of several words is meant wherever it stands by itself; one of a single word, such as ``dim``, in front of a first "must" or
+    where it gets a value, ``size=``.
+
+    Args:
+        flags: the option of each field.
+    """
+    for name, flag in flags.items():
+        message = re.sub(rf"(?<![\w/.'\"-]){name}= ?", f"{flag} ", message)
+        alone = rf"^{name}(?= must )|(?<![\w/.'\"-]){name}(?![\w/'\"]|\.\w)" if "_" in name else rf"^{name}(?= must )"
+        message = re.sub(alone, flag, message)
+    return message
 
 
 def sweeps(kind: type[Experiment]) -> bool:

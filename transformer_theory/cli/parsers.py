@@ -3,9 +3,10 @@
 import argparse
 import difflib
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import nearest, nearest_first
@@ -19,12 +20,16 @@ EXIT_CODES = (
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.elsewhere: dict[str, str] = {}  # options that another choice has, and which
+
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The options of one command, with the function that does it as ``command``.
+    """The options of one command, with the function that does it as ``command`` and the option of each field as ``flags``.
 
     Raises:
         ValueError: an unknown command or option, one that is missing, or a value that cannot be.
@@ -42,10 +47,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         raise ValueError(f"unknown {'option' if unknown[0].startswith('-') else 'argument'} {unknown[0]!r}; see {chosen.prog} --help")
+    options.flags = {action.dest: action.option_strings[-1] for action in chosen._actions if action.option_strings}
     return options
 
 
-def _refuse_unknown(parser: argparse.ArgumentParser, argv: list[str]) -> None:
+def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
     """Names the first unknown option and the likely ones, before argparse speaks of what is missing.
 
     Raises:
@@ -55,6 +61,8 @@ def _refuse_unknown(parser: argparse.ArgumentParser, argv: list[str]) -> None:
     unknown = next((word for word in argv if word.startswith("--") and word.partition("=")[0] not in known), None)
     if unknown is None:
         return
+    if where := parser.elsewhere.get(unknown.partition("=")[0]):
+        raise ValueError(f"option {unknown.partition('=')[0]!r} goes with {where}; add that, or leave the option out")
     # compared without the dashes, which all of them share
     bare = unknown.partition("=")[0].removeprefix("--")
     flags = [flag for flag, help in known.items() if flag.startswith("--") and help != argparse.SUPPRESS]
@@ -65,16 +73,16 @@ def _refuse_unknown(parser: argparse.ArgumentParser, argv: list[str]) -> None:
     raise ValueError(f"unknown option {unknown!r}; there are, nearest first: {ordered}")
 
 
-def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     """The parser and its commands; ``run EXPERIMENT`` has the fields of that experiment as options."""
     parser = _Parser(
         prog=NAME, description="Theories of transformers, side by side, on the same data.", epilog=EXIT_CODES, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     adding = parser.add_subparsers(title="commands", metavar="COMMAND")
-    parsers: dict[str, argparse.ArgumentParser] = {}
+    parsers: dict[str, _Parser] = {}
 
-    def command(name: str, function: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+    def command(name: str, function: Callable[[argparse.Namespace], int], help: str) -> _Parser:
         made = adding.add_parser(name, help=help, description=help, allow_abbrev=False)
         made.set_defaults(command=function)
         made.add_argument("--traceback", action="store_true", help="show where an error comes from")
@@ -85,6 +93,10 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
         made.add_argument("--out", type=_path, required=True, metavar="DIR", help="folder for the result; refused if it exists")
         made.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
 
+    def sized(made: argparse.ArgumentParser) -> None:
+        told = "side in pixels to which the images of a folder are cropped and scaled (default: they must be square and of one size)"
+        made.add_argument("--size", type=_count, metavar="N", help=told)
+
     made = command("list", commands.list_theories, "theories with their claims and experiments, or what one of these says")
     made.add_argument(
         "name", nargs="?", metavar="THEORY|CLAIM|EXPERIMENT", help="what it states, assumes and measures (default: all names)"
@@ -93,6 +105,7 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     made = command("compare", commands.compare_theories, "every theory on the same data and the same trained networks")
     told = "digits, text, cifar10 or other images that train takes, or the path of an .npz with an array 'tokens', of a .txt or of images"
     made.add_argument("--data", required=True, metavar="NAME|PATH", help=told)
+    sized(made)
     stored(made)
     made.add_argument("--theories", metavar="A,B", help="some theories only (default: all)")
     made.add_argument("--seed", type=_seed, default=0, help="of the split, the networks and the theories (default: 0)")
@@ -123,6 +136,7 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     made.add_argument("network", metavar="NETWORK", help="crate, crate-paper, crate-exact, crate-alpha, tost or vit")
     images = "cifar10, cifar100, digits, shapes, or a path: CIFAR's archive or files, or a folder of images, a folder a class"
     made.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
+    sized(made)
     made.add_argument("--out", type=_path, metavar="DIR", help="folder for the network and its page (default: runs/NETWORK)")
     made.add_argument("--overwrite", action="store_true", help="remove the training that DIR holds, and begin again")
     made.add_argument("--resume", action="store_true", help="go on with the training that DIR holds, under the same options")
@@ -132,9 +146,10 @@ def _parsers(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argpar
     made = command("evaluate", training.evaluate_network, "what a trained network makes of test images, class by class")
     made.add_argument("network", type=_path, metavar="RUN", help="the folder of a training, or its best.safetensors")
     made.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
+    sized(made)
 
     made = command("report", commands.write_report, "writes the report of a stored result again")
-    made.add_argument("directory", type=_path, metavar="DIR", help="a folder that compare or run has written")
+    made.add_argument("directory", type=_path, metavar="DIR", help="a folder that compare, train or run has written")
     made.add_argument("--out", type=_path, metavar="FILE", help="write the page there instead of into DIR")
     made.add_argument("--overwrite", action="store_true", help="replace FILE")
 
@@ -180,7 +195,7 @@ def _experiment_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
             experiment(word)
 
 
-def _training_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
+def _training_options(made: _Parser, argv: list[str]) -> None:
     """Options of ``train``, which have to look into the library, so only it pays for them.
 
     Raises:
@@ -203,15 +218,22 @@ def _training_options(made: argparse.ArgumentParser, argv: list[str]) -> None:
     objective = named("--objective", "cross-entropy")
     if objective not in OBJECTIVES:
         raise ValueError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
-    settings = recipe(network, name=named("--recipe", "minutes"))
+    shown = named("--recipe", "digits" if named("--data", "") == "digits" else "minutes")
+    settings = recipe(network, name=shown)
     chosen = f"digits for images of at most {SMALL} pixels, else minutes"
     made.add_argument("--recipe", choices=RECIPES, metavar="NAME", help=f"of the values below: {', '.join(RECIPES)} (default: {chosen})")
     made.add_argument("--objective", choices=OBJECTIVES, help="what is trained for (default: cross-entropy)")
     told = "that read the network at each interval, or none (default: all)"
     made.add_argument("--theories", metavar="A,B", help=told)
-    add_fields(made.add_argument_group("settings"), settings, without=("network", "changes"))
+    told = f"Defaults here and below are those of recipe {shown} for {network}; of another: {made.prog} NETWORK --recipe NAME --help"
+    add_fields(made.add_argument_group("settings", told), settings, without=("network", "changes"))
     add_fields(made.add_argument_group("changes of training images"), settings.changes)
     add_fields(made.add_argument_group(f"parameters of {objective}"), OBJECTIVES[objective])
+    having: dict[str, list[str]] = {}
+    for name, kind in OBJECTIVES.items():
+        for field in fields(kind):  # pyright: ignore[reportArgumentType]
+            having.setdefault(f"--{field.name.replace('_', '-')}", []).append(name)
+    made.elsewhere = {flag: f"--objective {' or '.join(names)}" for flag, names in having.items()}
     where = made.add_argument_group("hardware", "several processes: torchrun --nproc-per-node N -m transformer_theory train ...")
     where.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default: the best there is)")
     fast = "of products; weights are float32 (default: bfloat16 where the device is faster in it)"

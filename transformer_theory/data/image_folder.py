@@ -1,11 +1,18 @@
 """Images from a folder that holds a folder for each class, with a split into training and test images or without.
 
-Files are read as they are: grey or RGB, all of one size. Anything else is refused, with the file's name, before any training starts.
+* Colour: grey files (also of one bit) stay grey if all are; with any other among them all are read as RGB. What is transparent is laid on
+  white; palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits a channel are refused.
+* Orientation: images are turned upright as EXIF tells.
+* Size: all must be square and of one size, unless a size is asked for. Then the middle of each, as large a square as fits, is scaled to it
+  (bicubic, small ones are enlarged).
+
+Anything else is refused, with the file's name, before any training starts.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +26,18 @@ LOSSY = (".jpg", ".jpeg")
 SUFFIXES = (*LOSSY, ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
 SHARE = 0.8  # of training images, where a folder has no split of its own
-MODES = {"L": 1, "RGB": 3}
+GREY, RGB = "L", "RGB"
+CONVERTED = {  # Pillow's modes that are read as one of those two, and what they are called
+    "1": "one bit",
+    "LA": "grey with transparency",
+    "P": "palette",
+    "PA": "palette with transparency",
+    "RGBA": "RGBA",
+    "CMYK": "CMYK",
+    "YCbCr": "YCbCr",
+}
+STAY_GREY = (GREY, "1", "LA")
+MAY_BE_CLEAR = {"LA", "P", "PA", "RGBA"}
 
 
 @dataclass(frozen=True)
@@ -71,75 +89,112 @@ def find_images(path: Path) -> Folder:
     return Folder(path, names, _part(classes, names), _part(tested, names))
 
 
-def read_folder(folder: Folder, *, size: int | None = None) -> tuple[Images, Images]:
+def read_folder(folder: Folder, *, size: int | None = None, say: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
     """Training and test images; without test files of their own a fixed stratified fifth, which the name says.
 
     Args:
         size: side to which images are scaled and cropped, pixels; without it all must be square and of one size.
+        say: gets a line if files were converted: how many, of which kind, to what.
     Raises:
-        ValueError: a file is no image, damaged, neither grey nor RGB, or unlike the others.
+        ValueError: a file is no image, damaged, of more than 8 bits a channel, or of another size than the others.
     """
-    note = [f"{folder.path.resolve().name}"] + ["(JPEG copy)"] * folder.lossy
     parts = [part for part in (folder.train, folder.test) if part]
-    reader = _Reader(size)  # one for both, which must be alike
-    read = [(reader.read(part.files), torch.tensor(part.labels)) for part in parts]
-    if len(read) == 2:
-        train, test = (Images(pixels, labels, folder.names, name=" ".join(note)) for pixels, labels in read)
-        return train, test
-    note.append("(split 80/20)")
-    (pixels, labels), *_ = read
-    return Images(pixels, labels, folder.names, name=" ".join(note)).split(SHARE, torch.Generator().manual_seed(0))
+    reader = _Reader(size)
+    pixels = reader.read([file for part in parts for file in part.files])
+    if told := reader.converted():
+        say(f"{folder.path}: {told}")
+    name = folder.path.resolve().name + " (JPEG copy)" * folder.lossy
+    if folder.test is None:
+        whole = Images(pixels, torch.tensor(folder.train.labels), folder.names, name=f"{name} (split 80/20)")
+        return whole.split(SHARE, torch.Generator().manual_seed(0))
+    n = len(folder.train.files)
+    train, test = (
+        Images(own, torch.tensor(part.labels), folder.names, name=name)
+        for own, part in zip((pixels[:n], pixels[n:]), (folder.train, folder.test))
+    )
+    return train, test
 
 
 class _Reader:
-    """Decodes files and holds all of them to the size and mode of the first."""
+    """Decodes files, grey as long as all are, and holds them to the size of the first."""
 
     def __init__(self, size: int | None):
         self.size = size
-        self.first: tuple[str, tuple[int, int], str] | None = None
+        self.first: tuple[str, tuple[int, int]] | None = None
+        self.modes: Counter[str] = Counter()
 
     def read(self, files: list[str]) -> torch.Tensor:
-        """uint8 [n, channels, height, width]."""
-        first = self.decode(files[0])
-        try:
-            pixels = np.empty((len(files), *first.shape), np.uint8)
-        except MemoryError as error:
-            came = f"{len(files)} of {' x '.join(map(str, first.shape))}"
-            raise ValueError(f"images must fit into memory, got {came} bytes; pass a smaller size= to scale and crop them") from error
-        pixels[0] = first
-        for place, file in enumerate(files[1:], 1):
-            pixels[place] = self.decode(file)
+        """uint8 [n, 1 or 3, size, size]."""
+        pixels = np.zeros((0, 0, 0, 0), np.uint8)
+        for place, file in enumerate(files):
+            image = self.decode(file)
+            try:
+                if not place:
+                    pixels = np.empty((len(files), *image.shape), np.uint8)
+                elif len(image) > pixels.shape[1]:  # the first with colours
+                    pixels = np.repeat(pixels, len(image), axis=1)
+            except MemoryError as error:
+                came = f"{len(files)} of {' x '.join(map(str, image.shape))}"
+                raise ValueError(f"images must fit into memory, got {came} bytes; pass a smaller size= to scale and crop them") from error
+            pixels[place] = image
         return torch.from_numpy(pixels)
 
+    def converted(self) -> str:
+        """What became of files that are stored otherwise than they are read; nothing if there is none."""
+        colour = any(mode not in STAY_GREY for mode in self.modes)
+        words = CONVERTED | ({GREY: "grey"} if colour else {})
+        counts = [f"{n} {words[mode]}" for mode, n in sorted(self.modes.items()) if mode in words]
+        if not counts:
+            return ""
+        white = ", what is transparent on white" if MAY_BE_CLEAR & set(self.modes) else ""
+        return f"{', '.join(counts)} of {self.modes.total()} images are read as {RGB if colour else 'grey'}{white}"
+
     def decode(self, file: str) -> np.ndarray:
-        """uint8 [channels, height, width]."""
-        from PIL import Image, ImageOps
+        """uint8 [1 or 3, height, width]."""
+        from PIL import ExifTags, Image, ImageOps
 
         try:
             with Image.open(file) as image:
-                self.check(file, image.size, image.mode)
-                scaled = image if self.size is None else ImageOps.fit(image, (self.size, self.size), Image.Resampling.BICUBIC)
+                self.check_mode(file, image.mode)
+                turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+                upright = ImageOps.exif_transpose(image) if turned else image
+                self.check_size(file, upright.size)
+                plain = _plain(upright)
+                scaled = plain if self.size is None else ImageOps.fit(plain, (self.size, self.size), Image.Resampling.BICUBIC)
                 return np.atleast_3d(np.asarray(scaled)).transpose(2, 0, 1)
         except PermissionError as error:
             raise ValueError(f"{file} cannot be read ({error.strerror}); check its rights") from error
         except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow's word for a broken PNG
             raise ValueError(f"{file} is not a readable image ({_line(error, file)}); replace or remove it") from error
 
-    def check(self, file: str, size: tuple[int, int], mode: str) -> None:
-        if mode not in MODES:
-            raise ValueError(f"{file} must be grey or RGB, got mode {mode}; convert it with Pillow: image.convert('RGB')")
+    def check_mode(self, file: str, mode: str) -> None:
+        if mode not in (GREY, RGB, *CONVERTED):
+            kinds = "grey or colour of 8 bits a channel"
+            raise ValueError(f"{file} must be {kinds}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it again")
+        self.modes[mode] += 1
+
+    def check_size(self, file: str, size: tuple[int, int]) -> None:
+        if self.size is not None:
+            return
         if self.first is None:
-            self.first = (file, size, mode)
-        before, shape, wanted = self.first
-        if mode != wanted:
-            kinds = {"L": "grey", "RGB": "RGB"}
-            came = f"{before} is {kinds[wanted]} and {file} {kinds[mode]}"
-            raise ValueError(f"images must be all grey or all RGB, {came}; convert them alike: image.convert('RGB')")
-        if self.size is None and size != shape:
+            self.first = (file, size)
+        before, shape = self.first
+        if size != shape:
             sizes = f"{before} has {shape[0]} x {shape[1]} and {file} {size[0]} x {size[1]}"
             raise ValueError(f"images must be of one size, {sizes} pixels; pass size= to scale and crop them")
-        if self.size is None and size[0] != size[1]:
+        if size[0] != size[1]:
             raise ValueError(f"images must be square, {file} has {size[0]} x {size[1]} pixels; pass size= to scale and crop them")
+
+
+def _plain(image):
+    """The image in grey or RGB; what is transparent lies on white."""
+    from PIL import Image
+
+    wanted = GREY if image.mode in STAY_GREY else RGB
+    if "A" in image.mode or (image.mode == "P" and "transparency" in image.info):
+        own = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", own.size, "white"), own)
+    return image if image.mode == wanted else image.convert(wanted)
 
 
 def _split(path: Path, words: Iterable[str]) -> Path | None:

@@ -37,35 +37,46 @@ def images(name_or_path: str | Path, *, size: int | None = None, say: Callable[[
     once; decoded images stay in the data folder.
 
     Args:
-        size: side to which the images of a folder are scaled and cropped, pixels.
-        say: gets a line at a time of what a download does; by default it goes to the standard error.
+        size: side to which the images of a folder are scaled and cropped, pixels; see :mod:`.image_folder`.
+        say: gets a line at a time of what a download does and of what is converted; by default it goes to the standard error.
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), files that cannot be read as images, or a download that failed.
+        ValueError: an unknown name (the nearest one is suggested), files that cannot be read as images, a download that failed, or a size
+            for images that come in another one and are in no folder.
     """
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
+    found = _found(name_or_path, size, say or _to_standard_error)
+    if size not in (None, found[0].size):
+        came = f"{size} for {found[0].name}, {found[0].size} pixels"
+        raise ValueError(f"size must be that of the images where they are in no folder, got {came}; leave it out")
+    return found
+
+
+def _found(name_or_path: str | Path, size: int | None, say: Callable[[str], None]) -> tuple[Images, Images]:
     name = str(name_or_path)
     if isinstance(name_or_path, str) and name in GENERATED:
         return GENERATED[name]()
     if isinstance(name_or_path, str) and name in NAMES:
-        return _published(name, size, say or _to_standard_error)
+        return _published(name, size, say)
     path = Path(name_or_path)
     if not name or not path.exists():
         if path.suffix or len(path.parts) > 1:
             raise ValueError(f"no such file or folder: {path}")
         raise ValueError(f"unknown images {name!r}, neither a name nor a path{nearest(name, NAMES)}")
-    return _read(path, size)
+    return _read(path, size, say)
 
 
-def image_tokens(name_or_path: str | Path) -> TokenData:
+def image_tokens(name_or_path: str | Path, *, size: int | None = None) -> TokenData:
     """The training images as every theory reads them: 4 patches along a side (or the next number that divides it), at most 2,000 images.
 
     64 visual words explain 75 % of the variance of the patches of CIFAR-10 (2,000 images of a JPEG copy, patches of 8 x 8).
 
+    Args:
+        size: see :func:`images`.
     Raises:
         ValueError: as of :func:`images`.
     """
-    return tokens_of(images(name_or_path)[0], torch.Generator().manual_seed(0))
+    return tokens_of(images(name_or_path, size=size)[0], torch.Generator().manual_seed(0))
 
 
 def tokens_of(found: Images, generator: torch.Generator) -> TokenData:
@@ -100,10 +111,10 @@ def _published(name: str, size: int | None, say: Callable[[str], None]) -> tuple
     base, folder = name.removesuffix(COARSE), data_folder()
     places = [folder / place for form in FORMS if form.name == base for place in (form.folder, form.archive)]
     found = next((place for place in (*places, folder / name) if place.exists()), None)
-    return _read(found or fetch(ARCHIVES[base], folder, say), size, coarse=name != base)
+    return _read(found or fetch(ARCHIVES[base], folder, say), size, say, coarse=name != base)
 
 
-def _read(path: Path, size: int | None, *, coarse: bool = False) -> tuple[Images, Images]:
+def _read(path: Path, size: int | None, say: Callable[[str], None], *, coarse: bool = False) -> tuple[Images, Images]:
     if path.suffix.lower() == ".npz":
         return read_npz(path)
     if is_official_form(path):
@@ -115,7 +126,7 @@ def _read(path: Path, size: int | None, *, coarse: bool = False) -> tuple[Images
         raise ValueError(f"{path} must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got {path.suffix or 'no ending'!r}")
     folder = find_images(path)
     stamp = f"{size} {folder.train.stamp} {folder.test and folder.test.stamp}"
-    return cached(path, stamp, lambda: read_folder(folder, size=size))
+    return cached(path, stamp, lambda: read_folder(folder, size=size, say=say))
 
 
 def _to_standard_error(line: str) -> None:

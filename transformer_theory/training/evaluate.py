@@ -1,5 +1,6 @@
 """What a trained network makes of images: what its objective measures and, of a classifier, each class by itself."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import torch
 
 from ..data.image_data import Images
 from . import saved
+from .folder import BEST
 from .objectives.reading import outputs
+from .settings import Settings
 
 AT_A_TIME = 512
 
@@ -36,21 +39,55 @@ def evaluate(network: str | Path, train: Images, test: Images) -> tuple[dict[str
 
     Args:
         network: see :func:`.saved.load`.
-        train: images that objectives without a classifier learn a simple one from.
+        train: training images; objectives without a classifier fit a simple one to those that the network learned from, see
+            :func:`learned_from`.
         test: images of the size and classes of the training.
     Returns:
         What its objective measures ("test accuracy", ...), and the classes; none where the network is no classifier.
     Raises:
         ValueError: the file is no trained network, or the images do not fit it.
+        FileNotFoundError: there is none.
     """
-    found = saved.load(network)
+    path = check_network(network)
+    found = saved.load(path)
     check_fits(found, test, str(network))
-    pairs = ((images.pixels, images.labels) for images in (train, test))
+    pairs = ((images.pixels, images.labels) for images in (learned_from(path, found, train), test))
     measured = found.objective.measure(found.model, *pairs, batch_size=AT_A_TIME)
     measured = of_test(measured)
     if "test accuracy" not in measured or found.sizes.num_classes != test.classes:
         return measured, []
     return measured, of_classes(outputs(found.model, test.pixels, batch_size=AT_A_TIME).argmax(1), test)
+
+
+def check_network(path: str | Path) -> Path:
+    """The path of a file or a run.
+
+    Raises:
+        FileNotFoundError: nothing is there, or a folder without a trained network.
+    """
+    path = Path(path)
+    hint = f"name the folder that train wrote, or the {BEST} in it"
+    if not path.exists():
+        raise FileNotFoundError(f"a trained network must be a file or a folder, there is no {path}; {hint}")
+    if path.is_dir() and not (path / BEST).is_file():
+        raise FileNotFoundError(f"{path} must hold {BEST}, a trained network, there is none; {hint}")
+    return path
+
+
+def learned_from(path: Path, found: saved.Saved, train: Images) -> Images:
+    """The training images that a network learned from, in the order of its training; all of them where it lies without its run.
+
+    Args:
+        path: of the network or its run.
+        train: all training images, those held out among them.
+    """
+    run = (path if path.is_dir() else path.parent) / "result.json"
+    try:
+        settings = Settings.from_stored(json.loads(run.read_text(encoding="utf-8"))["params"]["settings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return train
+    same = (settings.network, settings.seed) == (found.network, found.origin.get("seed"))
+    return settings.split(train)[0] if same else train
 
 
 def of_test(measured: dict[str, float]) -> dict[str, float]:
@@ -62,7 +99,9 @@ def check_fits(found: saved.Saved, images: Images, where: str) -> None:
     """Raises ValueError unless images have the size, channels and classes that a network was trained on."""
     expected = (found.sizes.channels, found.sizes.image_size, found.sizes.image_size)
     if tuple(images.pixels.shape[1:]) != expected:
-        raise ValueError(f"{where} reads images {list(expected)}, got {list(images.pixels.shape[1:])} of {images.name}; name its own data")
+        came = f"{list(images.pixels.shape[1:])} of {images.name}"
+        hint = f"name its own data; a folder of images takes size={found.sizes.image_size}"
+        raise ValueError(f"{where} reads images {list(expected)}, got {came}; {hint}")
     if images.names != found.names:
         raise ValueError(f"{where} tells {', '.join(found.names[:3])}, ..., got {', '.join(images.names[:3])}, ...; name its own data")
 

@@ -115,8 +115,20 @@ class Pixels(nn.Module):
         return self.network((images - self.mean) / self.std)
 
 
+def _check_patches(sizes: Sizes) -> None:
+    """Raises ValueError unless the stem can cut the images; the advice names what it could."""
+    side, by_halves = sizes.image_size, sizes.stem == "convolutions"
+    fitting = [size for size in range(1, side + 1) if side % size == 0 and not (by_halves and (size == 1 or size & (size - 1)))]
+    if sizes.patch_size in fitting or sizes.patch_size < 1:  # sizes below 1 are refused where they are used
+        return
+    kind = "a power of two from 2 on that divides" if by_halves else "a divisor of"
+    other = f"take {', '.join(map(str, fitting))}" if fitting else "take stem 'patches', or images of an even side"
+    raise ValueError(f"patch_size must be {kind} the side of the images, {side} pixels, got {sizes.patch_size}; {other}")
+
+
 def _embedding(sizes: Sizes) -> tuple[nn.Sequential, int]:
     """Images to normalised tokens, and how many there are, with the released names where patches are cut."""
+    _check_patches(sizes)
     if sizes.stem == "convolutions":
         stem = _stem(sizes)
         return nn.Sequential(stem, nn.LayerNorm(sizes.dim)), stem.seq
@@ -148,6 +160,7 @@ def crate(
 
 
 def _vit(sizes: Sizes) -> nn.Module:
+    _check_patches(sizes)
     cut = Patches(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels)
     reader = _stem(sizes) if sizes.stem == "convolutions" else cut
     return ViT(reader, num_classes=sizes.num_classes, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads)

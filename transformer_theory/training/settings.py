@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
+from ..data.image_data import Images
 from ..errors import nearest
 from ..parameters import check_parameters, parameter
 from .augment import Augmentation
+from .batches import SPLIT, seed_of
 from .networks import NETWORKS, Sizes, Stem
 
 SHIFTED = Augmentation(crop=4, flip=0.5)
@@ -82,3 +86,13 @@ class Settings:
         """The sizes of its network for given data."""
         own = {name: getattr(self, name) for name in ("patch_size", "dim", "depth", "heads", "stem")}
         return Sizes(image_size=image_size, channels=channels, num_classes=num_classes, **own)
+
+    def split(self, images: Images) -> tuple[Images, Images]:
+        """Training images in two: those that the network learns from, and those held out; each in random order.
+
+        Raises:
+            ValueError: there are too few for both.
+        """
+        generator = torch.Generator().manual_seed(seed_of(self.seed, SPLIT))
+        kept, held = (part.mixed(generator) for part in images.split(1 - self.held_out, generator))
+        return kept, held

@@ -12,7 +12,9 @@ from torch.testing import assert_close
 from tests.problems.networks import WIDE, Keep, Net, all_reducers, built, seen_in, tokens
 from transformer_theory import attention_svm, rate_reduction
 from transformer_theory.models import CRATE, ViT
-from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, probe
+from transformer_theory.probes import AttentionMaps, AttentionStatistics, FeatureRates, Geometry, probe
+from transformer_theory.probes.calls import AttentionCall
+from transformer_theory.probes.explicit import ExplicitCall
 
 # nothing is changed
 
@@ -92,7 +94,7 @@ def test_no_tensor_is_kept_alive():
             model(tokens(3, 37, 8))
     maps = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-2:] == (37, 37)]
     assert not maps
-    assert len(p.result().table) == 2 * (2 * 2 * 4 + 2 * 4)
+    assert len(p.result().table) == 2 * (2 * 2 * 4 + 2 * 3)
 
 
 def test_two_probes_see_the_same():
@@ -291,8 +293,8 @@ def test_a_reducer_that_reads_nothing_says_why():
     alignment, rate = silent(None)
     for row, name in ((alignment, "AlignmentReducer"), (rate, "RateReduction")):
         assert row["verdict"] == f"not applicable: {name} read nothing"
-        assert (row["value"], row["theory"], row["model"]) == (None, "network", "Net")
-        assert "bilinear(), returning W [heads, dim, dim]" in row["note"]
+        assert (row["value"], row["theory"], row["model"], row["step"]) == (None, "network", "Net", 1)
+        assert ("bilinear(), returning W [heads, dim, dim]" in row["note"]) == (row is alignment)  # the other one reads no attention
         assert "labels were not set" in row["note"]
         assert len(row["note"]) <= 300
     (alignment,) = silent(torch.arange(6) % 3)
@@ -305,6 +307,39 @@ def test_a_reducer_that_reads_nothing_says_why():
         W = key.unflatten(0, (2, 4)).mT @ query.unflatten(0, (2, 4)) / 4**0.5
         block.attention.bilinear = lambda W=W: W
     assert silent(torch.arange(6) % 3) == []
+
+
+@pytest.mark.parametrize("kind", ["fused", "torch's own", "written out"])
+def test_attention_that_nobody_reads_is_not_recomputed(kind, monkeypatch):
+    """What is read of features is the same to the last bit, and layers are still found by their attention."""
+    if kind == "torch's own":
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False).eval()
+    else:
+        model = built(Net).eval()
+    if kind == "written out":
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", written_out)
+    x, y = tokens(6, 5, 8), torch.arange(6) % 3
+
+    def read(reducers, **options):
+        with probe(model, reducers, **options) as p, torch.no_grad():
+            p.labels = y
+            model(x)
+        return [row for row in p.rows if row["quantity"] in ("rate reduction", "rank-collapse residual")]
+
+    beside = read([FeatureRates(), Geometry(), AttentionStatistics()])
+    assert {row["layer"] for row in beside} == {0, 1}
+    for call in (AttentionCall, ExplicitCall):
+        monkeypatch.setattr(call, "weights", lambda self: pytest.fail("the weights were recomputed"))
+    monkeypatch.setattr("transformer_theory.probes.forward_pass.told", lambda module: pytest.fail("W was made"))
+    assert read([FeatureRates(), Geometry()]) == beside
+    assert {row["layer"] for row in read([Geometry()], layers="*layers.1*" if kind == "torch's own" else "blocks.1*")} == {1}
+    with pytest.raises(ValueError, match="layers must fit the name of a module with attention"):
+        read([Geometry()], layers="none")
+
+
+def written_out(query, key, value, dropout_p=0.0, **options):
+    weights = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
+    return weights @ value
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -108,7 +108,7 @@ def test_torchs_encoder_is_seen_in_spite_of_its_fused_path(norm_first, batch_fir
     assert_close(keep.of("features")[2].output, order(probed))
     for attention, block in zip(keep.of("attention"), keep.of("features")):
         assert_close(block.attended, block.tokens + attention.output)
-    assert {row["quantity"] for row in p.result().table if row["theory"] == "network"} >= {"stable rank of the MLP's first matrix"}
+    assert {row["quantity"] for row in p.result().table if row["theory"] == "network"} >= {"rank-collapse residual"}
 
 
 def test_blocks_are_seen_before_inside_and_after():

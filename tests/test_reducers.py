@@ -83,8 +83,6 @@ def test_geometry_reads_stream_and_weights():
         assert_close(value["stable rank of the features", layer], rank, rtol=1e-8, atol=0)
         rank = float(metrics.effective_rank(seen.output.flatten(0, 1).double()))
         assert_close(value["effective rank of the features", layer], rank, rtol=1e-6, atol=0)
-        rank = float(metrics.stable_rank(model.blocks[layer].mlp[0].weight.detach().double()))
-        assert_close(value["stable rank of the MLP's first matrix", layer], rank, rtol=1e-8, atol=0)
 
 
 def test_a_diverged_network_gives_none_and_no_crash():

@@ -32,8 +32,7 @@ from .theories import THEORIES
 from .theories import theory as theory_named
 from .theory import Theory
 from .threads import one_thread
-from .training.compared import Compared, by_layer, compared
-from .training.observe import READ
+from .training.compared import Compared, by_layer, common_notes, compared
 from .training.recipes import RECIPES, Recipe
 from .training.saved import Saved
 from .training.side_by_side import runs_of, side_by_side
@@ -206,10 +205,9 @@ def _given(one: Compared, test: Images, theories: tuple[Theory, ...], seed: int,
     progress(f"{one.name}: every theory's reading, beside untrained networks")
     readings = one.observed(test, theories, seed=seed)
     yield from one.timeline() or readings
-    n = min(READ, len(test))
     for theory in theories:
-        yield from _order_parameter(theory, one.name, readings, read=f"on {n} test images")
-    for row in by_layer(theories, readings, n):
+        yield from _order_parameter(theory, one.name, readings)
+    for row in by_layer(theories, readings):
         yield Row(**{**row, "model": one.name})
     yield one.maps(test)
 
@@ -258,7 +256,7 @@ def _pictured(held_out: TokenData) -> Arrays:
     return arrays
 
 
-def _order_parameter(theory: Theory, model: str, timeline: list[Row], *, read: str = "") -> Iterator[Row]:
+def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterator[Row]:
     """One row: the theory's order parameter in the trained network, averaged over layers and heads, against its null.
 
     A network of several layers trained by AdamW meets no theorem's assumptions, so this is a reading, never a verdict on the theory.
@@ -268,8 +266,9 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row], *, read: s
         yield Row(**{**not_applicable(theory.name, f"no layer of {model} shows its {theory.order_parameter}"), "model": model})
         return
     last = max(row.get("step", 0) for row in rows)
-    values = [float(row["value"] or 0.0) for row in rows if row.get("step") == last]
-    nulls = [null for row in rows if row.get("step") == last and (null := row.get("null")) is not None]
+    rows = [row for row in rows if row.get("step") == last]
+    values = [float(row["value"] or 0.0) for row in rows]
+    nulls = [null for row in rows if (null := row.get("null")) is not None]
     value = sum(values) / len(values)
     null = sum(nulls) / len(nulls) if nulls else float("nan")
     yield finding(
@@ -279,7 +278,7 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row], *, read: s
         source=theory.sources[0],
         null=null,
         model=model,
-        note=f"mean over layers and heads {read or f'after {last} steps'}",
+        note="; ".join([f"mean over layers and heads after {last:,} steps", *common_notes(rows)]),
     )
 
 

@@ -9,10 +9,10 @@
 
 A probe watches calls of ``torch.nn.functional.scaled_dot_product_attention`` and ``torch.nn.MultiheadAttention``, and attention that is
 written out as softmax(Q K^T) V, in a model that knows nothing of it. It recomputes the weights on the side where a kernel hides them and
-hands them to reducers at once; it takes no random numbers. Outputs, gradients and random state are bit for bit those without a probe,
-with two exceptions, where torch has a second kernel for the same mathematics: an observed forward pass of a *compiled* model runs
-eagerly, and ``torch.nn.TransformerEncoder`` in evaluation mode runs without its fused path; both agree to rounding. Passes that are not
-observed run as they are.
+hands them to reducers at once (not if all of them read features alone, :class:`Selective`); it takes no random numbers. Outputs, gradients
+and random state are bit for bit those without a probe, with two exceptions, where torch has a second kernel for the same mathematics: an
+observed forward pass of a *compiled* model runs eagerly, and ``torch.nn.TransformerEncoder`` in evaluation mode without its fused path;
+both agree to rounding. Passes that are not observed run as they are.
 
 A model wrapped for parallel training (DistributedDataParallel, FSDP, Lightning Fabric) is read on all processes at once: each reading is of
 the union of their data (:func:`across_processes`), so every process must open the probe and observe the same passes.
@@ -33,7 +33,7 @@ from ..experiment import Result, provenance
 from ..rows import Row, check_row, not_applicable
 from .class_features import FeatureRates, NeuralCollapse
 from .forward_pass import ForwardPass, NoAttention, first_tensor
-from .observation import Observation, Pictured, Reducer, Remembering
+from .observation import KINDS, Observation, Pictured, Reducer, Remembering, Selective
 from .processes import across_processes
 from .reducers import AttentionMaps, AttentionSelection, AttentionStatistics, Geometry
 from .wrappers import is_shared, original_of
@@ -50,6 +50,7 @@ __all__ = [
     "Probe",
     "Reducer",
     "Remembering",
+    "Selective",
     "across_processes",
     "probe",
 ]
@@ -116,12 +117,14 @@ class Probe:
         if most is not None and most < 1:
             raise ValueError(f"most must be at least 1 sequence, got {most}; leave it out to read all")
         self.model, self.reducers, self.layers, self.every, self.most = model, _checked(reducers), layers, every, most
+        self._kinds = [reducer.kinds if isinstance(reducer, Selective) else KINDS for reducer in self.reducers]
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
         self.labels: Int[Tensor, " batch"] | None = None
         self.step: int | None = None
         self._passes = 0
         self._readings = 0
+        self._last = 0  # step of the last reading
         self._together = self._running = False
         self._labelled = self._bilinear = False  # whether labels, and the bilinear form of any attention, were seen
         self._spoke: set[int] = set()  # the reducers, by number, that gave a row
@@ -174,7 +177,8 @@ class Probe:
     def result(self) -> Result:
         """All readings: rows with ``model`` and ``step``; arrays, named ``<array>@<step>`` if there are several readings.
 
-        A reducer without a row in any reading gets one that says why, "not applicable: ... read nothing ..." (not if it draws pictures).
+        A reducer without a row in any reading gets one that says why, "not applicable: ... read nothing ...", at the step of the last
+        reading (not if it draws pictures).
 
         Raises:
             ValueError: no forward pass was observed.
@@ -194,23 +198,24 @@ class Probe:
             "forward_passes": self._passes,
             "readings": self._readings,
         }
-        return Result("probe", params, [*self.rows, *self._silent()], arrays, (), provenance())
+        return Result("probe", params, [*self.rows, *self.silent()], arrays, (), provenance())
 
-    def _silent(self) -> Iterator[Row]:
-        """A row for each reducer that read nothing."""
-        reasons = []
-        if not self._bilinear:
-            reasons.append(
-                "no attention module offers bilinear(), returning W [heads, dim, dim] with score(key x, query z) = x^T W z, or has"
-                " projections that give its scores (rotary or relative positions do not)"
-            )
-        if not self._labelled:
-            reasons.append("labels were not set before a forward pass")
-        why = "; ".join(reasons) or "the network has nothing of the kind that it reads"
-        for number, reducer in enumerate(self.reducers):
-            if number not in self._spoke and not isinstance(reducer, Pictured):
-                row = not_applicable("network", f"{type(reducer).__name__} read nothing")
-                yield Row(**{**row, "model": self.name, "note": f"{type(reducer).__name__} read nothing; what it may lack: {why}"})
+    def silent(self) -> Iterator[Row]:
+        """A row for each reducer that read nothing in any reading (those that draw pictures left out): what it may lack."""
+        for number, (reducer, kinds) in enumerate(zip(self.reducers, self._kinds)):
+            if number in self._spoke or isinstance(reducer, Pictured):
+                continue
+            reasons = []
+            if "attention" in kinds and not self._bilinear:
+                reasons.append(
+                    "no attention module offers bilinear(), returning W [heads, dim, dim] with score(key x, query z) = x^T W z, or has"
+                    " projections that give its scores (rotary or relative positions do not)"
+                )
+            if not self._labelled:
+                reasons.append("labels were not set before a forward pass")
+            why = "; ".join(reasons) or "the network has nothing of the kind that it reads"
+            row = not_applicable("network", nothing := f"{type(reducer).__name__} read nothing")
+            yield Row(**{**row, "model": self.name, "step": self._last, "note": f"{nothing}; what it may lack: {why}"})
 
     def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """A forward pass of the model: observed if it is its turn."""
@@ -228,7 +233,8 @@ class Probe:
             raise ValueError(f"labels must have one entry a sequence, {len(inputs)}, got {len(labels)}; set p.labels before each pass")
         if not self._together:
             self._begin()
-        forward = ForwardPass(self.model, self._update, self.layers, labels, self.most)
+        attention = any("attention" in kinds for kinds in self._kinds)
+        forward = ForwardPass(self.model, self._update, self.layers, labels, self.most, attention=attention)
         self._running = True
         try:
             output = forward.run(original, args, kwargs)
@@ -242,8 +248,9 @@ class Probe:
     def _update(self, seen: Observation, labels: Tensor | None) -> None:
         self._labelled |= labels is not None
         self._bilinear |= seen.bilinear is not None
-        for reducer in self.reducers:
-            reducer.update(seen, labels)
+        for reducer, kinds in zip(self.reducers, self._kinds):
+            if seen.kind in kinds:
+                reducer.update(seen, labels)
 
     def _begin(self) -> None:
         for reducer in self.reducers:
@@ -261,6 +268,7 @@ class Probe:
                 if isinstance(reducer, Pictured) and (found := reducer.arrays()):
                     self._arrays.setdefault(int(step), {}).update(found)
         self._readings += 1
+        self._last = int(step)
 
 
 def _checked(reducers: Sequence[Reducer]) -> tuple[Reducer, ...]:

@@ -29,12 +29,15 @@ NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the 
 class ClassFeatures:
     """Streams the features of each block with their classes: what reducers that read classes have in common.
 
-    Passes without labels are not counted, nor are features that are not finite.
+    Passes without labels are not counted, nor are features that are not finite. Merged states have the samples of the union; shuffles and
+    draws depend on their order, so nulls, and what is read of a draw, need not be to the digit those of one batch.
 
     Args:
         seed: of the keys and the shuffles.
     Source: :cite:t:`yu2020learning`.
     """
+
+    kinds = ("features",)
 
     def __init__(self, *, seed: int = 0):
         self.seed = seed
@@ -47,7 +50,7 @@ class ClassFeatures:
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
-        """Adds the features of one block (kind "features"); nothing without labels."""
+        """Adds the features of one block; nothing without labels."""
         if seen.kind != "features" or labels is None or not len(labels):
             return
         if self.class_token is None:
@@ -202,8 +205,9 @@ class NeuralCollapse(ClassFeatures):
         for layer, (features, labels, _) in sorted(self.kept.items()):
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(self.seed)).to(labels.device)
             values, nulls = _collapse(features, labels), _collapse(features, labels[order])
+            note = self.note + (f", {len(labels):,} drawn" if len(labels) == KEPT * features.shape[1] else "")
             for quantity, value, null in zip((NC1, NC2_NORMS, NC2_ANGLES), values, nulls):
-                row = Row(theory="network", quantity=quantity, value=value, layer=layer, note=self.note)
+                row = Row(theory="network", quantity=quantity, value=value, layer=layer, note=note)
                 rows.append(row if null is None else Row(**{**row, "null": null}))
         return rows
 

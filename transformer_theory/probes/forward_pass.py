@@ -56,6 +56,7 @@ class ForwardPass(TorchFunctionMode):
         layers: glob over names.
         labels: of the sequences, ``[batch]``.
         most: sequences of an observation, evenly spaced; all if None.
+        attention: whether attention is read; else it only tells where the blocks are, and nothing of it is recomputed.
     """
 
     def __init__(
@@ -65,8 +66,11 @@ class ForwardPass(TorchFunctionMode):
         layers: str,
         labels: Int[Tensor, " batch"] | None = None,
         most: int | None = None,
+        *,
+        attention: bool = True,
     ):
         super().__init__()
+        self.attention = attention
         self.model, self.emit, self.glob, self.labels, self.most = model, emit, layers, labels, most
         self.softmaxes = Softmaxes()
         self.modules = {module: name for name, module in _named(model)}
@@ -108,12 +112,12 @@ class ForwardPass(TorchFunctionMode):
         reader = READERS.get(func)
         if reader is not None:
             with _aside():
-                self._attention(reader(*args, **(kwargs or {})))
+                self._attended(reader(*args, **(kwargs or {})) if self.attention else None)
             return output
         with _aside():
             call = self.softmaxes.see(func, args, kwargs or {}, output)
             if call is not None:
-                self._attention(call.heads_of(self._batch(call.softmax.shape[-2])))
+                self._attended(call.heads_of(self._batch(call.softmax.shape[-2])))
         return output
 
     def _batch(self, seq: int) -> int:
@@ -125,13 +129,14 @@ class ForwardPass(TorchFunctionMode):
             return shape[1]
         return shape[0] if len(shape) > 2 else 1
 
-    def _attention(self, call: AttentionCall | ExplicitCall) -> None:
+    def _attended(self, call: AttentionCall | ExplicitCall | None) -> None:
         frame = self.stack[-1]
         block = _block(self.stack)
         if block.layer is None:
             block.layer, self.count = self.count, self.count + 1
         frame.block = block
-        frame.calls.append(self._some(call))
+        if self.attention:
+            frame.calls.append(self._some(call))
         frame.attended_inside = True
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = block.time_first = True
@@ -153,7 +158,7 @@ class ForwardPass(TorchFunctionMode):
         frame = self.stack.pop()
         first = first_tensor((output,), {})
         with _aside():
-            if frame.calls:
+            if frame.block is not None:
                 self._emit_attention(frame, first)
             if frame.layer is not None and first is not None:
                 self._emit_features(frame, first)
@@ -170,6 +175,9 @@ class ForwardPass(TorchFunctionMode):
         assert block.layer is not None
         self.seen.append(frame.name)
         fits = self._fits(frame.name, block.name)
+        self.fitting += fits
+        if not frame.calls:
+            return
         read, streamed = (_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         labels = self._labels(frame.calls[0].query if read is None else read)
         tokens, streamed = self._some(read), self._some(streamed)
@@ -177,7 +185,6 @@ class ForwardPass(TorchFunctionMode):
         for call in frame.calls:
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
             if fits:
-                self.fitting += 1
                 merged = call.query.transpose(1, 2).flatten(2)
                 scale = None if call.biased else call.scale
                 matrices = guessed(frame.module, tokens, call.query, call.key, scale) if own is None else own

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..rows import Row
 
+KINDS = ("attention", "features")  # of observations
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -60,13 +62,25 @@ class Reducer(Protocol):
     ``update`` sees every observation of a probed forward pass and keeps what it needs (sums, counts), ``compute`` returns the
     rows of what was seen since the last ``reset`` (with theory, quantity, value, layer, head, null; the probe adds model and
     step), ``merge`` adds another reducer's state, so that batches and processes can be combined. The probe calls ``reset`` once before
-    each reading and never after one, so the state of the last reading can be merged. A reducer may also be :class:`Pictured`.
+    each reading and never after one, so the state of the last reading can be merged. A reducer may also be :class:`Selective`,
+    :class:`Pictured` or :class:`Remembering`.
     """
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None: ...
     def compute(self) -> Sequence[Row]: ...
     def reset(self) -> None: ...
     def merge(self, other: Any) -> None: ...  # another of its own kind (beartype refuses Self here)
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A reducer that says which kinds of observation it reads: it is handed no others, and attention that nobody reads is not recomputed.
+
+    Attributes:
+        kinds: some of :data:`KINDS`.
+    """
+
+    kinds: tuple[str, ...]
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from .observation import Observation
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
 GAP, DIAGONAL, EFFECTIVE_RANK = "gap of the scores", "weight on the token itself", "effective rank of the features"
-RESIDUAL, FEATURE_RANK, WEIGHT_RANK = "rank-collapse residual", "stable rank of the features", "stable rank of the MLP's first matrix"
+RESIDUAL, FEATURE_RANK = "rank-collapse residual", "stable rank of the features"
 
 
 class AttentionStatistics:
@@ -132,28 +132,26 @@ class AttentionSelection:
 
 
 class Geometry:
-    """What each block does to the features: rank-collapse residual, stable and effective rank of the features, stable rank of the MLP's
-    first matrix.
+    """What each block does to the features: rank-collapse residual, stable and effective rank of the features.
 
     A row each a layer, no unit. The residual is relative, averaged over the sequences of the block's output; the features are all
-    output tokens, uncentred; the matrix is the first one after the attention in the block, left out if there is none.
+    output tokens, uncentred. (The stable rank of the matrix after the attention is read by the theory that speaks of it, JoMA.)
     Source: :cite:t:`dong2021attention`, :cite:t:`rudelson2007sampling`, :cite:t:`roy2007effective`.
     """
+
+    kinds = ("features",)
 
     def __init__(self):
         self.reset()
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.attention: dict[int, str] = {}  # layer -> name of its attention module
         self.residuals: dict[int, tuple[int, float]] = {}  # layer -> sequences, sum of residuals
         self.moments: dict[int, Tensor] = {}  # layer -> sum of outer products of tokens, [dim, dim]
-        self.ranks: dict[int, float] = {}  # layer -> stable rank of the matrix
 
     def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
         """Adds the output of one block."""
-        if seen.kind == "attention":
-            self.attention[seen.layer] = seen.module
+        if seen.kind != "features":
             return
         tokens = seen.output
         size = torch.linalg.matrix_norm(tokens)
@@ -163,25 +161,19 @@ class Geometry:
         residual = torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size
         flat = tokens.flatten(0, 1).double()
         self._add(seen.layer, (len(tokens), float(residual.sum())), flat.mT @ flat)
-        if seen.layer not in self.ranks and (matrix := matrix_after(seen, self.attention.get(seen.layer))) is not None:
-            self.ranks[seen.layer] = rank_of(matrix)
 
     def compute(self) -> Sequence[Row]:
-        """Up to four rows a layer."""
+        """Three rows a layer."""
         rows: list[Row] = []
         for layer, (count, total) in sorted(self.residuals.items()):
             stable, effective = _ranks(self.moments[layer])
             found = {RESIDUAL: total / count if count else float("nan"), FEATURE_RANK: stable, EFFECTIVE_RANK: effective}
-            if layer in self.ranks:
-                found[WEIGHT_RANK] = self.ranks[layer]
             for quantity, value in found.items():
                 rows.append(Row(theory="network", quantity=quantity, value=_number(value), layer=layer))
         return rows
 
     def merge(self, other: "Geometry") -> None:
         """Adds what another reducer saw."""
-        self.attention = {**other.attention, **self.attention}
-        self.ranks = {**other.ranks, **self.ranks}
         for layer, residual in other.residuals.items():
             self._add(layer, residual, other.moments[layer])
 

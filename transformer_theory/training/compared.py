@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.image_data import Images
 from ..experiment import Result
 from ..intervals import clopper_pearson
-from ..models import CRATEMAE, build
+from ..models import build
 from ..probes import AttentionMaps, probe
 from ..rows import Arrays, Row
 from ..theory import Theory
@@ -25,31 +24,12 @@ from .evaluate import check_fits, of_test
 from .networks import Pixels
 from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled
-from .observe import Observer
+from .observe import Observer, reader_of
 from .saved import Saved, load
 
 AT_A_TIME = 512  # images whose classes are told together
 PICTURED = 6  # images whose attention maps are kept
 MAPPED = 2**22  # numbers in them, 32 MiB in the arrays; larger maps are left out
-
-
-class Encoder(nn.Module):
-    """The encoder of a masked autoencoder, nothing hidden: ``[b, c, h, w] -> [b, 1 + seq, dim]``, the class token first.
-
-    Source: :cite:t:`pai2024masked`.
-    """
-
-    def __init__(self, autoencoder: CRATEMAE):
-        super().__init__()
-        self.autoencoder = autoencoder
-
-    @property
-    def cls_token(self) -> Tensor:
-        """The first token, ``[1, 1, dim]``."""
-        return self.autoencoder.cls_token
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n dim"]:
-        return self.autoencoder.encode(images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +61,7 @@ class Compared:
     @property
     def reader(self) -> nn.Module:
         """The network as theories read it, images in [0, 1] in: of a masked autoencoder the encoder, with nothing hidden."""
-        return _reader(self.saved.model)
+        return reader_of(self.saved.model)
 
     @property
     def last_block(self) -> int | str:
@@ -117,7 +97,7 @@ class Compared:
             )
 
     def observed(self, images: Images, theories: Sequence[Theory], *, seed: int) -> list[Row]:
-        """What the theories read in it on the first images, layer by layer and head by head, beside their nulls.
+        """What the theories read in it, layer by layer and head by head, beside their nulls; :class:`.Observer` says on how many images.
 
         Args:
             images: in random order.
@@ -129,9 +109,9 @@ class Compared:
 
         def untrained(number: int) -> nn.Module:
             fresh = build(lambda: saved.objective.network(saved.network, saved.sizes), generator)
-            return _reader(Pixels(fresh, saved.model.mean.flatten().cpu(), saved.model.std.flatten().cpu())).to(own.device).eval()
+            return Pixels(fresh, saved.model.mean.flatten().cpu(), saved.model.std.flatten().cpu()).to(own.device)
 
-        return Observer(images, theories, name=self.name, untrained=untrained).read(self.reader, self.step)
+        return Observer(images, theories, name=self.name, untrained=untrained, kind="test").read(saved.model, self.step)
 
     def timeline(self) -> list[Row]:
         """What was read of it while it was trained, held-out images throughout; the test rows at the end of a run are left out."""
@@ -187,13 +167,6 @@ def compared(models: Sequence[str | Path | Saved], images: Images, *, device: st
     return found
 
 
-def _reader(model: Pixels) -> nn.Module:
-    if not isinstance(model.network, Completion):
-        return model
-    encoder = Encoder(model.network.autoencoder)
-    return Pixels(encoder, model.mean.flatten(), model.std.flatten()).train(model.training)
-
-
 def _file(path: str | Path) -> Path:
     path = Path(os.path.abspath(path))
     return path / "best.safetensors" if path.is_dir() else path
@@ -235,12 +208,11 @@ def _run(folder: Path, saved: Saved) -> Result | None:
     return run if told == ("train", saved.network, saved.origin.get("seed"), saved.origin.get("data")) else None
 
 
-def by_layer(theories: Sequence[Theory], readings: Sequence[Row], n: int) -> Iterator[Row]:
+def by_layer(theories: Sequence[Theory], readings: Sequence[Row]) -> Iterator[Row]:
     """The order parameters of one reading layer by layer, mean over heads, each beside the mean of its nulls.
 
     Args:
         readings: rows of :meth:`Compared.observed`.
-        n: images that were read.
     """
     for theory in theories:
         own = [row for row in readings if (row["theory"], row["quantity"]) == (theory.name, theory.order_parameter)]
@@ -254,9 +226,15 @@ def by_layer(theories: Sequence[Theory], readings: Sequence[Row], n: int) -> Ite
                 value=_mean([float(row["value"] or 0.0) for row in heads]),
                 layer=layer,
                 source=str(theory.sources[0]),
-                note=f"{n} test images" + (f", mean over {len(heads)} heads" if len(heads) > 1 else ""),
+                note="; ".join([*([f"mean over {len(heads)} heads"] if len(heads) > 1 else []), *common_notes(heads)]),
             )
             yield row | {"null": _mean(nulls)} if nulls else row  # pyright: ignore[reportReturnType]
+
+
+def common_notes(rows: Sequence[Row]) -> list[str]:
+    """The parts of the notes that all rows share, in their order: what a mean over them may say."""
+    first, *others = [(row.get("note") or "").split("; ") for row in rows]
+    return [part for part in first if part and all(part in other for other in others)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,5 +1,7 @@
 """What every theory reads in a network on held-out images, beside what untrained networks of the same sizes read on them.
 
+Attention is read on a few hundred images; features by class on many more, for rates and collapse of classes are biased by few samples, and
+cost no more than a forward pass. What rows are read from stands in their notes.
 Source: the theories', each row names its own.
 """
 
@@ -7,39 +9,82 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from ..data.image_data import Images
+from ..models import CRATEMAE
 from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, Remembering, probe
+from ..probes.class_features import ClassFeatures
 from ..rows import Row, not_applicable
 from ..theory import Theory
+from .networks import Pixels
+from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled
 
-READ = 256  # held-out images of a reading: constraints of a few hundred sequences are enough, and it takes well under a second
-AT_A_TIME = 128  # of them, whose attention maps are in memory together
+READ = 256  # images of a reading: constraints of a few hundred sequences are enough, and it takes well under a second
+READ_BY_CLASS = 3_072  # images whose features are read by class: beyond them value and null fall together, see docs/probes.md
+AT_A_TIME = 128  # images whose attention maps are in memory together
 UNTRAINED = 3  # networks behind the null "random weights"
 
 Place = tuple[str, str, int | None, int | None]
+Null = tuple[float, str]  # the mean over untrained networks, and in words how many they are and how far apart
+
+
+class Encoder(nn.Module):
+    """The encoder of a masked autoencoder, nothing hidden: ``[b, c, h, w] -> [b, 1 + seq, dim]``, the class token first.
+
+    Source: :cite:t:`pai2024masked`.
+    """
+
+    def __init__(self, autoencoder: CRATEMAE):
+        super().__init__()
+        self.autoencoder = autoencoder
+
+    @property
+    def cls_token(self) -> Tensor:
+        """The first token, ``[1, 1, dim]``."""
+        return self.autoencoder.cls_token
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n dim"]:
+        return self.autoencoder.encode(images)
+
+
+def reader_of(model: nn.Module) -> nn.Module:
+    """The network as theories read it, images in [0, 1] in: of a masked autoencoder the encoder, with nothing hidden; else the network."""
+    if not isinstance(model, Pixels) or not isinstance(model.network, Completion):
+        return model
+    encoder = Encoder(model.network.autoencoder)
+    return Pixels(encoder, model.mean.flatten(), model.std.flatten()).train(model.training)
 
 
 class Observer:
     """Reads a network through every theory.
 
     Args:
-        images: held-out ones; the first :data:`READ` are read.
-        theories: whose order parameters are read; statistics of attention, geometry and collapse of classes are added.
+        images: in random order; the first :data:`READ` are read, features by class of the first :data:`READ_BY_CLASS`.
+        theories: whose order parameters are read; :func:`and_general` adds others.
         name: column ``model``.
         untrained: makes networks with random weights: the null of quantities whose reducer has none of its own.
+        kind: of images, for the notes.
     Raises:
         ValueError: there are no images.
     """
 
-    def __init__(self, images: Images, theories: Sequence[Theory], *, name: str, untrained: Callable[[int], nn.Module]):
+    def __init__(
+        self,
+        images: Images,
+        theories: Sequence[Theory],
+        *,
+        name: str,
+        untrained: Callable[[int], nn.Module],
+        kind: str = "held-out",
+    ):
         if not len(images):
             raise ValueError("there must be held-out images to read, got none")
-        self.images, self.name = images[:READ], name
+        self.images, self.name, self.kind = images[:READ_BY_CLASS], name, kind
         try:  # fresh reducers each time: some look back at the reading before, which must not be of another network
-            self.nulls = means([self._probed(untrained(number), 0, _reducers(theories)).rows for number in range(UNTRAINED)])
+            self.nulls = nulls_of([self._rows(untrained(number), _reducers(theories)) for number in range(UNTRAINED)])
         except NoAttention:
             self.nulls = {}
         self.reducers = _reducers(theories)
@@ -66,30 +111,45 @@ class Observer:
         Its mode is restored, and no random numbers are drawn.
         """
         try:
-            found = self._probed(model, step, self.reducers)
+            rows = self._rows(model, self.reducers, step)
         except NoAttention:
             none = not_applicable("network", "the network has no attention maps")
             return [] if step else [Row(**{**none, "model": self.name, "step": step})]
-        rows = found.rows if step else found.result().table
         fill_nulls(rows, self.nulls)
         return rows
 
-    def _probed(self, model: nn.Module, step: int, reducers: Sequence[Reducer]) -> Probe:
+    def _rows(self, model: nn.Module, reducers: Sequence[Reducer], step: int = 0) -> list[Row]:
+        by_class = [reducer for reducer in reducers if isinstance(reducer, ClassFeatures)]
+        others = [reducer for reducer in reducers if not isinstance(reducer, ClassFeatures)]
+        rows = []
+        for images, own in ((self.images[:READ], others), (self.images, by_class)):
+            found = self._probed(model, step, own, images)
+            read = found.rows if step else [*found.rows, *found.silent()]
+            annotate(read, f"{len(images):,} {self.kind} images")
+            rows += read
+        return rows
+
+    def _probed(self, model: nn.Module, step: int, reducers: Sequence[Reducer], images: Images) -> Probe:
         parameter = next(model.parameters())
         training = model.training
         model.eval()
+        reader = reader_of(model)
         try:
-            with probe(model, reducers, name=self.name) as p, torch.no_grad(), p.together(step):
-                for pixels, labels in zip(self.images.pixels.split(AT_A_TIME), self.images.labels.split(AT_A_TIME)):
+            with probe(reader, reducers, name=self.name) as p, torch.no_grad(), p.together(step):
+                for pixels, labels in zip(images.pixels.split(AT_A_TIME), images.labels.split(AT_A_TIME)):
                     p.labels = labels
-                    model(scaled(pixels, parameter))
+                    reader(scaled(pixels, parameter))
         finally:
             model.train(training)
         return p
 
 
 def _reducers(theories: Sequence[Theory]) -> list[Reducer]:
-    own = [reducer for theory in theories for reducer in theory.reducers()]
+    return and_general([reducer for theory in theories for reducer in theory.reducers()])
+
+
+def and_general(own: Sequence[Reducer]) -> list[Reducer]:
+    """The theories' reducers, and those of no theory: statistics of attention, geometry of the features, collapse of classes."""
     return [*own, AttentionStatistics(), Geometry(), NeuralCollapse()]
 
 
@@ -98,18 +158,30 @@ def place(row: Row) -> Place:
     return row["theory"], row["quantity"], row.get("layer"), row.get("head")
 
 
-def means(readings: Sequence[Sequence[Row]]) -> dict[Place, float]:
-    """The mean of each quantity over readings of several networks."""
+def nulls_of(readings: Sequence[Sequence[Row]]) -> dict[Place, Null]:
+    """Each quantity's null by readings of several untrained networks."""
     found: dict[Place, list[float]] = {}
     for rows in readings:
         for row in rows:
             if row["value"] is not None:
                 found.setdefault(place(row), []).append(row["value"])
-    return {where: float(np.mean(values)) for where, values in found.items()}
+    return {where: (float(np.mean(values)), _told(values)) for where, values in found.items()}
 
 
-def fill_nulls(rows: Sequence[Row], nulls: dict[Place, float]) -> None:
-    """Gives each row without a null the one of its place, in place."""
+def _told(values: Sequence[float]) -> str:
+    return f"{len(values)} untrained networks: {min(values):.3g} to {max(values):.3g}"
+
+
+def fill_nulls(rows: Sequence[Row], nulls: dict[Place, Null]) -> None:
+    """Gives each row without a null the one of its place, in place; the note tells its spread."""
     for row in rows:
         if row.get("null") is None and place(row) in nulls:
-            row["null"] = nulls[place(row)]
+            row["null"], told = nulls[place(row)]
+            annotate([row], told)
+
+
+def annotate(rows: Sequence[Row], words: str) -> None:
+    """Adds words to the notes of rows in which something was read, in place."""
+    for row in rows:
+        if row["value"] is not None:
+            row["note"] = "; ".join(filter(None, [row.get("note"), words]))

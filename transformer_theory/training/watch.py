@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from ..data.tokens import TokenData
 from ..models import build
-from ..probes import AttentionMaps, AttentionStatistics, Geometry, Reducer, probe
+from ..probes import AttentionMaps, Reducer, probe
 from ..rows import Arrays, Row
 from ..supervised import train
-from .observe import UNTRAINED, fill_nulls, means
+from .observe import UNTRAINED, and_general, annotate, fill_nulls, nulls_of
 from .recipes import Recipe
 
 PROBED = 256  # held-out sequences on which the order parameters are read
@@ -66,7 +66,7 @@ def watched_training(
     Args:
         recipe: network and settings.
         train_data, held_out: with labels; ``[n, seq, dim]`` tokens.
-        reducers: makes fresh reducers (the theories' order parameters); attention statistics and geometry are added.
+        reducers: makes fresh reducers (the theories' order parameters); :func:`~.observe.and_general` adds others.
         steps: optimiser steps.
         seed: of initial weights, batches and dropout.
         device: where to train.
@@ -84,7 +84,7 @@ def watched_training(
     probed = held_out[:PROBED]
     at = checkpoints(steps)
     pictured = {at[round(i * (len(at) - 1) / (MAPS - 1))] for i in range(MAPS)} if len(at) > MAPS else set(at)
-    own = _own(reducers)
+    own = and_general(reducers())
     rows: list[Row] = []
     maps: dict[int, np.ndarray] = {}
 
@@ -112,7 +112,7 @@ def watched_training(
         device=device,
     )
     untrained = (build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED))
-    fill_nulls(rows, means([_read(network, probed, _own(reducers), name="", step=0) for network in untrained]))
+    fill_nulls(rows, nulls_of([_read(network, probed, and_general(reducers()), name="", step=0) for network in untrained]))
     arrays = Arrays(
         {
             f"network/{recipe.name}/steps": np.array(sorted(maps)),
@@ -120,10 +120,6 @@ def watched_training(
         }
     )
     return Watched(trained.model, rows, arrays)
-
-
-def _own(reducers: Callable[[], Sequence[Reducer]]) -> list[Reducer]:
-    return [*reducers(), AttentionStatistics(), Geometry()]
 
 
 def _inputs(model: nn.Module, data: TokenData) -> torch.Tensor:
@@ -136,7 +132,9 @@ def _read(model: nn.Module, data: TokenData, reducers: Sequence[Reducer], *, nam
     with probe(model, reducers, name=name) as p, torch.no_grad():
         p.labels, p.step = data.labels, step
         model(_inputs(model, data))
-    return p.result().table
+    rows = p.result().table
+    annotate(rows, f"{len(data)} held-out sequences")
+    return rows
 
 
 def _maps(model: nn.Module, data: TokenData) -> np.ndarray:

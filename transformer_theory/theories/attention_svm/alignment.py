@@ -63,6 +63,7 @@ class Alignment:
         null_spread: standard deviation over these draws.
         margin: smallest margin of W as a share of the largest possible for a matrix of its norm, in (0, 1].
         constraints: how many were used.
+        queries: of how many pairs of an input and a query they are; 0 without a reading.
         reason: why there is no cosine; empty if there is one.
     """
 
@@ -72,6 +73,7 @@ class Alignment:
     margin: float | None
     constraints: int
     reason: str = ""
+    queries: int = 0
 
 
 def alignment(
@@ -138,8 +140,8 @@ def _beside_null(W: Tensor, x: Tensor, z: Tensor, flips: Sequence[tuple[Flip, Fl
     nulls = [_to_own_selection(_scores(x, left(right(z) @ W.mT)), x, z)[0] for left, right in flips]
     known = torch.tensor([v for v in nulls if v is not None], dtype=torch.float64)
     if not len(known):
-        return Alignment(value, None, 0.0, margin, count)
-    return Alignment(value, float(known.mean()), float(known.std(correction=0)), margin, count)
+        return Alignment(value, None, 0.0, margin, count, queries=len(x))
+    return Alignment(value, float(known.mean()), float(known.std(correction=0)), margin, count, queries=len(x))
 
 
 def _scores(x: Tensor, asked: Tensor) -> Tensor:
@@ -197,9 +199,10 @@ def _to_own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | Non
 class AlignmentReducer:
     """:func:`alignment` of every layer and head that offers its bilinear form, as rows of the timeline.
 
-    Keeps up to ``inputs`` sequences of each attention module and its latest W (weights do not change during a reading). Queries are the
-    tokens themselves, from a random subset of positions; selections are those of W, without the biases and masks that the network may add.
-    Heads without a reading (attention to other tokens than the module's own, values that are not finite) get a row that says why.
+    Keeps up to ``inputs`` sequences of each attention module, of several batches or processes the first, and its latest W (weights do not
+    change during a reading). Queries are the tokens themselves, from a random subset of positions; selections are those of W, without the
+    biases and masks that the network may add. Heads without a reading (attention to other tokens than the module's own, values that are
+    not finite) get a row that says why.
 
     Attributes:
         constraints: of a module, divided equally among its heads; at least one query a head. The null uses as many.
@@ -234,10 +237,10 @@ class AlignmentReducer:
                     )
                     continue
                 null = {} if read.null is None else {"null": read.null}
-                note = f"{read.constraints} constraints; null: signs flipped along the tokens' axes, "
-                note += f"{self.draws} draws, spread {read.null_spread:.3f}"
+                of = f"{read.constraints} constraints; {read.queries} queries in {len(tokens)} sequences"
+                note = f"{of}; null: signs flipped along the tokens' axes; {self.draws} draws, spread {read.null_spread:.3f}"
                 rows.append(Row(theory="attention_svm", quantity=QUANTITY, value=read.cosine, predicted=1.0, note=note, **null, **where))
-                rows.append(Row(theory="attention_svm", quantity=MARGIN, value=read.margin, predicted=1.0, **where))
+                rows.append(Row(theory="attention_svm", quantity=MARGIN, value=read.margin, predicted=1.0, note=of, **where))
         return rows
 
     def _read(self, layer: int, first: int, tokens: Tensor, heads: Tensor, obstacle: str) -> list[Alignment]:

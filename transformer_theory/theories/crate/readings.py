@@ -38,6 +38,7 @@ BEFORE, AFTER, GROWTH, NONZEROS = (
 class Compression:
     """Reducer: R^c(Z; U_[K]) before and after every attention block, with random subspaces as null. Rows a layer, means over sequences.
 
+    Of each forward pass at most :data:`SEQUENCES` are read, evenly spaced, so several batches give more of them than one batch of all.
     Sequences that are not finite are left out. In a block that attends more than once, the first attention is read.
     Blocks whose subspaces are unknown (neither ``subspaces()`` nor ``bilinear()``) are skipped. Source: :cite:t:`yu2023white`.
     """
@@ -81,7 +82,8 @@ class Compression:
         rows: list[Row] = []
         for layer, sums in sorted(self.sums.items()):
             (before, after, raw, raw_after), null = (sums[1:5] / sums[0]).tolist(), (sums[5:] / sums[0]).tolist()
-            note = f"in the subspaces of {self.bases[layer][1]}; null: random subspaces"
+            of = f"{sums[0]:.0f} sequences, at most {SEQUENCES} a pass"
+            note = f"in the subspaces of {self.bases[layer][1]}; null: random subspaces; {of}"
             for quantity, value, nothing in (
                 (COMPRESSION, _drop(before, after), _drop(null[0], null[1])),
                 (BEFORE, before, null[0]),
@@ -103,6 +105,8 @@ class Sparsity:
 
     Source: :cite:t:`yu2023white`.
     """
+
+    kinds = ("features",)
 
     def __init__(self):
         self.reset()

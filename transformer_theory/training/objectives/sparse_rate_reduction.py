@@ -39,7 +39,11 @@ NAMES = ("R^c - R", "l1 norm of a token", "share of non-zeros")
 
 @dataclass(frozen=True)
 class SparseRateReduction:
-    """Cross-entropy with the sparse rate reduction of the layers. Fields and formula: :mod:`.sparse_rate_reduction`."""
+    """Cross-entropy with the sparse rate reduction of the layers. Fields and formula: :mod:`.sparse_rate_reduction`.
+
+    Raises:
+        ValueError: a field is beyond its bounds.
+    """
 
     name: ClassVar[str] = "sparse-rate-reduction"
     score: ClassVar[str] = "held-out accuracy"

@@ -4,7 +4,8 @@ Python's form is pickles of ``data`` [n, 3072] (red, green, blue, each row by ro
 image, its label (CIFAR-100: coarse, then fine) in front of the same 3,072 bytes. Archives are read as streams: nothing is unpacked to disk.
 
 Source: :cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
-The checksums are those that torchvision (Python's form) and others (binary form) hold the files to.
+The checksums are those that torchvision (Python's form) and others (binary form) hold the files of images to. The file of class names has
+none here: it is covered by the sum of the whole archive, which is checked when that is downloaded, and not in folders and copies.
 """
 
 import gzip

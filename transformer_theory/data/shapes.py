@@ -3,8 +3,12 @@
 An image shows one of five outlines, as a filled shape or as its rim, at a random place, in a random size and colour, on a background of
 another colour under pixel noise. Colours, places and sizes are drawn alike for all classes.
 
-Trained on 5,000 images and tested on 1,000, logistic regression is right on 10.3 % by the mean colour and on 15.8 % by mean and spread of
-each colour; a convolutional network of 24,458 weights is right on 65, 74 and 84 % (3 seeds) after 5 epochs, 3 s on one core.
+What trivial methods reach, trained on the 5,000 images of ``"shapes"`` and tested on its 1,000 (21 November 2026): logistic regression is
+right on 10.4 % by the mean colour and on 15.2 % by mean and spread of each colour. Whoever cuts the shape out, by its distance from the
+median colour of the border, is right on 66 % by its area, height, width and the share of that box it fills (logistic regression; random
+forests 68 to 69 %, 3 seeds), and on 99 % with seven more such numbers (size of the hole, length of the rim, corners, centre, ...). A
+convolutional network of 24,458 weights is right on 55, 80 and 87 % (3 seeds) after 5 epochs.
+So a network that has learned little more than areas is near two thirds.
 """
 
 from itertools import product

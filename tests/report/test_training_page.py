@@ -183,10 +183,10 @@ def test_readings_are_the_means_over_heads():
 
 
 def test_notes_tell_what_all_of_them_say_once_and_the_rest_where_it_belongs():
-    notes = [f"{n} constraints; null: flipped, 2 draws, 3 untrained networks: {low} to 0.2" for n, low in ((80, 0.15), (79, 0.1))]
-    assert shared(notes) == "null: flipped, 2 draws, 3 untrained networks: 0.1 to 0.2"
+    notes = [f"{n} constraints; null: flipped; 3 untrained networks: {low} to 0.2" for n, low in ((80, 0.15), (79, 0.1))]
+    assert shared(notes) == "null: flipped; 3 untrained networks: 0.1 to 0.2"
     assert (shared(["a; b"]), shared(["a", ""]), shared(["x: 1 to 2", "y: 1 to 3"])) == ("a; b", "", "")
-    assert without("a; b, c", "a", "c") == "b"
+    assert without("a; b; c", "a; c") == "b"
     result = trained()
     own = {"rate reduction": "of classes; 5,000 held-out images", "coding rate": "5,000 held-out images"}
     rows = [{**result.table[-1], "theory": "rate_reduction", "quantity": name, "layer": 0, "note": note} for name, note in own.items()]

@@ -15,6 +15,7 @@ from ..theory import Theory
 from ..timeline import Series, series
 from . import figures, parts, wording
 from .facts import TEST
+from .readings import shared
 from .views import ASSUMPTION, RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 
@@ -36,6 +37,7 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
     context: dict[str, Any] = {
         **parts.shared(result, known, on_timeline(result, known)),
         "summary": [(theory, *_lines(lines, theory), checked(result, theory)) for theory in known],
+        "shared": shared,
         "verdicts": [(name, meaning) for name, (_, _, meaning) in wording.VERDICTS.items() if name not in ("holds", "fails")],
         "sections": [_section(result, theory, models) for theory in known],
         "learning": parts.inline(figures.learning(result), "learning"),
@@ -43,8 +45,8 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
         "features": parts.inline(figures.features(result, models), "features"),
         "network": _training(result, "network", models),
         "reached": reached,
-        "accuracies": [row for row in rest if wording.is_share(row["quantity"])],
-        "losses": [row for row in rest if not wording.is_share(row["quantity"])],
+        "first": [row for row in rest if _comes_first(row)],
+        "more": [row for row in rest if not _comes_first(row)],
         "unseen": "test images" if "models" in result.params else "held-out data",
     }
     return parts.rendered("report.html.j2", context)
@@ -57,6 +59,11 @@ def _reached(measured: Sequence[Row]) -> list[Row]:
         if row["quantity"].startswith(TEST) and wording.is_share(row["quantity"]):
             first.setdefault(row.get("model", ""), row)
     return list(first.values())
+
+
+def _comes_first(row: Row) -> bool:
+    """Whether a row of the networks is an accuracy, or says why their runs cannot be compared."""
+    return wording.is_share(row["quantity"]) or "side by side" in row["quantity"]
 
 
 def _lines(lines: Sequence[Line], theory: Theory) -> tuple[list[Line], list[Line]]:

@@ -6,7 +6,7 @@ nothing finite was read there is NaN.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,8 @@ from ..experiment import Result
 from ..rows import Row
 
 OF_LAYER = re.compile(r"(.+), layer (\d+)")  # what objectives measure of a layer, counted from 0
-PARTS = re.compile(r"([;,] )")  # stand between the parts of a note
-RANGE = re.compile(r"(?P<name>.+): (?P<low>-?[\d.,]+(?:e[+-]?\d+)?) to (?P<high>-?[\d.,]+(?:e[+-]?\d+)?)")
+SEMICOLON = "; "  # between the parts of a note
+RANGE = re.compile(r"(?P<name>.+): (?P<low>-?[\d.]+(?:e[+-]?\d+)?) to (?P<high>-?[\d.]+(?:e[+-]?\d+)?)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Readings:
         steps: at which something was read, increasing, ``[s]``.
         layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
         values, spread, nulls: ``[s, l]``; spread is NaN where there are fewer than two heads.
-        note: what the notes of all its rows say.
+        note: what the notes of all its rows with a value say.
         source: of the last row.
     """
 
@@ -83,34 +83,23 @@ def _one(theory: str, quantity: str, rows: Sequence[tuple[int | None, Row]]) -> 
     means, counts = _means(cells, read, shape)
     variances, _ = _means(cells, (read - means.ravel()[cells]) ** 2, shape)
     spread = np.where(counts > 1, np.sqrt(variances), np.nan)
-    note, source = shared(row.get("note") or "" for _, row in rows), rows[-1][1].get("source") or ""
+    note, source = shared(row.get("note") or "" for _, row in rows if row["value"] is not None), rows[-1][1].get("source") or ""
     return Readings(theory, quantity, np.array(steps), tuple(layers), means, spread, _means(cells, null, shape)[0], note, source)
 
 
 def shared(notes: Iterable[str]) -> str:
-    """What all notes say: of their parts between commas and semicolons those that each has, as they stand in the first.
+    """What all notes say: of their parts between semicolons those that each has, in the order of the first.
 
     Of ranges as ``"3 untrained networks: 0.1 to 0.2"`` that differ in their ends alone, the one that holds all.
     """
-    first, *others = dict.fromkeys(notes)
-    rest = [_parts(other) for other in others]
-    return _retold(first, lambda part: part if all(part in each for each in rest) else _widened(part, rest))
+    first, *rest = [note.split(SEMICOLON) for note in dict.fromkeys(notes)] or [[""]]
+    told = (part if all(part in parts for parts in rest) else _widened(part, rest) for part in first)
+    return SEMICOLON.join(filter(None, told))
 
 
-def without(note: str, *said: str) -> str:
-    """A note without these of its parts."""
-    return _retold(note, lambda part: None if part in said else part)
-
-
-def _retold(note: str, tell: Callable[[str], str | None]) -> str:
-    """A note with each of its parts as it is told now, or without it."""
-    pieces = PARTS.split(note)
-    kept = "".join(mark + told for mark, part in zip(["", *pieces[1::2]], pieces[::2]) if (told := tell(part)) is not None)
-    return re.sub(f"^{PARTS.pattern}", "", kept)
-
-
-def _parts(note: str) -> list[str]:
-    return PARTS.split(note)[::2]
+def without(note: str, said: str) -> str:
+    """A note without the parts that are said already."""
+    return SEMICOLON.join(part for part in note.split(SEMICOLON) if part not in said.split(SEMICOLON))
 
 
 def _widened(part: str, rest: Iterable[list[str]]) -> str | None:
@@ -119,8 +108,8 @@ def _widened(part: str, rest: Iterable[list[str]]) -> str | None:
     same = [[found for each in parts if (found := RANGE.fullmatch(each)) and own and found["name"] == own["name"]] for parts in rest]
     if own is None or not all(same):
         return None
-    ranges, size = [own, *(each[0] for each in same)], lambda end: float(end.replace(",", ""))
-    low, high = min((found["low"] for found in ranges), key=size), max((found["high"] for found in ranges), key=size)
+    ranges = [own, *(each[0] for each in same)]
+    low, high = min((found["low"] for found in ranges), key=float), max((found["high"] for found in ranges), key=float)
     return f"{own['name']}: {low} to {high}"
 
 

@@ -12,7 +12,7 @@ from ..timeline import Series
 from . import parts, training_figures, wording
 from .facts import facts
 from .figures import positions
-from .readings import PARTS, Readings, readings, shared, without
+from .readings import Readings, readings, shared, without
 from .views import on_timeline, theories_of
 
 BY_LAYER = (
@@ -113,16 +113,16 @@ def _section(theory: Theory, read: Sequence[Readings]) -> dict[str, Any]:
 
 def _note(own: Sequence[Readings]) -> str:
     """What the notes of all these quantities say, to be said once."""
-    return shared(r.note for r in own) if own else ""
+    return shared(r.note for r in own)
 
 
 def _tables(own: Sequence[Readings]) -> list[dict[str, Any]]:
     """For each quantity: mean over layers at the first and the last reading, with the null and what only its own note says."""
     own = [r for r in own if not r.empty]
-    said = PARTS.split(_note(own))[::2]
+    said = _note(own)
     ends = [(int(r.steps[0]), int(r.steps[-1])) for r in own]
     return [
-        {"reading": r, "first": r.at(first), "last": r.at(last), "null": r.at(last, "nulls"), "note": without(r.note, *said)}
+        {"reading": r, "first": r.at(first), "last": r.at(last), "null": r.at(last, "nulls"), "note": without(r.note, said)}
         for r, (first, last) in zip(own, ends)
     ]
 

@@ -10,7 +10,7 @@ from ..experiment import Result
 from ..plotting import COLOURS, axes, colour, label_ends, line
 from ..timeline import Series, series
 from .views import image_grid
-from .wording import drawn, number
+from .wording import amount, drawn, is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,10 +51,10 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
 
 def _label(s: Series) -> str:
     """A curve's name, with its theory and with what 0 and 1 stand for."""
-    zero = "" if s.nulls is not None else f"0 = {number(float(s.values.min()))}, "
-    one = s.scale if s.nulls is not None else s.values.max()
+    zero = "" if s.nulls is not None else f"0 = {amount(float(s.values.min()), s.quantity)}, "
+    one = s.scale if s.nulls is not None else float(s.values.max())
     name = s.quantity if s.theory == "network" else f"{s.theory}: {s.quantity}"
-    return drawn("\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {number(one)}"]))
+    return drawn("\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {amount(one, s.quantity)}"]))
 
 
 def _steps(group: Sequence[Series], ax: "Axes") -> bool:
@@ -91,6 +91,8 @@ def learning(result: Result) -> "Figure | None":
             label = s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}"
             line(ax, s.steps, s.values, label=label, linestyle=dashes, color=tints[s.model])  # pyright: ignore[reportArgumentType]
         ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
+        if is_share(names[0]):
+            per_cent(ax)
         ax.set_xlabel(f"training step{', square-root scale' if _steps(kind, ax) else ''}")
         label_ends(ax)
     return figure
@@ -169,6 +171,14 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
     for ax in panels[len(there) :]:
         ax.set_visible(False)
     return figure
+
+
+def per_cent(ax: "Axes") -> None:
+    """Shares on the upward axis in per cent."""
+    from matplotlib.ticker import PercentFormatter
+
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%"))
 
 
 def positions(length: int, count: int) -> list[int]:

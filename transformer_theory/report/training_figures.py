@@ -12,7 +12,7 @@ import numpy as np
 
 from ..plotting import COLOURS, axes, label_ends, line, shades, style
 from .facts import TEST, Facts, base
-from .figures import positions
+from .figures import per_cent, positions
 from .readings import Readings
 from .wording import drawn, is_share, number
 
@@ -61,10 +61,7 @@ def _learn(ax: "Axes", kind: Sequence[Readings], curves: dict[str, Readings], fa
             x = facts.kept if clock is None else clock.get(facts.kept, np.nan)
             ax.plot(x, facts.kept_score.value, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
     if any(is_share(r.quantity) for r in kind):
-        from matplotlib.ticker import PercentFormatter
-
-        low, high = ax.get_ylim()
-        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%"))
+        per_cent(ax)
     if clock is None:
         ax.locator_params(axis="x", integer=True)
 

@@ -142,6 +142,7 @@ def test_photographs_of_any_size_are_named_a_size(tmp_path, capsys, monkeypatch)
 
 def test_options_that_are_not_given_are_as_they_were(run, capsys):
     assert main(["train", "crate", "--data", "digits", "--theories", "none", "--precision", "float32", "--resume", "--out", str(run)]) == 0
+    assert capsys.readouterr().out.startswith(f"{run} holds a training that has ended; what it reached:\ntest loss: ")
     assert main([*TINY, "--seed", "4", "--resume", "--out", str(run)]) == 2
     assert "belongs to another training: seed 0 there and 4 here" in capsys.readouterr().err
 

@@ -60,6 +60,13 @@ def train_network(options: argparse.Namespace) -> int:
     theories = () if asked in (["none"], []) else choose(asked)
     if options.overwrite and not options.resume and _first_process():
         clear(folder)
+    at_work = False
+
+    def follow(moment: "Moment") -> None:
+        nonlocal at_work
+        at_work = True
+        tell(moment)
+
     try:
         with progress_table(objective.score) as tell:
             result = train(
@@ -70,7 +77,7 @@ def train_network(options: argparse.Namespace) -> int:
                 theories=theories,
                 hardware=hardware,
                 resume=options.resume,
-                tell=tell,
+                tell=follow,
             )
     except KeyboardInterrupt:
         stored = (folder / LAST).exists()
@@ -79,6 +86,8 @@ def train_network(options: argparse.Namespace) -> int:
             print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
     if _first_process():
+        if not at_work:
+            print(f"{folder} holds a training that has ended; what it reached:")
         told = {row["quantity"]: row["value"] for row in result.table if row["quantity"].startswith("test")}
         _tell_measured(told, len(images[1]))
         print(f"network: {folder / BEST}, of step {next(row.get('step') for row in result.table if row['quantity'] in told)}")

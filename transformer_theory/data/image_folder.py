@@ -125,7 +125,7 @@ class _Reader:
 
     def read(self, files: list[str]) -> torch.Tensor:
         """uint8 [n, 1 or 3, size, size]."""
-        pixels = np.zeros((0, 0, 0, 0), np.uint8)
+        pixels: np.ndarray = np.zeros((0, 0, 0, 0), np.uint8)
         for place, file in enumerate(files):
             image = self.decode(file)
             try:

@@ -23,7 +23,7 @@ IMAGES = noise(40)
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch) -> None:
-    for name, value in (("READ", 20), ("READ_BY_CLASS", 30), ("AT_A_TIME", 18), ("UNTRAINED", 2)):
+    for name, value in (("READ", 20), ("READ_BY_CLASS", 30), ("AT_A_TIME", 18), ("BY_CLASS_AT_A_TIME", 25), ("UNTRAINED", 2)):
         monkeypatch.setattr(observe, name, value)
 
 

@@ -24,7 +24,7 @@ from .objectives.reading import scaled
 
 READ = 256  # images of a reading: constraints of a few hundred sequences are enough, and it takes well under a second
 READ_BY_CLASS = 3_072  # images whose features are read by class: beyond them value and null fall together, see docs/probes.md
-AT_A_TIME = 128  # images whose attention maps are in memory together
+AT_A_TIME, BY_CLASS_AT_A_TIME = 128, 512  # images whose attention maps, or features alone, are in memory together
 UNTRAINED = 3  # networks behind the null "random weights"
 
 Place = tuple[str, str, int | None, int | None]
@@ -122,21 +122,21 @@ class Observer:
         by_class = [reducer for reducer in reducers if isinstance(reducer, ClassFeatures)]
         others = [reducer for reducer in reducers if not isinstance(reducer, ClassFeatures)]
         rows = []
-        for images, own in ((self.images[:READ], others), (self.images, by_class)):
-            found = self._probed(model, step, own, images)
+        for images, own, at_a_time in ((self.images[:READ], others, AT_A_TIME), (self.images, by_class, BY_CLASS_AT_A_TIME)):
+            found = self._probed(model, step, own, images, at_a_time)
             read = found.rows if step else [*found.rows, *found.silent()]
             annotate(read, f"{len(images):,} {self.kind} images")
             rows += read
         return rows
 
-    def _probed(self, model: nn.Module, step: int, reducers: Sequence[Reducer], images: Images) -> Probe:
+    def _probed(self, model: nn.Module, step: int, reducers: Sequence[Reducer], images: Images, at_a_time: int) -> Probe:
         parameter = next(model.parameters())
         training = model.training
         model.eval()
         reader = reader_of(model)
         try:
             with probe(reader, reducers, name=self.name) as p, torch.no_grad(), p.together(step):
-                for pixels, labels in zip(images.pixels.split(AT_A_TIME), images.labels.split(AT_A_TIME)):
+                for pixels, labels in zip(images.pixels.split(at_a_time), images.labels.split(at_a_time)):
                     p.labels = labels
                     reader(scaled(pixels, parameter))
         finally:

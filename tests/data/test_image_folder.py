@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from transformer_theory import data
+from transformer_theory.data.image_sets import image_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -226,3 +227,4 @@ def test_a_folder_loads_as_tokens(tmp_path):
     assert tokens.tokens.shape == (6, 16, 12)
     assert tokens.name == "pets"
     assert tokens.classes == 2
+    assert image_tokens(tmp_path / "pets", size=4).images.shape == (6, 3, 4, 4)

@@ -35,7 +35,7 @@ from ..theories.crate.block import (
 )
 
 Stem = Literal["patches", "convolutions"]
-SPREAD = 0.02  # of the first positions and class token: the released 1.0 hides small images behind noise (see docs/training.md)
+SPREAD = 0.02  # of the first positions and class token, as in a ViT; released is 1.0 (what that changes: docs/training.md)
 PIXELS = 16  # numbers in a patch below which a norm over it would erase how bright it is
 
 

@@ -14,7 +14,7 @@ import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.cli.side_by_side import measured_networks
-from transformer_theory.data import Images, TokenData
+from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.experiment import Result
 from transformer_theory.report import figures
 from transformer_theory.training import saved
@@ -63,6 +63,7 @@ def runs(tmp_path_factory):
 def result(runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(COMPARE, "_claims", lambda theory: iter(()))  # they know of no networks
+        patch.setattr(image_sets, "MOST", 200)  # so that the rooms read some of the test images only, as of large sets
         models = [runs / "crate", runs / "vit" / "best.safetensors", runs / "crate" / "early.safetensors", runs / "crate"]
         return tt.compare((TRAIN, TEST), THEORIES, models=models)
 
@@ -72,10 +73,10 @@ def test_every_theory_answers_on_the_images_and_on_the_features_of_each_network(
         for view in ("raw", "crate", "vit", "crate (crate/early)"):
             answer = next(one.answer for one in tt.theories() if one.name == theory)
             assert len([row for row in result.select(theory=theory, quantity=answer, model=view) if "step" not in row]) == 1
-    assert result.params["n"] == len(TEST)
+    assert result.params["n"] == 200
     assert "steps" not in result.params
     assert list(result.params["models"]) == ["crate", "vit", "crate (crate/early)"]
-    assert result.arrays["network/crate/features"].shape == (len(TEST), 2)
+    assert result.arrays["network/crate/features"].shape == (200, 2)
     assert result.arrays["network/vit/attention"].shape == (1, 2, 2, 6, 5, 5)
 
 
@@ -103,6 +104,23 @@ def test_order_parameters_are_read_on_test_images_of_all_classes_beside_untraine
         layers = result.select(quantity="rate reduction in a trained layer", model=name)
         assert [row["layer"] for row in layers] == [0, 1]
         assert sum(row["value"] for row in layers) / 2 == pytest.approx(whole["value"])
+
+
+def test_the_pictures_under_the_attention_maps_are_those_that_were_attended(result, runs):
+    model = saved.load(runs / "crate").model
+    keeper = tt.probes.AttentionMaps(keep=6)
+    with tt.probe(model, [keeper]) as p, torch.no_grad():
+        model(torch.from_numpy(result.arrays["network/images"]).float())
+    maps = p.result().arrays
+    stored = result.arrays["network/crate/attention"][0]
+    np.testing.assert_allclose(np.stack([maps[name].swapaxes(0, 1) for name in sorted(maps)]), stored, atol=1e-5)
+
+
+def test_a_network_without_attention_maps_has_none(tmp_path):
+    settings = Settings(network="tost", patch_size=4, dim=8, depth=1, heads=2, epochs=1, batch_size=32, changes=Augmentation())
+    train((TRAIN, TEST), settings, tmp_path / "tost", theories=(), hardware=Hardware("cpu", "float32"))
+    (one,) = compared([tmp_path / "tost"], TEST)
+    assert not one.maps(TEST)
 
 
 def test_what_has_no_null_of_its_own_gets_that_of_untrained_networks(runs):

@@ -20,19 +20,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import data as data_module
 from .claims import CONTROL_WORDS, Claim, Evidence, Verdict
 from .data import Images, TokenData, image_sets
 from .errors import nearest
 from .experiment import Result, provenance
+from .notes import common, joined
 from .rows import Arrays, Row, collect, finding, not_applicable, select
 from .theories import THEORIES
 from .theories import theory as theory_named
 from .theory import Theory
 from .threads import one_thread
-from .training.compared import Compared, by_layer, common_notes, compared
+from .training.compared import Compared, by_layer, compared
 from .training.recipes import RECIPES, Recipe
 from .training.saved import Saved
 from .training.side_by_side import runs_of, side_by_side
@@ -143,14 +144,15 @@ def _stream(
 ) -> Iterator[Row | Arrays]:
     views = {"raw": raw}
     if found:
-        yield _pictured(raw)
+        assert images is not None
+        yield _pictured(raw, images[1].pixels[:PICTURED].double() / 255)
     if recipes or not found:
         if raw.labels is None or len(raw.labels.unique()) < 2:
             yield not_applicable("network", "training needs labels of at least two classes")
         else:
             train, held_out = parts()
             if not found:
-                yield _pictured(held_out)
+                yield _pictured(held_out, held_out.images)
             for recipe in recipes:
                 trained = watched_training(
                     recipe,
@@ -247,12 +249,12 @@ def _pictures(name: str, seen: TokenData) -> Arrays:
     return Arrays({f"network/{name}/features": (centred @ directions[:2].T).numpy()})
 
 
-def _pictured(held_out: TokenData) -> Arrays:
-    """The images behind the attention maps, and the labels behind the features."""
+def _pictured(held_out: TokenData, images: Tensor | None) -> Arrays:
+    """The images behind the attention maps, in [0, 1], and the labels behind the features."""
     assert held_out.labels is not None
     arrays = Arrays({"network/labels": held_out.labels[:FEATURE_SEQUENCES].numpy()})
-    if held_out.images is not None:
-        arrays["network/images"] = held_out.images[:PICTURED].numpy()
+    if images is not None:
+        arrays["network/images"] = images[:PICTURED].numpy()
     return arrays
 
 
@@ -278,7 +280,7 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
         source=theory.sources[0],
         null=null,
         model=model,
-        note="; ".join([f"mean over layers and heads after {last:,} steps", *common_notes(rows)]),
+        note=joined(f"mean over layers and heads after {last:,} steps", common(rows)),
     )
 
 

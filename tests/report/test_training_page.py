@@ -10,9 +10,10 @@ from tests.report.test_page import Reader, words
 from transformer_theory.citations import Source
 from transformer_theory.cli import main
 from transformer_theory.experiment import Result
+from transformer_theory.notes import shared, without
 from transformer_theory.report import figures, page, training_page, write
 from transformer_theory.report.facts import facts
-from transformer_theory.report.readings import Readings, readings, shared, without
+from transformer_theory.report.readings import Readings, readings
 from transformer_theory.report.training import _section
 from transformer_theory.report.training_figures import DRAWN, panels, theory
 from transformer_theory.theories import theory as theory_named

@@ -9,13 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from ..experiment import Result
+from ..notes import shared
 from ..plotting import style, svg
 from ..rows import Row
 from ..theory import Theory
 from ..timeline import Series, series
 from . import figures, parts, wording
 from .facts import TEST
-from .readings import shared
 from .views import ASSUMPTION, RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 

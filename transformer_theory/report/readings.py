@@ -6,17 +6,16 @@ nothing finite was read there is NaN.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..experiment import Result
+from ..notes import shared
 from ..rows import Row
 
 OF_LAYER = re.compile(r"(.+), layer (\d+)")  # what objectives measure of a layer, counted from 0
-SEMICOLON = "; "  # between the parts of a note
-RANGE = re.compile(r"(?P<name>.+): (?P<low>-?[\d.]+(?:e[+-]?\d+)?) to (?P<high>-?[\d.]+(?:e[+-]?\d+)?)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,32 +84,6 @@ def _one(theory: str, quantity: str, rows: Sequence[tuple[int | None, Row]]) -> 
     spread = np.where(counts > 1, np.sqrt(variances), np.nan)
     note, source = shared(row.get("note") or "" for _, row in rows if row["value"] is not None), rows[-1][1].get("source") or ""
     return Readings(theory, quantity, np.array(steps), tuple(layers), means, spread, _means(cells, null, shape)[0], note, source)
-
-
-def shared(notes: Iterable[str]) -> str:
-    """What all notes say: of their parts between semicolons those that each has, in the order of the first.
-
-    Of ranges as ``"3 untrained networks: 0.1 to 0.2"`` that differ in their ends alone, the one that holds all.
-    """
-    first, *rest = [note.split(SEMICOLON) for note in dict.fromkeys(notes)] or [[""]]
-    told = (part if all(part in parts for parts in rest) else _widened(part, rest) for part in first)
-    return SEMICOLON.join(filter(None, told))
-
-
-def without(note: str, said: str) -> str:
-    """A note without the parts that are said already."""
-    return SEMICOLON.join(part for part in note.split(SEMICOLON) if part not in said.split(SEMICOLON))
-
-
-def _widened(part: str, rest: Iterable[list[str]]) -> str | None:
-    """A range that holds those of its name in all notes; None if it is no range, or one of them has none."""
-    own = RANGE.fullmatch(part)
-    same = [[found for each in parts if (found := RANGE.fullmatch(each)) and own and found["name"] == own["name"]] for parts in rest]
-    if own is None or not all(same):
-        return None
-    ranges = [own, *(each[0] for each in same)]
-    low, high = min((found["low"] for found in ranges), key=float), max((found["high"] for found in ranges), key=float)
-    return f"{own['name']}: {low} to {high}"
 
 
 def _means(cells: np.ndarray, numbers: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

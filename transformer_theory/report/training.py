@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..experiment import Result
+from ..notes import shared, without
 from ..theory import Theory
 from ..timeline import Series
 from . import parts, training_figures, wording
 from .facts import facts
 from .figures import positions
-from .readings import Readings, readings, shared, without
+from .readings import Readings, readings
 from .views import on_timeline, theories_of
 
 BY_LAYER = (

@@ -15,9 +15,10 @@ from torch import nn
 
 from ..data.image_data import Images
 from ..experiment import Result
-from ..intervals import clopper_pearson
+from ..intervals import share_interval
 from ..models import build
-from ..probes import AttentionMaps, probe
+from ..notes import common, joined
+from ..probes import AttentionMaps, NoAttention, probe
 from ..rows import Arrays, Row
 from ..theory import Theory
 from .evaluate import check_fits, of_test
@@ -122,8 +123,11 @@ class Compared:
         """Attention on the first images, ``network/<name>/attention`` [1, layers, heads, images, queries, keys], with its step; nothing if
         the network has no such maps, or they differ in shape or are too large to be kept."""
         keeper, reader, shown = AttentionMaps(keep=PICTURED), self.reader, images[:PICTURED]
-        with probe(reader, [keeper]) as p, torch.no_grad():
-            reader(scaled(shown.pixels, next(reader.parameters())))
+        try:
+            with probe(reader, [keeper]) as p, torch.no_grad():
+                reader(scaled(shown.pixels, next(reader.parameters())))
+        except NoAttention:
+            return Arrays()
         found = p.result().arrays
         kept = [found[name].swapaxes(0, 1).astype(np.float32) for name in sorted(found)]
         if len({maps.shape for maps in kept}) != 1 or sum(maps.size for maps in kept) > MAPPED:
@@ -133,11 +137,8 @@ class Compared:
 
 def interval(share: float, n: int) -> str:
     """In words, the 95 % interval that n images leave a share open; empty where the share is of something else."""
-    right = round(share * n)
-    if abs(right - share * n) > 1e-6 * n:
-        return ""
-    low, high = (float(end) for end in clopper_pearson(right, n))
-    return f"95 % interval {low:.2%} to {high:.2%}"
+    ends = share_interval(share, n)
+    return "" if ends is None else f"95 % interval {ends[0]:.2%} to {ends[1]:.2%}"
 
 
 def compared(models: Sequence[str | Path | Saved], images: Images, *, device: str = "cpu") -> list[Compared]:
@@ -226,15 +227,9 @@ def by_layer(theories: Sequence[Theory], readings: Sequence[Row]) -> Iterator[Ro
                 value=_mean([float(row["value"] or 0.0) for row in heads]),
                 layer=layer,
                 source=str(theory.sources[0]),
-                note="; ".join([*([f"mean over {len(heads)} heads"] if len(heads) > 1 else []), *common_notes(heads)]),
+                note=joined(f"mean over {len(heads)} heads" if len(heads) > 1 else None, common(heads)),
             )
             yield row | {"null": _mean(nulls)} if nulls else row  # pyright: ignore[reportReturnType]
-
-
-def common_notes(rows: Sequence[Row]) -> list[str]:
-    """The parts of the notes that all rows share, in their order: what a mean over them may say."""
-    first, *others = [(row.get("note") or "").split("; ") for row in rows]
-    return [part for part in first if part and all(part in other for other in others)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -24,7 +24,6 @@ from ..experiment import Result, provenance
 from ..rows import Row
 from ..theories import THEORIES
 from ..theory import Theory
-from ..threads import one_thread
 from . import checkpoint, saved
 from .average import exponential_average
 from .batches import DRAWS, SPLIT, WEIGHTS, Batches, seed_of
@@ -170,7 +169,7 @@ class _Training:
         self.steps = settings.epochs * self.batches.an_epoch
         self.observer = Observer(self.held, theories, name=settings.network, untrained=lambda number: self._network(1 + number))
         self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device)) | {
-            "parameters": sum(parameter.numel() for parameter in plain.parameters()),
+            "parameters": sum(parameter.numel() for parameter in plain.parameters() if parameter.requires_grad),
             "held_out_images": len(self.held),
             "test_images": len(self.test),
             "processes": self.fabric.world_size,
@@ -326,8 +325,7 @@ class _Training:
         if cuts(self.fabric):
             load_network(saved.network_of(self.evaluated), weights)
         measured = self._measure(self.held)
-        with one_thread():
-            read = self.observer.read(self.evaluated, self.step)
+        read = self.observer.read(self.evaluated, self.step)
         moment = self._moment(loss, measured)
         told = {"loss": loss, "images per second": moment.speed, "seconds": moment.seconds, **measured}
         self._note({quantity: value for quantity, value in told.items() if value is not None}, self.step)

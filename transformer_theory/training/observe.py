@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from ..data.image_data import Images
 from ..models import CRATEMAE
+from ..notes import annotate
 from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, Remembering, probe
 from ..probes.class_features import ClassFeatures
 from ..rows import Row, not_applicable
 from ..theory import Theory
+from ..threads import one_thread
 from .networks import Pixels
 from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled
@@ -121,12 +123,14 @@ class Observer:
     def _rows(self, model: nn.Module, reducers: Sequence[Reducer], step: int = 0) -> list[Row]:
         by_class = [reducer for reducer in reducers if isinstance(reducer, ClassFeatures)]
         others = [reducer for reducer in reducers if not isinstance(reducer, ClassFeatures)]
-        rows = []
-        for images, own, at_a_time in ((self.images[:READ], others, AT_A_TIME), (self.images, by_class, BY_CLASS_AT_A_TIME)):
-            found = self._probed(model, step, own, images, at_a_time)
-            read = found.rows if step else [*found.rows, *found.silent()]
-            annotate(read, f"{len(images):,} {self.kind} images")
-            rows += read
+        with one_thread():
+            rows = self._read(model, step, others, self.images[:READ], AT_A_TIME)
+        return rows + self._read(model, step, by_class, self.images, BY_CLASS_AT_A_TIME)
+
+    def _read(self, model: nn.Module, step: int, reducers: Sequence[Reducer], images: Images, at_a_time: int) -> list[Row]:
+        found = self._probed(model, step, reducers, images, at_a_time)
+        rows = found.rows if step else [*found.rows, *found.silent()]
+        annotate(rows, f"{len(images):,} {self.kind} images")
         return rows
 
     def _probed(self, model: nn.Module, step: int, reducers: Sequence[Reducer], images: Images, at_a_time: int) -> Probe:
@@ -178,10 +182,3 @@ def fill_nulls(rows: Sequence[Row], nulls: dict[Place, Null]) -> None:
         if row.get("null") is None and place(row) in nulls:
             row["null"], told = nulls[place(row)]
             annotate([row], told)
-
-
-def annotate(rows: Sequence[Row], words: str) -> None:
-    """Adds words to the notes of rows in which something was read, in place."""
-    for row in rows:
-        if row["value"] is not None:
-            row["note"] = "; ".join(filter(None, [row.get("note"), words]))

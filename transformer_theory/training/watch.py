@@ -14,10 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from ..data.tokens import TokenData
 from ..models import build
+from ..notes import annotate
 from ..probes import AttentionMaps, Reducer, probe
 from ..rows import Arrays, Row
 from ..supervised import train
-from .observe import UNTRAINED, and_general, annotate, fill_nulls, nulls_of
+from .observe import UNTRAINED, and_general, fill_nulls, nulls_of
 from .recipes import Recipe
 
 PROBED = 256  # held-out sequences on which the order parameters are read

@@ -70,7 +70,7 @@ class JointDynamics:
         rows: list[Row] = []
         for layer, (rank, null) in sorted(self.ranks.items()):
             value = rank if math.isfinite(rank) else None
-            note = "of the weights, no sequence is read; null: a Gaussian matrix"
+            note = "of the weights, whatever is read; null: a Gaussian matrix"
             rows.append(Row(theory="joma", quantity=LOWER_RANK, value=value, null=null, layer=layer, source=str(SOURCE), note=note))
         for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
             least = torch.fmin(self.least.get((layer, first), entropies), entropies)

@@ -151,7 +151,7 @@ def test_the_page_and_the_terminal_show_them(result, capsys):
     Console(width=150).print(measured_networks(told))
     shown = " ".join(capsys.readouterr().out.split())
     assert "test accuracy crate" in shown
-    assert "the counts differ by more than 5%" in shown
+    assert "the counts differ by more than 5 %" in shown
 
 
 def test_pictures_in_colour_are_no_negatives():
@@ -221,7 +221,7 @@ def test_data_that_do_not_fit_are_named_in_one_line(runs, data, words):
 
 
 def test_shares_have_an_interval_and_other_numbers_none():
-    assert interval(0.5, 10) == "95 % interval 18.71% to 81.29%"
+    assert interval(0.5, 10) == "95 % interval 18.71 % to 81.29 %"
     assert interval(0.123, 10) == ""
 
 

@@ -45,7 +45,7 @@ def test_equal_steps_are_the_largest_that_all_were_read_at():
     found = rows([FAST, SLOW], f"{ACCURACY} at equal steps")
     assert {name: row["value"] for name, row in found.items()} == {"fast": 0.4, "slow": 0.8}
     assert found["fast"]["note"].startswith(
-        "step 10, 1.0 s, 100 images seen, 1,000 parameters, 10% of its training, 100 held-out images, 95 %"
+        "step 10, 1.0 s, 100 images seen, 1,000 parameters, 10 % of its training, 100 held-out images, 95 %"
     )
     assert "step 10, 2.0 s" in found["slow"]["note"]
 
@@ -134,4 +134,4 @@ def test_values_that_are_no_numbers_are_passed_over():
 
 def test_a_run_by_the_clock_tells_its_share_of_the_minutes():
     timed = run("timed", {0: 0.1, 30: 0.4}, minutes=1.0)  # a second a step
-    assert "50% of its training" in rows([timed, timed], f"{ACCURACY} at equal steps")["timed"]["note"]
+    assert "50 % of its training" in rows([timed, timed], f"{ACCURACY} at equal steps")["timed"]["note"]

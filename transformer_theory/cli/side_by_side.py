@@ -4,9 +4,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..experiment import Result
+from ..notes import percent
 from ..report import wording
 from ..report.views import findings
-from .terminal import percent, spaced
 
 
 def measured_networks(result: Result) -> Table:
@@ -21,7 +21,7 @@ def measured_networks(result: Result) -> Table:
     before = ""
     for row in (row for row in findings(result) if row["theory"] == "network"):
         quantity = row["quantity"]
-        told = f"not applicable: {wording.verdict(row)[1]}" if wording.absent(row) else spaced(row.get("note", ""))
+        told = f"not applicable: {wording.verdict(row)[1]}" if wording.absent(row) else row.get("note", "")
         value = row["value"]
         shown = "" if value is None else percent(value) if "accuracy" in quantity else wording.number(value)
         table.add_row(Text("" if quantity == before else quantity), Text(row.get("model") or ""), shown, Text(told, style="dim"))

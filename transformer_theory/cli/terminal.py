@@ -1,7 +1,6 @@
 """What the command line shows: results on stdout, progress on stderr."""
 
 import contextlib
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,16 +18,6 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDTH)
-
-
-def percent(share: float) -> str:
-    """``0.4648 -> "46.48 %"``: two decimals, which ten thousand images tell apart."""
-    return f"{100 * share:.2f} %"
-
-
-def spaced(text: str) -> str:
-    """A space before each per cent sign: ``"65% to 67%" -> "65 % to 67 %"``."""
-    return re.sub(r"(?<=\d)%", " %", text)
 
 
 @contextlib.contextmanager

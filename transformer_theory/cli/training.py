@@ -10,7 +10,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .terminal import NAME, console, percent, progress_line, spaced
+from ..notes import percent
+from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
     from ..training.loop import Moment
@@ -139,7 +140,7 @@ def _tell_measured(measured: dict[str, Any], n: int) -> None:
     for quantity, value in measured.items():
         if "accuracy" in quantity:
             told = interval(value, n)  # nothing where the share is not one of n images
-            print(f"{quantity}: {percent(value)} of {n:,} images{f' ({spaced(told)})' if told else ''}")
+            print(f"{quantity}: {percent(value)} of {n:,} images{f' ({told})' if told else ''}")
         else:
             print(f"{quantity}: {value:.4g}")
 

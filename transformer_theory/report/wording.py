@@ -3,6 +3,7 @@
 import math
 import re
 
+from .. import notes
 from ..rows import Row
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -45,7 +46,7 @@ def number(value: float | int | None, digits: int = 3) -> str:
 
 def percent(share: float) -> str:
     """A share with the two decimals that ten thousand images tell apart: ``0.5685 -> "56.85 %"``."""
-    return f"{100 * share:.2f}\u00a0%"
+    return notes.percent(share).replace(" ", "\u00a0")
 
 
 def is_share(quantity: str) -> bool:

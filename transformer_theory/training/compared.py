@@ -17,11 +17,11 @@ from ..data.image_data import Images
 from ..experiment import Result
 from ..intervals import share_interval
 from ..models import build
-from ..notes import common, joined
+from ..notes import common, joined, percent
 from ..probes import AttentionMaps, NoAttention, probe
 from ..rows import Arrays, Row
 from ..theory import Theory
-from .evaluate import check_fits, of_test
+from .evaluate import check_fits, learned_from, of_test
 from .networks import Pixels
 from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled
@@ -76,10 +76,11 @@ class Compared:
         """What the objective measures, on all test images, one row a quantity; a share with its Clopper-Pearson interval in the note.
 
         Args:
-            train: from which objectives without a classifier learn a simple one.
+            train: from those of them that the network learned from, objectives without a classifier learn a simple one.
             test: neither trained nor chosen on.
         """
-        pairs = ((images.pixels, images.labels) for images in (train, test))
+        known = train if self.file is None else learned_from(self.file, self.saved, train)
+        pairs = ((images.pixels, images.labels) for images in (known, test))
         told = self.saved.origin.get("data", test.name)
         measured = self.saved.objective.measure(self.saved.model, *pairs, batch_size=AT_A_TIME)
         for name, value in of_test(measured).items():
@@ -138,7 +139,7 @@ class Compared:
 def interval(share: float, n: int) -> str:
     """In words, the 95 % interval that n images leave a share open; empty where the share is of something else."""
     ends = share_interval(share, n)
-    return "" if ends is None else f"95 % interval {ends[0]:.2%} to {ends[1]:.2%}"
+    return "" if ends is None else f"95 % interval {percent(ends[0])} to {percent(ends[1])}"
 
 
 def compared(models: Sequence[str | Path | Saved], images: Images, *, device: str = "cpu") -> list[Compared]:

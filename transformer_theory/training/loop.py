@@ -26,7 +26,7 @@ from ..theories import THEORIES
 from ..theory import Theory
 from . import checkpoint, saved
 from .average import exponential_average
-from .batches import DRAWS, SPLIT, WEIGHTS, Batches, seed_of
+from .batches import DRAWS, WEIGHTS, Batches, seed_of
 from .evaluate import of_test
 from .faults import finite, where_not_finite
 from .folder import BEST, LAST, TABLE, check_unused, claimed, remove
@@ -40,7 +40,7 @@ from .settings import Settings
 from .states import full, load_network, load_optimiser, whole
 from .table import Table
 
-HINT = "begin again with a lower learning_rate or clip"
+HINT = "begin again with a lower learning_rate, or a lower clip"
 MEASURED_AT_A_TIME = 512  # held-out images
 SOURCE = Source("loshchilov2019decoupled")
 
@@ -142,8 +142,7 @@ class _Training:
         self.settings, self.folder, self.objective, self.tell = settings, folder, objective, tell
         self.run_of, self.table = run, table
         images, self.test = data
-        generator = torch.Generator().manual_seed(seed_of(settings.seed, SPLIT))
-        self.kept, self.held = (part.mixed(generator) for part in images.split(1 - settings.held_out, generator))
+        self.kept, self.held = settings.split(images)
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
         self.fabric = launched(hardware)
         self.raw = self._network(0)

@@ -35,7 +35,6 @@ from ..theories.crate.block import (
 )
 
 Stem = Literal["patches", "convolutions"]
-SPREAD = 0.02  # of the first positions and class token, as in a ViT; released is 1.0 (what that changes: docs/training.md)
 PIXELS = 16  # numbers in a patch below which a norm over it would erase how bright it is
 
 
@@ -155,7 +154,6 @@ def crate(
         heads=sizes.heads,
         attention=attention,
         sparsify=sparsify,
-        spread=SPREAD,
     )
 
 

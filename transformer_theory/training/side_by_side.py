@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..notes import percent
 from ..rows import Row
 from .compared import Compared, interval
 from .objectives import OBJECTIVES
@@ -111,7 +112,7 @@ class Run:
         seconds = self.seconds(step)
         time = "" if math.isnan(seconds) else f", {seconds:,.{0 if seconds >= 10 else 1}f} s"
         seen = f"{step * self.batch:,.0f} images seen, {self.parameters:,} parameters"
-        return f"step {step:,.0f}{time}, {seen}, {self.done(step):.0%} of its training"
+        return f"step {step:,.0f}{time}, {seen}, {percent(self.done(step), 0)} of its training"
 
 
 def runs_of(networks: Sequence[Compared]) -> list[Run]:
@@ -176,7 +177,7 @@ def _equal_parameters(runs: Sequence[Run], measure: str) -> Iterator[Row]:
     quantity = f"{measure} at equal parameters"
     counts = [run.parameters for run in runs]
     if max(counts) > (1 + WITHIN) * min(counts):
-        yield _refused(quantity, f"the counts differ by more than {WITHIN:.0%}: {_list(runs, [f'{count:,}' for count in counts])}")
+        yield _refused(quantity, f"the counts differ by more than {percent(WITHIN, 0)}: {_list(runs, [f'{count:,}' for count in counts])}")
         return
     curves = [run.curve(measure) for run in runs]
     if missing := [run.name for run, (steps, _) in zip(runs, curves) if run.kept not in steps]:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from ..data.tokens import TokenData
 from ..models import build
-from ..notes import annotate
+from ..notes import annotate, percent
 from ..probes import AttentionMaps, Reducer, probe
 from ..rows import Arrays, Row
 from ..supervised import train
@@ -98,7 +98,7 @@ def watched_training(
         if step in pictured:
             maps[step] = _maps(network, probed)
         if progress:
-            progress(f"{recipe.name}: step {step} of {steps}, held-out accuracy {right:.1%}")
+            progress(f"{recipe.name}: step {step} of {steps}, held-out accuracy {percent(right, 1)}")
 
     trained = train(
         model,

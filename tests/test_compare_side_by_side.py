@@ -76,7 +76,7 @@ def test_parameters_are_equal_within_a_twentieth(parameters, equal):
         assert found["other"]["note"].endswith("chosen on these images")
     else:
         assert found[None]["value"] is None
-        assert found[None]["verdict"] == "not applicable: the counts differ by more than 5%: fast 1,000, other 1,051"
+        assert found[None]["verdict"] == "not applicable: the counts differ by more than 5 %: fast 1,000, other 1,051"
 
 
 def test_what_differs_is_told():

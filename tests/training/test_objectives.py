@@ -183,7 +183,7 @@ def test_two_processes_have_the_gradient_of_one(objective):
         assert_close(weight.grad, (own[0].grad + own[1].grad) / 2)
     if isinstance(objective, RateReduction):  # without the gather the mean of the losses is another
         apart = sum(objective.loss(model, images[half], targets[half], alone) for model, half in zip(copies, halves)) / 2
-        assert abs(float((apart - losses[0]).detach())) > 0.01
+        assert abs(float((apart - losses[0]).detach())) > 0.003
 
 
 def test_rate_reduction_measures_subspaces_and_a_null():

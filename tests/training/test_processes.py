@@ -47,10 +47,13 @@ def both(folder, tmp_path_factory) -> tuple[Path, list[dict]]:
 
 @pytest.mark.parametrize(("how", "given"), [("ddp", {}), ("fsdp", {}), ("rate reduction", {"objective": RATES})])
 def test_losses_are_those_of_one_process(both, tmp_path, how, given):
-    """Each of 20 steps, and what is measured at the start and the end; weights and moments in float32."""
+    """Each of 20 steps, and what is measured at the start and the end; weights and moments in float32.
+
+    Rate reduction is the difference of two rates of more than a nat, so that its rounding is that of a nat.
+    """
     first, second = (found[how] for found in both[1])
     assert first == second
-    assert first == pytest.approx(losses(tmp_path / "run", **given), rel=1e-5)
+    assert first == pytest.approx(losses(tmp_path / "run", **given), rel=1e-5, abs=5e-6 if how == "rate reduction" else None)
 
 
 def test_a_checkpoint_of_one_strategy_is_one_of_any(both, folder):

@@ -65,8 +65,8 @@ class RateReduction:
         """Accuracy of the nearest of the classes' principal subspaces, and Delta R of the held-out features, nats a sample, with the labels
         and, as null, with the same labels shuffled.
 
-        Delta R and its null depend on the number of images: both are larger for few. Hold it beside its null, and not that of held-out
-        images beside that of more test images.
+        The null is larger for few images, and so is Delta R where the classes lie close together. Hold it beside its null, and not that of
+        held-out images beside that of more test images.
 
         The subspaces are those of up to 10,000 training images, evenly spread. Each has the dimensions that a class fills at the optimum,
         d / k at most (12 of 128 for ten classes; the published evaluation takes 30 whatever d is, which of 32 would tell nothing).

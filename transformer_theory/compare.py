@@ -27,7 +27,7 @@ from .claims import CONTROL_WORDS, Claim, Evidence, Verdict
 from .data import Images, TokenData, image_sets
 from .errors import nearest
 from .experiment import Result, provenance
-from .notes import common, joined
+from .notes import common, is_share, joined
 from .rows import Arrays, Row, collect, finding, not_applicable, select
 from .theories import THEORIES
 from .theories import theory as theory_named
@@ -195,7 +195,7 @@ def _side_by_side(found: Sequence[Compared], train: Images, test: Images, progre
         rows += one.tested(train, test)
     rows += side_by_side(runs_of(found))
     quantities = dict.fromkeys(row["quantity"] for row in rows)
-    for quantity in sorted(quantities, key=lambda name: "accuracy" not in name):
+    for quantity in sorted(quantities, key=lambda name: not is_share(name)):
         yield from select(rows, quantity=quantity)
 
 

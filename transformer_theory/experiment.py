@@ -78,14 +78,14 @@ class Result:
         head = {
             "format": FORMAT,
             "name": self.name,
-            "params": _jsonable(self.params),
+            "params": jsonable(self.params),
             "sources": [str(s) for s in self.sources],
             "provenance": self.provenance,
         }
         with replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:  # a path would be given another ending
             np.savez_compressed(file, allow_pickle=False, **self.arrays)
         with replacing(folder / "table.jsonl") as draft:
-            draft.write_text("".join(json.dumps(_jsonable(row)) + "\n" for row in self.table), encoding="utf-8")
+            draft.write_text("".join(json.dumps(jsonable(row)) + "\n" for row in self.table), encoding="utf-8")
         with replacing(folder / "result.json") as draft:
             draft.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
 
@@ -281,7 +281,7 @@ class Experiment:
             torch.manual_seed(self.seed or 0)
             rows, arrays = collect(self.measure())
             record = provenance(seed=self.seed, started=started) | {"workers": present.number if present.asked else None}
-        return Result(self.name, _jsonable(asdict(self)), rows, arrays, self.sources, record)
+        return Result(self.name, jsonable(asdict(self)), rows, arrays, self.sources, record)
 
 
 @dataclass(frozen=True)
@@ -300,16 +300,16 @@ def summary(kind: type) -> str:
     return re.sub(r":\w+:`~?([^`]*)`", lambda m: f"${m[1]}$" if m[0].startswith(":math:") else f"`{m[1]}`", text).replace("``", "`")
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """JSON values from numbers of torch and numpy, tuples, paths and dataclasses; NaN and infinities become None."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):
-        return {str(k): _jsonable(v) for k, v in value.items()}
+        return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(v) for v in value]
+        return [jsonable(v) for v in value]
     if isinstance(value, torch.Tensor | np.generic | np.ndarray):
-        return _jsonable(value.tolist())
+        return jsonable(value.tolist())
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)

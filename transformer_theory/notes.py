@@ -17,6 +17,11 @@ def percent(share: float, decimals: int = 2) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
+def is_share(quantity: str) -> bool:
+    """Whether a quantity is a share of images, which is told in per cent."""
+    return "accuracy" in quantity
+
+
 def joined(*parts: str | None) -> str:
     """One note of several parts, those that are empty left out."""
     return SEMICOLON.join(filter(None, parts))

@@ -163,8 +163,8 @@ def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
 
 
 def test_a_table_is_made_text_once_and_read_again(tmp_path, monkeypatch):
-    made, plain = [], table._plain
-    monkeypatch.setattr(table, "_plain", lambda row: made.append(row) or plain(row))
+    made, plain = [], table.jsonable
+    monkeypatch.setattr(table, "jsonable", lambda row: made.append(row) or plain(row))
     written = table.Table(tmp_path / "table.jsonl")
     for step, value in enumerate([1.5, float("nan"), np.float32(0.5), torch.tensor(2)]):
         written.rows.append({"theory": "network", "quantity": "é", "value": value, "step": step})

@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..experiment import Result
-from ..notes import percent
+from ..notes import is_share, percent
 from ..report import wording
 from ..report.views import findings
 
@@ -23,7 +23,7 @@ def measured_networks(result: Result) -> Table:
         quantity = row["quantity"]
         told = f"not applicable: {wording.verdict(row)[1]}" if wording.absent(row) else row.get("note", "")
         value = row["value"]
-        shown = "" if value is None else percent(value) if "accuracy" in quantity else wording.number(value)
+        shown = "" if value is None else percent(value) if is_share(quantity) else wording.number(value)
         table.add_row(Text("" if quantity == before else quantity), Text(row.get("model") or ""), shown, Text(told, style="dim"))
         before = quantity
     return table

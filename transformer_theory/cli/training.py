@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..notes import percent
+from ..notes import is_share, percent
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _tell_measured(measured: dict[str, Any], n: int) -> None:
     from ..training.compared import interval
 
     for quantity, value in measured.items():
-        if "accuracy" in quantity:
+        if is_share(quantity):
             told = interval(value, n)  # nothing where the share is not one of n images
             print(f"{quantity}: {percent(value)} of {n:,} images{f' ({told})' if told else ''}")
         else:
@@ -248,7 +248,7 @@ def _width(title: list[str]) -> int:
 
 
 def _shown(name: str, value: float) -> str:
-    return percent(value) if "accuracy" in name else f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
+    return percent(value) if is_share(name) else f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
 
 
 def clock(seconds: float) -> str:

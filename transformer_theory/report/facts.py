@@ -10,8 +10,8 @@ import numpy as np
 
 from ..experiment import Result
 from ..intervals import share_interval
+from ..notes import is_share
 from .readings import Readings
-from .wording import is_share
 
 TEST = "test "
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..experiment import Result
+from ..notes import is_share
 from ..plotting import COLOURS, axes, colour, label_ends, line
 from ..timeline import Series, series
 from .views import image_grid
-from .wording import amount, drawn, is_share
+from .wording import amount, drawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..experiment import Result
-from ..notes import shared
+from ..notes import is_share, shared
 from ..plotting import style, svg
 from ..rows import Row
 from ..theory import Theory
@@ -56,14 +56,14 @@ def _reached(measured: Sequence[Row]) -> list[Row]:
     """The first accuracy of each network on test images."""
     first: dict[str, Row] = {}
     for row in measured:
-        if row["quantity"].startswith(TEST) and wording.is_share(row["quantity"]):
+        if row["quantity"].startswith(TEST) and is_share(row["quantity"]):
             first.setdefault(row.get("model", ""), row)
     return list(first.values())
 
 
 def _comes_first(row: Row) -> bool:
     """Whether a row of the networks is an accuracy, or says why their runs cannot be compared."""
-    return wording.is_share(row["quantity"]) or "side by side" in row["quantity"]
+    return is_share(row["quantity"]) or "side by side" in row["quantity"]
 
 
 def _lines(lines: Sequence[Line], theory: Theory) -> tuple[list[Line], list[Line]]:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from .. import citations
 from ..experiment import Result
+from ..notes import is_share
 from ..plotting import svg
 from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences
@@ -72,7 +73,7 @@ def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> 
     """What the template parts that all pages include show: the timeline of these series, sources and provenance."""
     models = networks(result)
     moving = any(s.theory != "network" for s in group)  # learning curves alone are drawn elsewhere
-    drawn = [s for s in group if s.theory != "network" or wording.is_share(s.quantity)]
+    drawn = [s for s in group if s.theory != "network" or is_share(s.quantity)]
     return {
         "result": result,
         "data": result.params.get("data", "data"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..experiment import Result
-from ..notes import shared, without
+from ..notes import is_share, shared, without
 from ..theory import Theory
 from ..timeline import Series
 from . import parts, training_figures, wording
@@ -62,7 +62,7 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
         "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers"),
         "layer_rows": [row for r in layerwise if not r.empty for row in _by_layer(r, chosen)],
         "clock": wording.clock,
-        "is_share": wording.is_share,
+        "is_share": is_share,
     }
     return parts.rendered("training.html.j2", context, "training.css")
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..notes import is_share
 from ..plotting import COLOURS, axes, label_ends, line, shades, style
 from .facts import TEST, Facts, base
 from .figures import per_cent, positions
 from .readings import Readings
-from .wording import drawn, is_share, number
+from .wording import drawn, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -49,14 +49,9 @@ def percent(share: float) -> str:
     return notes.percent(share).replace(" ", "\u00a0")
 
 
-def is_share(quantity: str) -> bool:
-    """Whether a quantity is a share of images, which is told in per cent."""
-    return "accuracy" in quantity
-
-
 def amount(value: float | int | None, quantity: str) -> str:
     """A value as its quantity is told: an accuracy in per cent, another number with three digits."""
-    return percent(value) if value is not None and is_share(quantity) and 0 <= value <= 1 else number(value)
+    return percent(value) if value is not None and notes.is_share(quantity) and 0 <= value <= 1 else number(value)
 
 
 def spaced(note: str) -> str:

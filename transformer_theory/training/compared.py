@@ -17,7 +17,7 @@ from ..data.image_data import Images
 from ..experiment import Result
 from ..intervals import share_interval
 from ..models import build
-from ..notes import common, joined, percent
+from ..notes import common, is_share, joined, percent
 from ..probes import AttentionMaps, NoAttention, probe
 from ..rows import Arrays, Row
 from ..theory import Theory
@@ -85,7 +85,7 @@ class Compared:
         measured = self.saved.objective.measure(self.saved.model, *pairs, batch_size=AT_A_TIME)
         for name, value in of_test(measured).items():
             notes = [f"{len(test):,} test images"]
-            if "accuracy" in name:
+            if is_share(name):
                 notes.append(interval(value, len(test)))
             notes.append(f"step {self.step:,}, {self.parameters:,} parameters")
             if told != test.name:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..notes import percent
+from ..notes import is_share, percent
 from ..rows import Row
 from .compared import Compared, interval
 from .objectives import OBJECTIVES
@@ -191,7 +191,7 @@ def _row(run: Run, quantity: str, value: float, step: float, *also: str, between
     notes = [run.told(step), f"{run.images[1]:,} held-out images"]
     if between:
         notes.append("between two readings")
-    elif "accuracy" in quantity:
+    elif is_share(quantity):
         notes.append(interval(value, run.images[1]))
     return Row(theory="network", quantity=quantity, value=value, model=run.name, note=", ".join(filter(None, [*notes, *also])))
 

@@ -5,12 +5,10 @@ the training was killed, which are forgotten, and those of the test images, whic
 """
 
 import json
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from ..experiment import jsonable
 from ..files import replacing
 from ..rows import Row, check_row
 
@@ -53,15 +51,9 @@ class Table:
         Raises:
             OSError: they cannot be written.
         """
-        self._text += "".join(json.dumps(_plain(row)) + "\n" for row in self.rows[self._told :]).encode()
+        self._text += "".join(json.dumps(jsonable(row)) + "\n" for row in self.rows[self._told :]).encode()
         self._told = len(self.rows)
         with replacing(self.path) as draft, draft.open("wb") as file:
             file.write(self._text)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in JSON values; what is not finite becomes None."""
-    values = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}

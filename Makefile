@@ -6,7 +6,7 @@ WORKERS ?= 2
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench figures docs clean
+.PHONY: help demo test lint bench figures ledger docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -29,6 +29,10 @@ figures: .venv/.installed  ## all experiments of ROOM in WORKERS processes, stor
 	@names=$$($(BIN)/python -c "from transformer_theory.theories import theory; print(*(kind.name for kind in theory('$(ROOM)').experiments))"); \
 		for name in $$names; do $(BIN)/transformer-theory run $$name --workers $(WORKERS) --out runs/figures/$$name --overwrite; done
 	@$(BIN)/python docs/figure_table.py $(ROOM)
+
+ledger: .venv/.installed  ## every claim on 100 seeds in WORKERS processes, stored in runs/ledger, and their page docs/claims.md
+	@$(BIN)/transformer-theory verify all --seeds 100 --workers $(WORKERS) --out runs/ledger --overwrite || test $$? -eq 1
+	@$(BIN)/python -m transformer_theory.report.ledger runs/ledger docs/claims.md
 
 docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

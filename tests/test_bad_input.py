@@ -191,7 +191,7 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (["verify", "all", "--sedes", "3"], "unknown option '--sedes'; did you mean '--seeds'?"),
         (["verify", "all", "--foo", "3"], "unknown option '--foo'; there are, nearest first: --"),
         (["verify"], "the following arguments are required: CLAIM|THEORY|all"),
-        (["cite", "tian2023scam"], "unknown theory, claim or key 'tian2023scam'; did you mean 'tian2023scan'?"),
+        (["cite", "tian2023scam"], "unknown theory, claim, key or folder 'tian2023scam'; did you mean 'tian2023scan'?"),
         (["cite", "stand_in/god"], "did you mean 'stand_in/good'?"),
         (["cite"], "the following arguments are required: NAME"),
         (["run", "stand_in.coinn", "--out", "OUT"], "unknown experiment 'stand_in.coinn'; did you mean 'stand_in.coin'?"),

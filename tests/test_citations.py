@@ -1,12 +1,17 @@
 """The bibliography is complete and unambiguous, and every source points into it."""
 
 import re
+from importlib.metadata import metadata
+from pathlib import Path
 
 import pytest
+import yaml
 
-from transformer_theory.citations import BIBLIOGRAPHY, Source, bibtex, entries, field, short
+from transformer_theory import citations
+from transformer_theory.citations import BIBLIOGRAPHY, Source, bibtex, entries, field, short, software
 
 TEXT = BIBLIOGRAPHY.read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
 
 
 def test_every_entry_is_found_once():
@@ -67,3 +72,47 @@ def test_bibtex_keeps_the_order_and_repeats_nothing():
     assert re.findall(r"^@\w+\{([^,]+),", text, re.MULTILINE) == ["yu2020learning", "tian2023scan"]
     assert text.startswith("@inproceedings{yu2020learning,")
     assert text.endswith("}\n")
+
+
+def test_the_library_in_bibtex():
+    version = metadata("transformer-theory")["Version"]
+    assert software() == (
+        "@misc{transformertheory2026,\n"
+        "  author       = {{The transformer\\_theory developers}},\n"
+        "  title        = {{transformer\\_theory}: theories of transformers, side by side},\n"
+        "  year         = {2026},\n"
+        "  howpublished = {Python library},\n"
+        f"  note         = {{Version {version}}},\n"
+        "}\n"
+    )
+    assert not re.search(r"transformertheory", TEXT), "a key of its own"
+
+
+@pytest.fixture(scope="module")
+def described() -> dict:
+    """CITATION.cff."""
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
+def test_the_citation_file_says_what_cite_prints(described):
+    assert [author["name"] for author in described["authors"]] == [citations.AUTHORS]
+    assert described["title"] == citations.TITLE
+    packaged = metadata("transformer-theory")
+    assert (described["version"], described["license"]) == (packaged["Version"], packaged["License-Expression"])
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert licence.startswith(f"{described['license']} License\n\nCopyright (c) {citations.YEAR} {citations.AUTHORS}\n")
+
+
+def test_the_citation_file_is_valid(described):
+    """The rules of the Citation File Format 1.2.0 for the fields that we use; a field of another name must be looked up there first."""
+    assert described["cff-version"] == "1.2.0"
+    required, used = {"authors", "cff-version", "message", "title"}, {"abstract", "keywords", "license", "type", "version"}
+    assert required <= described.keys() <= required | used
+    assert all(isinstance(described[name], str) and described[name].strip() for name in described.keys() - {"authors", "keywords"})
+    assert described["type"] in ("software", "dataset")
+    for author in described["authors"]:  # an entity; a person has family-names and given-names in the place of name
+        assert author.keys() == {"name"}
+        assert author["name"].strip()
+    keywords = described["keywords"]
+    assert all(isinstance(word, str) and word.strip() for word in keywords)
+    assert len(set(keywords)) == len(keywords) > 0

@@ -2,13 +2,11 @@
 
 import importlib
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.stand_in import THEORY, install, process
 from transformer_theory import report
-from transformer_theory.claims import Evidence
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
 from transformer_theory.experiment import Result
@@ -92,65 +90,6 @@ def test_the_help_of_an_experiment_says_what_it_shows(capsys):
     (kind,) = THEORY.experiments
     assert main(["run", kind.name, "--help"]) == 0
     assert summary(kind) in " ".join(capsys.readouterr().out.split())
-
-
-def test_cite(capsys):
-    for name in ("stand_in", "stand_in/good", "tian2023scan"):
-        assert main(["cite", name]) == 0
-        assert capsys.readouterr().out.startswith("@inproceedings{tian2023scan,")
-
-
-@pytest.mark.parametrize(
-    ("which", "code", "claims"),
-    [
-        ("stand_in/good", 0, 1),
-        ("stand_in/violated", 1, 1),
-        ("stand_in/powerless", 1, 1),
-        ("stand_in", 1, 3),
-        ("all", 1, 3),
-        ("stand_in/good stand_in/good", 0, 1),
-        ("stand_in/good stand_in/violated", 1, 2),
-        ("stand_in all", 1, 3),
-    ],
-)
-def test_verify_tells_by_its_exit_code(which, code, claims, capsys):
-    assert main(["verify", *which.split(), "--seeds", "4"]) == code
-    captured = capsys.readouterr()
-    assert captured.out.count("stand_in/") == claims
-    assert "4 seeds, each with its control" in captured.err
-    if which == "stand_in/good":
-        line = next(line for line in captured.out.splitlines() if which in line)
-        assert " ".join(line.split()) == "stand_in/good ✓ consistent 4/4 [0.40, 1.00] 0.5 <= 1 fails as it must Tian et al. (2023), Sec. 2"
-    if which == "stand_in/powerless":
-        assert "PASSES: no power" in captured.out
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [((float("nan"), 2.0), "inconclusive: power unknown"), ((float("nan"), 0.5), "PASSES: no power"), ((2.0, 2.0), "fails as it must")],
-)
-def test_verify_tells_an_inconclusive_control_from_one_that_passes(monkeypatch, capsys, values, words):
-    control = iter(values)
-    claim = replace(THEORY.claims[0], control=lambda generator: Evidence(next(control), 1.0, "<=", in_assumptions=False))
-    monkeypatch.setattr(REGISTRY, "THEORIES", (replace(THEORY, claims=(claim,)),))
-    assert main(["verify", "all", "--seeds", "2"]) == int(words != "fails as it must")
-    out = " ".join(capsys.readouterr().out.split())
-    assert [w for w in ("inconclusive", "PASSES", "fails") if w in out] == [words.split()[0].strip(":")]
-    assert words.split(":")[0] in out
-
-
-def test_verify_shows_long_names_whole(monkeypatch, capsys):
-    long = replace(THEORY.claims[0], id="stand_in/a-name-as-long-as-any-that-a-careful-author-would-choose")
-    monkeypatch.setattr(REGISTRY, "THEORIES", (replace(THEORY, claims=(long,)),))
-    assert main(["verify", "all", "--seeds", "1"]) == 0
-    assert long.id in capsys.readouterr().out
-
-
-def test_verify_counts_the_seeds(monkeypatch, capsys):
-    assert main(["verify", "stand_in/good", "--seeds", "1"]) == 0
-    captured = capsys.readouterr()
-    assert "1/1" in captured.out
-    assert "1 seed with its control" in captured.err
 
 
 def test_compare_writes_one_folder(written, tmp_path, capsys):

@@ -15,6 +15,7 @@ from transformer_theory.cli import main, tables
 from transformer_theory.experiment import Result
 from transformer_theory.plotting import axes
 from transformer_theory.rows import BASIS_WORDS, Row, assumption, finding
+from transformer_theory.verification import summaries, verification
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
 
@@ -133,8 +134,8 @@ def test_names_are_whole_in_a_terminal_of_any_width(width):
     assert names <= set(" ".join(lines).split())
 
     longest = max(room.claims, key=lambda claim: len(claim.id))
-    verdict = replace(THEORY.claims[0], id=longest.id, source=longest.source).verify(range(3))
-    lines = widths(lambda shown: tables.verdicts([verdict], shown), width)
+    found = summaries(verification([replace(THEORY.claims[0], id=longest.id, source=longest.source)], range(3)))
+    lines = widths(lambda shown: tables.verdicts(found, shown), width)
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("claim ")
     text = " ".join(lines)

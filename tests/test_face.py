@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import transformer_theory as tt
-from transformer_theory.citations import entries
+from transformer_theory.citations import entries, software
 from transformer_theory.claims import Claim, Verdict
 from transformer_theory.experiment import Experiment
 from transformer_theory.theories import THEORIES, claim, claims, experiment, theory
@@ -148,10 +148,11 @@ def test_cite_takes_theories_claims_and_keys():
         text = tt.cite(record.name)
         assert all(entries()[source.key] in text for source in record.sources)
         for found in record.claims:
-            assert tt.cite(found.id) == entries()[found.source.key] + "\n"
+            assert tt.cite(found.id) == f"{entries()[found.source.key]}\n\n{software()}"
     for key, entry in entries().items():
-        assert tt.cite(key) == entry + "\n"
+        assert tt.cite(key) == f"{entry}\n\n{software()}"
     assert tt.cite("crate").startswith("@")
+    assert tt.cite("software") == software()
 
 
 def test_the_version_is_the_packages():

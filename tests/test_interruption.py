@@ -101,8 +101,8 @@ def test_commands_that_never_write_say_only_that_they_stopped(monkeypatch, capsy
     def stop(options):
         raise KeyboardInterrupt
 
-    for name in ("verify_claims", "list_theories", "cite_sources"):
-        monkeypatch.setattr(f"transformer_theory.cli.commands.{name}", stop)
+    for name in ("claims.verify_claims", "commands.list_theories", "claims.cite_sources"):
+        monkeypatch.setattr(f"transformer_theory.cli.{name}", stop)
     assert main(command) == 130
     assert capsys.readouterr().err == "transformer-theory: interrupted\n"
 

@@ -14,6 +14,9 @@ from .errors import nearest
 ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
 LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
+AUTHORS = "The transformer_theory developers"  # CITATION.cff, which is not installed, and LICENSE say the same: a test holds them together
+TITLE = "transformer_theory: theories of transformers, side by side"
+YEAR = "2026"  # of the copyright
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,11 @@ class Source:
     """A place in the literature: a BibTeX key of ``references.bib`` and a locator such as ``"Thm. 3"`` (may be empty).
 
     ``str(source)`` is the form that rows store; :meth:`parse` reads it back.
+
+    >>> import transformer_theory as tt
+    >>> source = tt.Source("tian2023scan", "Thm. 2")
+    >>> str(source), source.label
+    ('tian2023scan, Thm. 2', 'Tian et al. (2023), Thm. 2')
 
     Raises:
         ValueError: the key is not in the bibliography.
@@ -100,3 +108,15 @@ def bibtex(keys) -> str:
     for key in keys:
         Source(key)
     return "\n\n".join(entries()[key] for key in keys) + "\n"
+
+
+def software() -> str:
+    """BibTeX of this library, with the version that is installed; it names no address, since there is none to be relied on yet."""
+    from . import __version__
+
+    author, title = (text.replace("_", r"\_") for text in (AUTHORS, TITLE))
+    name, colon, rest = title.partition(":")
+    fields = {"author": f"{{{author}}}", "title": f"{{{name}}}{colon}{rest}", "year": YEAR, "howpublished": "Python library"}
+    fields["note"] = f"Version {__version__}"
+    lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
+    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # @software is unknown to the styles that come with BibTeX

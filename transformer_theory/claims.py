@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from .citations import Source
+from .errors import NotConverged
 from .intervals import clopper_pearson
 
 VerdictName = Literal["consistent", "violated", "inconclusive", "outside assumptions"]
@@ -28,6 +29,12 @@ CONTROL_WORDS: Mapping[ControlName, str] = {  # what each means for the check
 class Evidence:
     """What one check measured, and the line it was held against. The bound is data, so that a reader can draw another.
 
+    >>> import transformer_theory as tt
+    >>> tt.Evidence(0.02, 0.1, "<=").verdict
+    'consistent'
+    >>> tt.Evidence(0.02, 0.1, "<=", converged=False).verdict
+    'inconclusive'
+
     Attributes:
         value: the measured number (say in the claim what its unit is).
         bound: the line.
@@ -35,6 +42,7 @@ class Evidence:
         converged: the iteration behind ``value`` met its tolerance.
         in_assumptions: the instance satisfies the assumptions of the statement.
         detail: further numbers worth keeping.
+        note: what a reader must know of them, one short sentence.
 
     Raises:
         ValueError: another ``op``.
@@ -46,6 +54,7 @@ class Evidence:
     converged: bool = True
     in_assumptions: bool = True
     detail: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
 
     def __post_init__(self):
         if self.op not in ("<=", ">="):
@@ -79,6 +88,8 @@ class Claim:
         check: draws an instance that meets the assumptions and measures.
         control: the same with one assumption removed or the target replaced: must come out violated.
         control_says: what the control changes, in words.
+        corrects: where a printed statement, figure or released number had to be corrected for this claim to hold: what was printed, and
+            what is right. Markdown with LaTeX between dollars; empty if nothing had to be.
     """
 
     id: str
@@ -88,9 +99,14 @@ class Claim:
     check: Check
     control: Check
     control_says: str
+    corrects: str = ""
+
+    def examine(self, seed: int) -> tuple[Evidence, Evidence]:
+        """What check and control measure on one seed, each with its own generator; inconclusive where a solver gives up."""
+        return _examined(self.check, seed), _examined(self.control, seed)
 
     def verify(self, seeds: Iterable[int] = range(5)) -> "Verdict":
-        """Run check and control once a seed, each with its own generator.
+        """Run check and control once a seed.
 
         Raises:
             ValueError: no seed was given.
@@ -98,12 +114,25 @@ class Claim:
         seeds = tuple(seeds)
         if not seeds:
             raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
-        return Verdict(
-            claim=self,
-            seeds=seeds,
-            evidence=tuple(self.check(torch.Generator().manual_seed(seed)) for seed in seeds),
-            controls=tuple(self.control(torch.Generator().manual_seed(seed)) for seed in seeds),
-        )
+        return Verdict.of(self, seeds, [self.examine(seed) for seed in seeds])
+
+
+def _examined(check: Check, seed: int) -> Evidence:
+    try:
+        return check(torch.Generator().manual_seed(seed))
+    except NotConverged as error:
+        return Evidence(math.nan, math.nan, "<=", converged=False, note=f"not converged: {' '.join(str(error).split())}")
+
+
+def overall(verdicts: Iterable[VerdictName]) -> VerdictName:
+    """Violated if any seed violates; otherwise consistent if any seed is, else what all seeds say.
+
+    Args:
+        verdicts: of at least one seed.
+    """
+    names = set(verdicts)
+    order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "outside assumptions")
+    return next(name for name in order if name in names)
 
 
 @dataclass(frozen=True)
@@ -122,12 +151,16 @@ class Verdict:
     evidence: tuple[Evidence, ...]
     controls: tuple[Evidence, ...]
 
+    @classmethod
+    def of(cls, claim: Claim, seeds: Iterable[int], examined: Iterable[tuple[Evidence, Evidence]]) -> "Verdict":
+        """From what :meth:`Claim.examine` returned for each seed."""
+        evidence, controls = zip(*examined)
+        return cls(claim, tuple(seeds), evidence, controls)
+
     @property
     def verdict(self) -> VerdictName:
-        """Violated if any seed violates; otherwise consistent if any seed is, else what all seeds say."""
-        names = [e.verdict for e in self.evidence]
-        order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "outside assumptions")
-        return next(name for name in order if name in names)
+        """That of all seeds together, by :func:`overall`."""
+        return overall(e.verdict for e in self.evidence)
 
     @property
     def share(self) -> float:
@@ -170,6 +203,7 @@ class Verdict:
                 "in_assumptions": e.in_assumptions,
                 "source": str(self.claim.source),
                 "seed": seed,
+                **({"note": e.note} if e.note else {}),
             }
             for seed, e, c in zip(self.seeds, self.evidence, self.controls)
         ]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from . import data as data_module
-from .claims import CONTROL_WORDS, Claim, Evidence, Verdict
+from .claims import Claim, Evidence, Verdict
 from .data import Images, TokenData, image_sets
 from .errors import nearest
 from .experiment import Result, provenance
@@ -38,6 +38,7 @@ from .training.recipes import RECIPES, Recipe
 from .training.saved import Saved
 from .training.side_by_side import runs_of, side_by_side
 from .training.watch import PICTURED, watched_training
+from .verification import rows as claim_rows
 
 TRAIN_SHARE = 0.7
 WORDS = 32  # of the codebook of a network's features
@@ -292,18 +293,7 @@ def _verdict(claim: Claim) -> Verdict:
 
 def _claims(theory: Theory) -> Iterator[Row]:
     for claim in theory.claims:
-        verdict = _verdict(claim)
-        for row in verdict.rows():
-            yield Row(**row)
-        yield Row(
-            theory=theory.name,
-            quantity=f"claim verdict: {claim.id}",
-            value=verdict.share,
-            verdict=verdict.verdict if verdict.control == "fails" else f"control {CONTROL_WORDS[verdict.control]}",
-            control=verdict.control,
-            source=str(claim.source),
-            note=str(verdict),
-        )
+        yield from claim_rows(_verdict(claim))
 
 
 def _recipes(names: Sequence[str]) -> list[Recipe]:

@@ -30,8 +30,9 @@ _present: ContextVar[Workers | None] = ContextVar("present", default=None)
 _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
 
 
-def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
-    """``function(**setting)`` for each setting, in order, over whatever joblib context is active (none: one after the other, here).
+def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
+    """``function(**setting)`` for each setting, in order, each as soon as it and those before it are there, over whatever joblib context is
+    active (none: one after the other, here).
 
     Each call has one thread, so the results do not depend on the number of workers, provided that they depend on their arguments alone:
     draw random numbers from a seed in the setting. The function must be importable, arguments and results must be picklable.
@@ -40,13 +41,18 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
 
     if present := _present.get():
         present.asked = True
+    # the annotation of joblib knows nothing of return_as
+    made: Any = Parallel(return_as="generator")(delayed(_alone)(function, setting) for setting in settings)
+    yield from made
+
+
+def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
+    """All that :func:`stream` yields, with a line of progress now and then (:func:`tell`)."""
     settings = list(settings)
     shown = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
     varied = [name for name in dict(*shown[:1]) if len({setting.get(name) for setting in shown}) > 1]
     results, last = [], time.monotonic()
-    # the annotation of joblib knows nothing of return_as
-    stream: Any = Parallel(return_as="generator")(delayed(_alone)(function, setting) for setting in settings)
-    for setting, result in zip(shown, stream):
+    for setting, result in zip(shown, stream(function, settings)):
         results.append(result)
         if time.monotonic() - last > 1 or len(results) == len(settings):  # a line a second is enough
             last = time.monotonic()

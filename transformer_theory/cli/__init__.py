@@ -3,8 +3,8 @@
 Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one line says
 what was expected, what came, what to do; nothing is written); 130 interrupted, or told to terminate.
 
-:mod:`.commands` what each command does · :mod:`.parsers` its options · :mod:`.fields` options from an experiment · :mod:`.tables` results
-as tables · :mod:`.terminal` where they are shown
+:mod:`.commands` and :mod:`.claims` what each command does · :mod:`.parsers` its options · :mod:`.fields` options from an experiment ·
+:mod:`.tables` results as tables · :mod:`.terminal` where they are shown
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from ..errors import NotConverged
 from .terminal import NAME
 
 INTERRUPTED = 130
-WRITING = ("compare", "run", "report")  # commands that leave files
+WRITING = ("compare", "run", "report")  # commands that leave files; so does verify with --out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +79,8 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _interrupted(argv: list[str]) -> int:
-    return _say("interrupted; nothing was written" if argv[:1] and argv[0] in WRITING else "interrupted", INTERRUPTED)
+    writes = argv[:1] and (argv[0] in WRITING or (argv[0] == "verify" and any(word.partition("=")[0] == "--out" for word in argv)))
+    return _say("interrupted; nothing was written" if writes else "interrupted", INTERRUPTED)
 
 
 def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:

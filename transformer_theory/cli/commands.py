@@ -85,22 +85,6 @@ def _networks(text: str) -> tuple[str, ...]:
     return names
 
 
-def verify_claims(options: argparse.Namespace) -> int:
-    """Claims with their controls as a table; 1 if a claim is violated or a control does not fail."""
-    from ..theories import claims
-    from .tables import verdicts
-
-    chosen = {claim.id: claim for name in options.claims for claim in claims(name)}  # each once
-    found = []
-    seeds = "1 seed" if options.seeds == 1 else f"{options.seeds} seeds, each"
-    with progress_line() as progress:
-        for number, claim in enumerate(chosen.values(), 1):
-            progress(f"{claim.id} ({number} of {len(chosen)}): {seeds} with its control")
-            found.append(claim.verify(range(options.seeds)))
-    console().print(verdicts(found, console()))
-    return int(any(verdict.verdict == "violated" or verdict.control != "fails" for verdict in found))
-
-
 def run_experiment(options: argparse.Namespace) -> int:
     """One experiment, stored with its figure; rows that are violated are printed first, then those that stand beside something."""
     from dataclasses import fields, replace
@@ -171,11 +155,3 @@ def _write(path: Path, text: str) -> Path:
     except OSError as error:
         raise PermissionError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
     return path
-
-
-def cite_sources(options: argparse.Namespace) -> int:
-    """BibTeX of a theory, a claim or a key."""
-    from ..theories import cite
-
-    print(cite(options.name), end="")
-    return 0

@@ -10,12 +10,18 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import nearest, nearest_first
-from . import commands, training
+from . import claims, commands, training
 from .terminal import NAME
 
 EXIT_CODES = (
     "exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong, and "
     "nothing is written; 130 interrupted"
+)
+
+VERIFY_JSON = (
+    "the JSON document: format (1); claims, a list, each with id, statement (LaTeX), source {key, locator, label, url}, assumptions, "
+    "corrects, verdict, seeds, consistent, decided, share, interval (95 %), value (of the worst seed), median, bound, op, "
+    "control {verdict, says, value}; provenance. Numbers that are not finite are null."
 )
 
 
@@ -118,10 +124,17 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         _tell_about_networks(steps, networks)
 
     help = "checks claims, each with a control that must fail; exit code 1 if a claim is violated or a control does not fail"
-    made = command("verify", commands.verify_claims, help)
+    made = command("verify", claims.verify_claims, help)
+    made.epilog = VERIFY_JSON
     told = "claims, theories (all claims of each), or all there are (see list)"
     made.add_argument("claims", nargs="+", metavar="CLAIM|THEORY|all", help=told)
-    made.add_argument("--seeds", type=_count, default=5, help="number of seeds (default: 5)")
+    made.add_argument("--seeds", type=_count, default=5, metavar="N", help="number of seeds, each of which draws an instance (default: 5)")
+    how = "processes that share claims and seeds, or the address of a dask scheduler, tcp://HOST:PORT (default: 1)"
+    made.add_argument("--workers", type=_workers, default=1, metavar="N|ADDRESS", help=how)
+    made.add_argument("--json", action="store_true", help="print one JSON document in the place of the table")
+    told = "store the verification in this folder too; refused if it exists"
+    made.add_argument("--out", type=_path, metavar="DIR", help=told)
+    made.add_argument("--overwrite", action="store_true", help="replace the result that DIR holds")
 
     made = command("run", commands.run_experiment, "runs one experiment and draws its figure")
     made.add_argument("experiment", metavar="EXPERIMENT", help="its name (see list); then its own parameters as options")
@@ -153,8 +166,9 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     made.add_argument("--out", type=_path, metavar="FILE", help="write the page there instead of into DIR")
     made.add_argument("--overwrite", action="store_true", help="replace FILE")
 
-    made = command("cite", commands.cite_sources, "BibTeX of a theory, a claim, or a key of the bibliography")
-    made.add_argument("name", metavar="NAME")
+    made = command("cite", claims.cite_sources, "BibTeX of what is named, with that of this library last")
+    told = "a theory, a claim, a key of the bibliography, the folder of a stored result, or software for the library alone"
+    made.add_argument("name", metavar="THEORY|CLAIM|KEY|DIR|software", help=told)
     return parser, parsers
 
 

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from .. import experiment
 from ..citations import Source
-from ..claims import CONTROL_WORDS, Claim, Verdict
+from ..claims import CONTROL_WORDS, Claim
 from ..experiment import Experiment
 from ..report import wording
 from ..report.terminal import judged
 from ..rows import BASIS_WORDS, Row
 from ..theory import Theory
+from ..verification import Summary
 
 NUMBERS = ("measured", "reference", "null")
 NOT_JUDGED = "not judged"  # a row without a verdict: a number stands beside another, and no line decides
@@ -45,6 +46,8 @@ def about(named: Theory | Claim | type[Experiment]) -> Group:
         parts = [_item(named.id, named.statement), Text("it assumes", style="dim")]
         parts += [_wrapped(f"- {text}") for text in named.assumptions]
         parts += [Text("its control, which must fail,", style="dim"), _wrapped(named.control_says)]
+        if named.corrects:
+            parts += [Text("it corrects", style="dim"), _wrapped(named.corrects)]
         sources = (named.source,)
     else:
         parts, sources = [_item(named.name, summary(named))], named.sources
@@ -64,48 +67,47 @@ def _wrapped(text: str) -> Padding:
     return Padding(Text(text), (0, 0, 0, 2))
 
 
-def verdicts(found: Sequence[Verdict], console: Console) -> Table:
+def verdicts(found: Sequence[Summary], console: Console) -> Table:
     """A line for each claim where that fits the console, else a few: the source under the claim, the seeds under the verdict."""
     table = _line_each(found)
     unbound = console.options.update(width=10_000)
     return table if console.measure(table, options=unbound).maximum <= console.width else _lines_each(found)
 
 
-def _line_each(found: Sequence[Verdict]) -> Table:
+def _line_each(found: Sequence[Summary]) -> Table:
     table = Table("claim", "verdict", "seeds", "95 % interval", "measured", "line", "control", "source", box=None, padding=(0, 2, 0, 0))
-    for verdict in found:
-        numbers = (Text(text) for text in (*_counted(verdict), *_measured(verdict)))
-        table.add_row(verdict.claim.id, judged(verdict.verdict), *numbers, _control(verdict), Text(verdict.claim.source.label))
+    for one in found:
+        numbers = (Text(text) for text in (*_counted(one), *_measured(one)))
+        table.add_row(one.id, judged(one.verdict), *numbers, _control(one), Text(one.source.label))
     return table
 
 
-def _lines_each(found: Sequence[Verdict]) -> Table:
+def _lines_each(found: Sequence[Summary]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)  # the longest name leaves room for one space between columns
     for name in ("claim\n  source", "verdict\nseeds, interval", "measured\nline"):
         table.add_column(name, no_wrap=True)
     table.add_column("control")
-    for verdict in found:
-        name = Text(f"{verdict.claim.id}\n  {verdict.claim.source.label}")
-        said = judged(verdict.verdict).append(f"\n{' '.join(_counted(verdict))}", style="default")
-        table.add_row(name, said, "\n".join(_measured(verdict)), _control(verdict))
+    for one in found:
+        name = Text(f"{one.id}\n  {one.source.label}")
+        said = judged(one.verdict).append(f"\n{' '.join(_counted(one))}", style="default")
+        table.add_row(name, said, "\n".join(_measured(one)), _control(one))
     return table
 
 
-def _counted(verdict: Verdict) -> tuple[str, str]:
-    """Consistent seeds of all, and the interval of their share."""
-    names = [evidence.verdict for evidence in verdict.evidence]
-    low, high = verdict.interval
-    return f"{names.count('consistent')}/{len(names)}", f"[{low:.2f}, {high:.2f}]"
+def _counted(one: Summary) -> tuple[str, str]:
+    """Consistent seeds of all, and the interval of their share among those decided."""
+    low, high = one.interval
+    return f"{one.consistent}/{one.seeds}", f"[{low:.2f}, {high:.2f}]"
 
 
-def _measured(verdict: Verdict) -> tuple[str, str]:
+def _measured(one: Summary) -> tuple[str, str]:
     """The value of the worst seed, and the line that decides."""
-    first, values = verdict.evidence[0], [evidence.value for evidence in verdict.evidence]
-    return f"{max(values) if first.op == '<=' else min(values):.3g}", f"{first.op} {first.bound:.3g}"
+    worst, bound = ("none" if number is None else f"{number:.3g}" for number in (one.worst, one.bound))
+    return worst, f"{one.op} {bound}"
 
 
-def _control(verdict: Verdict) -> Text:
-    return Text(CONTROL_WORDS[verdict.control], style="" if verdict.control == "fails" else "red")
+def _control(one: Summary) -> Text:
+    return Text(CONTROL_WORDS[one.control], style="" if one.control == "fails" else "red")
 
 
 def measurements(rows: Sequence[Row]) -> Table:

@@ -1,12 +1,13 @@
 """The rooms, one a theory, and the plain tuple that lists them. To add a theory, write its room and name it here."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from .. import citations
 from ..claims import Claim, Verdict
 from ..errors import nearest, some
-from ..experiment import Experiment
+from ..experiment import Experiment, Result
 from ..theory import Theory
 from . import attention_svm, crate, joma, rate_reduction, scan_snap
 
@@ -85,15 +86,26 @@ def verify(id: str, seeds: Iterable[int] = range(5)) -> Verdict:
 
 
 def cite(name: str) -> str:
-    """BibTeX of a theory (all its papers), a claim (by its id), or a key of the bibliography.
+    """BibTeX of a theory (all its papers), a claim (by its id), a key of the bibliography or, by its folder, of all that a stored result
+    cites; then that of this library, so that whoever pastes it cites both. ``cite("software")`` is that of the library alone.
 
     Raises:
-        ValueError: an unknown name; the nearest one is suggested.
+        ValueError: an unknown name (the nearest one is suggested), or a folder that does not hold a result.
     """
-    keys = {key: (key,) for key in citations.entries()}
+    keys: dict[str, tuple[str, ...]] = {key: (key,) for key in citations.entries()}
     keys |= {id: (found.source.key,) for id, found in _claims().items()}
     keys |= {record.name: tuple(source.key for source in record.sources) for record in THEORIES}
-    return citations.bibtex(_named("theory, claim or key", name, keys, shown_by=f"{LIST} with references.bib"))
+    keys["software"] = ()
+    if name not in keys and Path(name).is_dir():
+        keys[name] = _cited(Result.load(name))
+    found = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
+    return "\n".join([*([citations.bibtex(found)] if found else []), citations.software()])
+
+
+def _cited(result: Result) -> tuple[str, ...]:
+    """Keys of its sources, then of its rows'; a row of another version may state a source that this bibliography does not hold."""
+    stated = (row.get("source", "").partition(", ")[0] for row in result.table)
+    return tuple(dict.fromkeys([*(source.key for source in result.sources), *(key for key in stated if key in citations.entries())]))
 
 
 def _claims() -> dict[str, Claim]:

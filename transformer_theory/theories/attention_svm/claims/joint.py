@@ -181,5 +181,7 @@ CLAIMS = (
         check=_between,
         control=_no_margin,
         control_says="The target asks no margin of those inputs: p_relax.",
+        corrects="For inputs that are not support vectors of the head the theorem, which is on regularisation paths, gives $p_{relax}$ "
+        "with no margin asked of them; descent with equal steps asks one between zero and one, unless their label margin is large.",
     ),
 )

@@ -72,5 +72,6 @@ CLAIMS = (
         check=_prediction,
         control=_one_token,
         control_says="The prediction is replaced by the max-margin solution of the most attended token of each input.",
+        corrects="The conjecture does not ask that the head pushes every token outside the sets away, and fails where it does not.",
     ),
 )

@@ -64,6 +64,7 @@ CLAIMS = (
         check=lambda generator: _tweedie(generator, over_tokens=False),
         control=lambda generator: _tweedie(generator, over_tokens=True),
         control_says="the softmax runs over tokens, as in attention, and the result is scaled to fit",
+        corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens.",
     ),
     Claim(
         id="crate/denoiser",
@@ -74,5 +75,7 @@ CLAIMS = (
         check=lambda generator: _best(generator, over_tokens=False),
         control=lambda generator: _best(generator, over_tokens=True),
         control_says="the softmax runs over tokens, as in attention, and the result is scaled to fit",
+        corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens, and "
+        "it is far off.",
     ),
 )

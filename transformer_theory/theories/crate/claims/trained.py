@@ -57,5 +57,7 @@ CLAIMS = (
         check=lambda generator: _fall(generator, _trained),
         control=lambda generator: _fall(generator, _untrained),
         control_says="random weights: the networks are not trained",
+        corrects="The released curve is labelled as the rate after attention and measured on what attention reads; here it is read after "
+        "attention.",
     ),
 )

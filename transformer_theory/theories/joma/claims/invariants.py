@@ -94,5 +94,7 @@ CLAIMS = (
         check=lambda generator: _early(generator, scale=1.0),
         control=lambda generator: _early(generator, scale=2.0),
         control_says="leaves out the factor 1/2, which the correlation would not notice",
+        corrects="The figure judges by a centred correlation, which does not see the size: in its setting that is .99 while the relative "
+        "error is .73 after 1000 steps and 7.8 after 2000.",
     ),
 )

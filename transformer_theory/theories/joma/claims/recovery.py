@@ -32,5 +32,7 @@ CLAIMS = (
         check=lambda generator: _untrained(generator, shuffled=False),
         control=lambda generator: _untrained(generator, shuffled=True),
         control_says="shuffles the classes of the latents",
+        corrects="In Table 1 a correlation near 1 is a sign that a latent is found. It is the largest of 400 units over 20 or 30 "
+        "sequences, and before training it is .94 to .99 for the lowest latents at the published sizes.",
     ),
 )

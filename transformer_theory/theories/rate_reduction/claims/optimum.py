@@ -53,6 +53,8 @@ CLAIMS = (
         check=_optimum,
         control=_optimum_control,
         control_says="puts the value of collapsed classes (rank one each) in the place of the optimum's",
+        corrects=r"The printed condition on the distortion, $\varepsilon^4 < (n_j/n)\, d^2/r_j^2$, does not make every dimension pay: the "
+        "best $s_j$ may be smaller than $r_j$.",
     ),
     Claim(
         id="rate_reduction/orthogonal-flat",
@@ -63,5 +65,7 @@ CLAIMS = (
         check=_geometry,
         control=_geometry_control,
         control_says="puts five classes into three dimensions, where they cannot be orthogonal",
+        corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its others; at a maximum there is "
+        "none.",
     ),
 )

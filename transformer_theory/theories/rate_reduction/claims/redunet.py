@@ -62,6 +62,8 @@ CLAIMS = (
         check=lambda generator: _smallest_rise(generator, times=1.0),
         control=lambda generator: _smallest_rise(generator, times=10.0),
         control_says="takes steps ten times as long",
+        corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; the usual $\eta = 0.5$ is not "
+        "always below it.",
     ),
     Claim(
         id="rate_reduction/shift-equivariance",

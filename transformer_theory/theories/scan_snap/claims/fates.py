@@ -58,6 +58,9 @@ CLAIMS = (
         check=_fates,
         control=_fates_control,
         control_says="has two common tokens, one of them rare in one of the classes: its logit grows",
+        corrects="That common tokens lose attention holds for a single one; of several, one may gain it "
+        r"(`scan_snap/several-common-tokens`). And in the appendix the term with $q_0$ in $\beta$ needs a minus: as printed, a common "
+        "token would grow where classes overlap by less than about $1/M$.",
     ),
     Claim(
         id="scan_snap/several-common-tokens",
@@ -69,5 +72,6 @@ CLAIMS = (
         check=lambda generator: _growing_common(generator, several_common),
         control=lambda generator: _growing_common(generator, equally_common),
         control_says="makes the common tokens equally likely in both classes (Corollary 2): then all of them lose attention",
+        corrects="That common tokens lose attention holds for a single one only.",
     ),
 )

@@ -68,6 +68,7 @@ CLAIMS = (
         check=lambda generator: _power(generator, 0.01),
         control=lambda generator: _power(generator, 3.0),
         control_says="asks the same after t0', when attention snaps",
+        corrects=r"Printed as growth like $\ln t$ up to $t_0'$: long before it $B$ grows like $t^2$.",
     ),
     Claim(
         id="scan_snap/double-logarithm",
@@ -78,6 +79,8 @@ CLAIMS = (
         check=lambda generator: _snapped(generator, 280.0),
         control=lambda generator: _snapped(generator, math.log10(2.0)),
         control_says=r"looks at $t_0 = 2 t_0'$, where the paper's second regime begins",
+        corrects=r"Printed as growth like $\ln t$, then $\ln \ln t$: this describes $B$ at extreme times and ratios of learning rates "
+        r"only. And $B$ must be zero at $t = 0$: $\frac14 \ln(1 + 4\Gamma/C_0)$ in the place of $\frac14 \ln(C_0 + 4\Gamma)$.",
     ),
     Claim(
         id="scan_snap/exact-common-logit",

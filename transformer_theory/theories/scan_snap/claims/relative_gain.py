@@ -55,5 +55,6 @@ CLAIMS = (
         check=lambda generator: _slack(generator, gain_bounds),
         control=lambda generator: _slack(generator, printed_gain_bounds),
         control_says="takes the bounds as printed, without the share of the class",
+        corrects="Printed with $B_n$ in the place of $w_n B_n$: the lower bound is then violated, as the control shows.",
     ),
 )

@@ -1,0 +1,213 @@
+"""The ledger: a page in Markdown that says of every claim what is stated, by whom, what was measured, and what its control did.
+
+``python -m transformer_theory.report.ledger RESULT PAGE`` writes it from a stored verification; ``make ledger`` verifies first. Sphinx
+reads it (MyST), and people as it stands. A claim is named by its heading, so that its address ends in ``#room-name``.
+
+Source: none, this is machinery.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..claims import Claim
+from ..experiment import Result
+from ..files import replacing
+from ..theory import Theory
+from ..verification import Summary, summaries
+from .wording import clock, formulas, number
+
+CORRECTIONS = "errors_in_the_literature.md"
+COUNTED = ("consistent", "violated", "inconclusive", "outside assumptions")
+_BARE = {  # what a backslash and a sign mean in LaTeX; between dollars some readers of Markdown take the backslash away
+    r"\|": r"\Vert",
+    r"\,": r"\thinspace",
+    r"\;": r"\thickspace",
+    r"\!": r"\negthinspace",
+    r"\{": r"\lbrace",
+    r"\}": r"\rbrace",
+}
+
+
+def ledger(result: Result, theories: Iterable[Theory]) -> str:
+    """The whole page.
+
+    Args:
+        result: a verification (:func:`~transformer_theory.verification.verification`), fresh or stored.
+        theories: the records whose claims are shown; a claim without a verification is said to have none.
+    """
+    found, records = {one.id: one for one in summaries(result)}, tuple(theories)
+    head = f"# Claims\n\n{_made(result, found.values())}\n\n{_guide(result.params['seeds'])}"
+    parts = [head, "## Overview\n\n" + _overview(records, found)]
+    for theory in records:
+        parts.append(f"## {theory.title}\n\n*{theory.question}*\n\n{_table(theory.claims, found)}")
+        parts += ["\n\n".join([words(claim), measured(claim, found.get(claim.id))]) for claim in theory.claims]
+    return "\n\n".join(parts) + "\n"
+
+
+def words(claim: Claim) -> str:
+    """What does not depend on a measurement: name, statement, source, assumptions and correction."""
+    assumed = "\n".join(f"  - {_prose(text)}" for text in claim.assumptions)
+    lines = [f"- **Source:** {_source(claim)}", f"- **Assumes:**\n{assumed}"]
+    if claim.corrects:
+        room = claim.id.split("/")[0]
+        lines.append(f"- **Corrects:** {_prose(claim.corrects)} See [corrections]({CORRECTIONS}#{room}).")
+    return f"### {claim.id}\n\n{_prose(claim.statement)}\n\n" + "\n".join(lines)
+
+
+def control_words(claim: Claim) -> str:
+    """What the control changes, as a sentence."""
+    text = _prose(claim.control_says).strip()
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def measured(claim: Claim, found: Summary | None) -> str:
+    """Verdict, measurement and control of one claim."""
+    control = f"- **Control, which must fail:** {control_words(claim)}"
+    if found is None:
+        return f"- **Verdict:** not verified yet.\n{control}"
+    low, high = found.interval
+    rest = found.seeds - found.decided
+    undecided = f"; {rest} seed{'s were' if rest > 1 else ' was'} not decided" if rest else ""
+    verdict = f"{found.verdict} on {found.consistent} of {found.decided} seeds, 95 % interval [{number(low)}, {number(high)}]{undecided}"
+    if found.verdict not in COUNTED[:2]:
+        verdict = f"{found.verdict} on all {found.seeds} seeds"
+    elif found.verdict == "violated":
+        verdict = f"violated; consistent on {verdict.removeprefix('violated on ')}"
+    values = f"{number(found.worst)} on the worst seed, {number(found.median)} in the median; line: {_line(found)}"
+    return f"- **Verdict:** {verdict}.\n- **Measured:** {values}.\n{control} {_did(found)}"
+
+
+def _did(found: Summary) -> str:
+    """What the control did, and its number that comes nearest to passing."""
+    nearest = f"nearest to the line: {number(found.control_value)}"
+    match found.control:
+        case "fails":
+            return f"It fails on every seed ({nearest})."
+        case "passes":
+            return f"**It passes on some seed, so the check has no power** ({nearest})."
+        case _:
+            return f"**It is inconclusive on some seed, so the power of the check is unknown** ({nearest})."
+
+
+def _made(result: Result, found: Iterable[Summary]) -> str:
+    """Where the numbers come from."""
+    made: dict[str, Any] = result.provenance
+    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
+    commit = f" at commit {made['commit'][:10]}{' with changes' if made.get('dirty') else ''}" if "commit" in made else ""
+    processes = f"{made['workers']} process{'es' if made['workers'] > 1 else ''}"
+    count = sum(1 for _ in found)
+    seeds = result.params["seeds"]
+    return (
+        f"Every claim of every theory in this library, checked on {seeds} seeds, each beside a control that must fail. `make ledger` "
+        "writes this page from a stored verification; it is not edited by hand.\n\n"
+        f"{count} claims, {seeds} seeds each, {made['date'][:10]}, {made['machine']}, {processes}, {clock(made['seconds'])}. "
+        f"Version {made['versions']['transformer-theory']}{commit}; {versions}."
+    )
+
+
+def _guide(seeds: int) -> str:
+    return f"""## How to read it
+
+A **claim** is a statement of the literature, or one of ours where it says so, in the notation of this library ([notation](notation.md)).
+Each of {seeds} **seeds** draws a random instance, or several, that meet the assumptions, and one number is **measured**. The claim is
+consistent with what the seed drew if the number lies on the right side of the **line**. The interval is that of Clopper and Pearson
+{{cite:p}}`clopper1934use` for the share of seeds on which the claim is consistent. It says how much {seeds} seeds leave open, and nothing
+about instances of another size or kind.
+
+A number on the right side proves nothing: theorems speak of limits and of all instances, a check of finitely many steps and of some. A
+number on the other side refutes.
+
+- *consistent*: on every seed that was decided; *violated*: the assumptions hold, and on some seed the number lies on the other side;
+- *inconclusive*: not finite, or the iteration behind it has not converged; *outside assumptions*: what was drawn does not meet them;
+- the **control** is the same check with one assumption removed or its target replaced. It must fail on every seed: a check that cannot fail
+  says nothing.
+- **Corrects** says where a printed statement, a figure or a released number had to be corrected: [all corrections]({CORRECTIONS}).
+
+To cite a claim, cite its source and this library: `transformer-theory cite NAME` prints both. To check it again:
+`transformer-theory verify NAME --seeds {seeds}`. A claim's address is this page's with `#`, its name and hyphens for all other signs:
+`claims.html#attention-svm-global-direction`."""
+
+
+def _overview(theories: Sequence[Theory], found: dict[str, Summary]) -> str:
+    """A line a theory, and one for all."""
+    lines = [[f"[{theory.title}](#{_slug(theory.title)})", *_counts(theory.claims, found)] for theory in theories]
+    total = ["all", *_counts([claim for theory in theories for claim in theory.claims], found)]
+    return _markdown(["theory", "claims", *COUNTED, "controls that fail", "with a correction"], [*lines, total])
+
+
+def _counts(claims: Sequence[Claim], found: dict[str, Summary]) -> list[str]:
+    there = [found[claim.id] for claim in claims if claim.id in found]
+    verdicts = [sum(one.verdict == name for one in there) for name in COUNTED]
+    controls = sum(one.control == "fails" for one in there)
+    return [str(count) for count in (len(claims), *verdicts, controls, sum(bool(claim.corrects) for claim in claims))]
+
+
+def _table(claims: Sequence[Claim], found: dict[str, Summary]) -> str:
+    """A line a claim: where it is, and its numbers."""
+    lines = []
+    for claim in claims:
+        link, one = f"[{claim.id.split('/')[1]}](#{_slug(claim.id)})", found.get(claim.id)
+        if one is None:
+            lines.append([link, "not verified", "", "", "", ""])
+            continue
+        control = number(one.control_value) if one.control == "fails" else f"**{one.control}**"
+        lines.append([link, one.verdict, f"{one.consistent}/{one.seeds}", number(one.worst), _line(one), control])
+    return _markdown(["claim", "verdict", "seeds", "worst", "line", "control, nearest"], lines)
+
+
+def _line(found: Summary) -> str:
+    return f"{'≤' if found.op == '<=' else '≥'} {number(found.bound)}"
+
+
+def _markdown(heads: list[str], lines: Iterable[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---", *["---:"] * (len(heads) - 1)], *lines))
+
+
+def _source(claim: Claim) -> str:
+    source = claim.source
+    place = f", {source.locator}" if source.locator else ""
+    shown = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
+    link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{shown}]({source.url}))" if source.url else ""
+    return f"{{cite:t}}`{source.key}`{place}{link}"
+
+
+def _prose(text: str) -> str:
+    """Text with LaTeX between dollars, the plain mathematics in it as LaTeX too, in commands that Markdown leaves alone."""
+    parts = formulas(text).split("$")
+    return "$".join(_formula(part) if i % 2 else _plain(part) for i, part in enumerate(parts))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"([\\*<>\[\]])", r"\\\1", text)
+
+
+def _formula(text: str) -> str:
+    return re.sub(r"\\[|,;!{}](?=(.?))", lambda sign: _BARE[sign[0]] + (" " if sign[1].isalpha() else ""), text).strip()
+
+
+def _slug(heading: str) -> str:
+    """The anchor that readers of Markdown give to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page of a stored verification; returns 2 with one line if it cannot."""
+    from ..theories import THEORIES
+
+    try:
+        stored, page = map(Path, arguments)
+        text = ledger(Result.load(stored), THEORIES)
+        with replacing(page) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except (ValueError, OSError) as error:
+        print(f"ledger: {error}", file=sys.stderr)
+        return 2
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

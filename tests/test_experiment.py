@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transformer_theory import checksums
 from transformer_theory.citations import Source
 from transformer_theory.experiment import Experiment, RandomExperiment, Result, atomic_directory, provenance
 from transformer_theory.rows import Arrays, Row, collect, finding
@@ -88,6 +89,12 @@ def test_numbers_of_torch_and_numpy_become_json_and_nan_becomes_none(tmp_path):
     assert "NaN" not in (tmp_path / "run" / "table.jsonl").read_text()
 
 
+def reseal(folder):
+    """Checksums that fit what was done to the files, as if a program had stored them so."""
+    head = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(checksums.sealed(head, folder, ("table.jsonl", "arrays.npz"))))
+
+
 def test_object_arrays_are_neither_written_nor_read(tmp_path):
     harmful = np.array([{"a": 1}], dtype=object)
     with pytest.raises(ValueError, match="Object arrays"):
@@ -95,7 +102,57 @@ def test_object_arrays_are_neither_written_nor_read(tmp_path):
     assert names(tmp_path) == []
     Result("x").save(tmp_path / "run")
     np.savez(tmp_path / "run" / "arrays.npz", a=harmful)
+    reseal(tmp_path / "run")
     with pytest.raises(ValueError, match=r"run does not hold a readable result .*allow_pickle=False.* run it again"):
+        Result.load(tmp_path / "run")
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [("table.jsonl", "0.25", "0.75"), ("result.json", '"rate": 3', '"rate": 4')])
+def test_a_number_that_was_edited_is_noticed(tmp_path, name, old, new):
+    result = Result("x", params={"rate": 3}, table=[Row(theory="t", quantity="q", value=0.25)], arrays={"t/a": np.arange(3)})
+    result.save(tmp_path / "run")
+    edit(tmp_path / "run" / name, old, new)
+    with pytest.raises(ValueError, match=rf"readable result \({name} is not as it was stored: it was edited.*run it again"):
+        Result.load(tmp_path / "run")
+    edit(tmp_path / "run" / name, new, old)
+    assert Result.load(tmp_path / "run").table == result.table
+
+
+def test_arrays_of_another_result_are_noticed(tmp_path):
+    for name, size in (("run", 3), ("other", 4)):
+        Result("x", arrays={"t/a": np.arange(size)}).save(tmp_path / name)
+    (tmp_path / "other" / "arrays.npz").replace(tmp_path / "run" / "arrays.npz")
+    with pytest.raises(ValueError, match=r"arrays\.npz is not as it was stored: .* copied from another result"):
+        Result.load(tmp_path / "run")
+
+
+def test_a_table_that_grows_has_no_checksum_until_it_is_whole(tmp_path):
+    result = Result("x", table=[Row(theory="t", quantity="q", value=1.0)])
+    result.write_into(tmp_path, growing=True)
+    with (tmp_path / "table.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"theory": "t", "quantity": "q", "value": 2.0}\n')
+    assert len(Result.load(tmp_path).table) == 2
+    result.write_into(tmp_path)
+    edit(tmp_path / "table.jsonl", "1.0", "2.0")
+    with pytest.raises(ValueError, match="was edited"):
+        Result.load(tmp_path)
+
+
+def test_a_result_of_the_format_without_checksums_is_read(tmp_path):
+    result = Result("x", params={"rate": 3}, table=[Row(theory="t", quantity="q", value=1.0)])
+    result.save(tmp_path / "run")
+    head = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert head.pop("sha256").keys() == {"table.jsonl", "arrays.npz", "head"}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(head | {"format": 1}))
+    assert Result.load(tmp_path / "run").table == result.table
+    (tmp_path / "run" / "result.json").write_text(json.dumps(head))
+    with pytest.raises(ValueError, match=r"result\.json lacks 'sha256'"):
         Result.load(tmp_path / "run")
 
 
@@ -133,6 +190,8 @@ def test_load_names_the_missing_file(tmp_path, missing):
 def test_load_refuses_a_damaged_result_in_one_line(unchecked, tmp_path, name, content):
     Result("x", table=[Row(theory="t", quantity="q", value=1.0)]).save(tmp_path / "run")
     (tmp_path / "run" / name).write_bytes(content.encode("latin-1"))
+    if name != "result.json":
+        reseal(tmp_path / "run")
     with pytest.raises(ValueError, match=r"run does not hold a readable result \(.*\); run it again"):
         Result.load(tmp_path / "run")
 

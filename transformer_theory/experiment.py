@@ -1,6 +1,7 @@
 """Experiments and their results: parameters in, rows and arrays out, with provenance, stored atomically.
 
-A :class:`Result` is ``result.json`` (name, parameters, sources, provenance), ``table.jsonl`` (rows) and ``arrays.npz`` in one directory.
+A :class:`Result` is ``result.json`` (name, parameters, sources, provenance, checksums), ``table.jsonl`` (rows) and ``arrays.npz`` in one
+directory.
 """
 
 import json
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from . import checksums
 from .citations import Source
 from .files import replacing
 from .parameters import check_parameters
@@ -36,7 +38,7 @@ from .workers import sweep as sweep  # what an experiment may call
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksums
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,12 @@ class Result:
 
         return pandas.DataFrame(self.table)
 
-    def write_into(self, folder: Path) -> None:
-        """Writes the three files into an existing folder, each in one stroke."""
+    def write_into(self, folder: Path, *, growing: bool = False) -> None:
+        """Writes the three files into an existing folder, each in one stroke.
+
+        Args:
+            growing: rows will be added to ``table.jsonl``, so it gets no checksum yet.
+        """
         head = {
             "format": FORMAT,
             "name": self.name,
@@ -86,8 +92,9 @@ class Result:
             np.savez_compressed(file, allow_pickle=False, **self.arrays)
         with replacing(folder / "table.jsonl") as draft:
             draft.write_text("".join(json.dumps(jsonable(row)) + "\n" for row in self.table), encoding="utf-8")
+        sealed = checksums.sealed(head, folder, ("arrays.npz",) if growing else ("table.jsonl", "arrays.npz"))
         with replacing(folder / "result.json") as draft:
-            draft.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+            draft.write_text(json.dumps(sealed, indent=2) + "\n", encoding="utf-8")
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Stores the result: the directory appears whole or not at all.
@@ -102,10 +109,10 @@ class Result:
 
     @classmethod
     def load(cls, directory: str | Path) -> "Result":
-        """Reads a stored result; nothing is unpickled.
+        """Reads a stored result; nothing is unpickled. One of format 1, which had no checksums, is read as it is.
 
         Raises:
-            ValueError: the directory does not hold a result, or one of another format.
+            ValueError: the directory does not hold a result, one of a newer format, or one that was edited after it was stored.
         """
         folder = Path(directory)
         for name in ("result.json", "table.jsonl", "arrays.npz"):
@@ -113,8 +120,10 @@ class Result:
                 raise ValueError(f"{folder} must hold result.json, table.jsonl and arrays.npz, {name} is missing; run it again")
         try:
             head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            if head["format"] != FORMAT:
-                raise ValueError(f"expected format {FORMAT}, got {head['format']}")
+            if head["format"] == FORMAT:
+                checksums.check(head, folder)
+            elif head["format"] != 1:
+                raise ValueError(f"expected format 1 or {FORMAT}, got {head['format']}, which a newer version stored: install that")
             rows = [check_row(json.loads(line)) for line in (folder / "table.jsonl").read_text(encoding="utf-8").splitlines()]
             with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}

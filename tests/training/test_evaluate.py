@@ -1,12 +1,14 @@
 """What ``evaluate`` says of a stored network is what its training said."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from tests.problems import image_trainings
 from tests.problems.image_trainings import noise, trained, with_
-from transformer_theory.training.evaluate import check_network, evaluate, learned_from
+from transformer_theory.training.evaluate import evaluate, learned_from
+from transformer_theory.training.folder import network_file
 from transformer_theory.training.networks import Sizes, crate
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding, RateReduction, SparseRateReduction
 from transformer_theory.training.saved import load
@@ -31,17 +33,19 @@ def test_a_network_without_its_run_takes_all_training_images(tmp_path):
     trained(tmp_path / "run", with_(epochs=1))
     shutil.copy(tmp_path / "run" / "best.safetensors", tmp_path)
     images, found = noise(60), load(tmp_path)
-    assert learned_from(tmp_path, found, images) is images
-    assert len(learned_from(tmp_path / "run", found, images)) == 48
+    assert learned_from(tmp_path / "best.safetensors", found, images) is images
+    assert len(learned_from(tmp_path / "run" / "best.safetensors", found, images)) == 48
+    elsewhere = replace(found, origin=found.origin | {"data": "other images"})
+    assert learned_from(tmp_path / "run" / "best.safetensors", elsewhere, images) is images
     (tmp_path / "result.json").write_text("[]")
     assert learned_from(tmp_path / "best.safetensors", found, images) is images
 
 
 def test_what_holds_no_network(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*nosuch; name the folder that train wrote, or the best.safetensors in it"):
-        check_network(tmp_path / "nosuch")
+        network_file(tmp_path / "nosuch")
     with pytest.raises(FileNotFoundError, match=r"must hold best.safetensors, a trained network, there is none"):
-        check_network(tmp_path)
+        network_file(tmp_path)
 
 
 @pytest.mark.parametrize(

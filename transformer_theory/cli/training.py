@@ -107,9 +107,10 @@ def evaluate_network(options: argparse.Namespace) -> int:
         FileNotFoundError: there is none.
     """
     from ..data.image_sets import images
-    from ..training.evaluate import check_network, evaluate
+    from ..training.evaluate import evaluate
+    from ..training.folder import network_file
 
-    check_network(options.network)  # before images are read
+    network_file(options.network)  # before images are read
     train, test = images(options.data, size=options.size)
     measured, classes = evaluate(options.network, train, test)
     _tell_measured(measured, len(test))

@@ -21,7 +21,8 @@ from ..notes import common, is_share, joined, percent
 from ..probes import AttentionMaps, NoAttention, probe
 from ..rows import Arrays, Row
 from ..theory import Theory
-from .evaluate import check_fits, learned_from, of_test
+from .evaluate import check_fits, is_run_of, learned_from, of_test
+from .folder import network_file
 from .networks import Pixels
 from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled
@@ -153,7 +154,7 @@ def compared(models: Sequence[str | Path | Saved], images: Images, *, device: st
         ValueError: a file is no trained network, or the images do not fit it.
         FileNotFoundError: there is none.
     """
-    files = [given if isinstance(given, Saved) else _file(given) for given in models]
+    files = [given if isinstance(given, Saved) else network_file(os.path.abspath(given)) for given in models]
     files = [given for i, given in enumerate(files) if all(given is not other and given != other for other in files[:i])]
     read = [given if isinstance(given, Saved) else load(given) for given in files]
     names = _names([(one.network, () if isinstance(given, Saved) else _place(given)) for given, one in zip(files, read)])
@@ -167,11 +168,6 @@ def compared(models: Sequence[str | Path | Saved], images: Images, *, device: st
             told = any(other.run is not None and other.file is not None and other.file.parent == given.parent for other in found)
             found.append(Compared(name, one, given, None if told else _run(given.parent, one)))
     return found
-
-
-def _file(path: str | Path) -> Path:
-    path = Path(os.path.abspath(path))
-    return path / "best.safetensors" if path.is_dir() else path
 
 
 def _place(file: Path) -> tuple[str, ...]:
@@ -205,9 +201,7 @@ def _run(folder: Path, saved: Saved) -> Result | None:
     if not (folder / "result.json").is_file():
         return None
     run = Result.load(folder)
-    settings = run.params.get("settings") or {}
-    told = (run.name, settings.get("network"), settings.get("seed"), run.params.get("data"))
-    return run if told == ("train", saved.network, saved.origin.get("seed"), saved.origin.get("data")) else None
+    return run if is_run_of(saved, run.name, run.params) else None
 
 
 def by_layer(theories: Sequence[Theory], readings: Sequence[Row]) -> Iterator[Row]:

@@ -1,14 +1,16 @@
 """What a trained network makes of images: what its objective measures and, of a classifier, each class by itself."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..data.image_data import Images
 from . import saved
-from .folder import BEST
+from .folder import network_file
 from .objectives.reading import outputs
 from .settings import Settings
 
@@ -48,7 +50,7 @@ def evaluate(network: str | Path, train: Images, test: Images) -> tuple[dict[str
         ValueError: the file is no trained network, or the images do not fit it.
         FileNotFoundError: there is none.
     """
-    path = check_network(network)
+    path = network_file(network)
     found = saved.load(path)
     check_fits(found, test, str(network))
     pairs = ((images.pixels, images.labels) for images in (learned_from(path, found, train), test))
@@ -59,35 +61,26 @@ def evaluate(network: str | Path, train: Images, test: Images) -> tuple[dict[str
     return measured, of_classes(outputs(found.model, test.pixels, batch_size=AT_A_TIME).argmax(1), test)
 
 
-def check_network(path: str | Path) -> Path:
-    """The path of a file or a run.
-
-    Raises:
-        FileNotFoundError: nothing is there, or a folder without a trained network.
-    """
-    path = Path(path)
-    hint = f"name the folder that train wrote, or the {BEST} in it"
-    if not path.exists():
-        raise FileNotFoundError(f"a trained network must be a file or a folder, there is no {path}; {hint}")
-    if path.is_dir() and not (path / BEST).is_file():
-        raise FileNotFoundError(f"{path} must hold {BEST}, a trained network, there is none; {hint}")
-    return path
-
-
-def learned_from(path: Path, found: saved.Saved, train: Images) -> Images:
+def learned_from(file: Path, found: saved.Saved, train: Images) -> Images:
     """The training images that a network learned from, in the order of its training; all of them where it lies without its run.
 
     Args:
-        path: of the network or its run.
+        file: of the network.
         train: all training images, those held out among them.
     """
-    run = (path if path.is_dir() else path.parent) / "result.json"
     try:
-        settings = Settings.from_stored(json.loads(run.read_text(encoding="utf-8"))["params"]["settings"])
-    except (OSError, ValueError, KeyError, TypeError):
+        head = json.loads((file.parent / "result.json").read_text(encoding="utf-8"))
+        settings = Settings.from_stored(head["params"]["settings"])
+        return settings.split(train)[0] if is_run_of(found, head["name"], head["params"]) else train
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return train
-    same = (settings.network, settings.seed) == (found.network, found.origin.get("seed"))
-    return settings.split(train)[0] if same else train
+
+
+def is_run_of(found: saved.Saved, name: str, params: Mapping[str, Any]) -> bool:
+    """Whether the result of this name and these parameters is the training that a network comes from."""
+    settings = params.get("settings") or {}
+    told = (name, settings.get("network"), settings.get("seed"), params.get("data"))
+    return told == ("train", found.network, found.origin.get("seed"), found.origin.get("data"))
 
 
 def of_test(measured: dict[str, float]) -> dict[str, float]:

@@ -11,6 +11,21 @@ FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "report.html", "table.t
 DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # of such a file, where a process was killed as it wrote
 
 
+def network_file(path: str | Path) -> Path:
+    """The file of a trained network: the one that is named, or the best of the run whose folder is named.
+
+    Raises:
+        FileNotFoundError: nothing is there, or a folder without a trained network.
+    """
+    path = Path(path)
+    hint = f"name the folder that train wrote, or the {BEST} in it"
+    if not path.exists():
+        raise FileNotFoundError(f"a trained network must be a file or a folder, there is no {path}; {hint}")
+    if path.is_dir() and not (path / BEST).is_file():
+        raise FileNotFoundError(f"{path} must hold {BEST}, a trained network, there is none; {hint}")
+    return path / BEST if path.is_dir() else path
+
+
 def check_unused(folder: Path) -> None:
     """Raises FileExistsError unless a training can begin in the folder: it is empty, or not there."""
     if folder.is_dir() and not any(folder.iterdir()):

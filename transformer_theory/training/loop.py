@@ -342,7 +342,7 @@ class _Training:
                 self.best = score
                 self._keep(score)
             if self.stored is None:
-                self._result().write_into(self.folder)
+                self._result().write_into(self.folder, growing=True)
             self.table.write()
             checkpoint.Checkpoint(
                 run=self.run_of,

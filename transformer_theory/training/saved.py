@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..files import replacing
 from ..models.weights import fill, load_weights
+from .folder import network_file
 from .networks import Pixels, Sizes
 from .objectives import OBJECTIVES, Objective
 
@@ -92,8 +93,7 @@ def load(path: str | Path) -> Saved:
         ValueError: the file is damaged, was written by something else or by a newer version, or weights and sizes do not fit.
         FileNotFoundError: there is none.
     """
-    path = Path(path)
-    path = path / "best.safetensors" if path.is_dir() else path
+    path = network_file(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"a trained network must be a .safetensors file or the folder of a run, got {path}")
     weights = load_weights(path)

@@ -2,7 +2,7 @@
 
 * ``minutes``: two cores of a CPU and colour images of 32 pixels. CIFAR-10 (JPEG copy), by the clock, 2 cores of an AMD EPYC in
   bfloat16, 22 November 2026, one run each, 10,000 test images: CRATE (.49 M parameters) 66.7 % in 5 minutes (19 epochs) and 74.3 % in 30
-  (129), ViT (192 wide, 1.82 M) 63.9 % (13 epochs, 21 November) and 73.9 % (66). 2 cores of an Intel Xeon in float32, 5 minutes: CRATE 63.1 %
+  (129), ViT (192 wide, 1.82 M) 63.9 % (13 epochs, 21 November) and 73.9 % (66). 2 cores of an Intel Xeon, float32, 5 minutes: CRATE 63.1 %
   (13 epochs), ViT (.51 M) 62.7 % (12).
 * ``digits``: grey images of 8 pixels.
 * ``hours``: an accelerator. Not measured: it has been run for a few steps on a CPU.

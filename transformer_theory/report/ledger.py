@@ -1,6 +1,6 @@
 """The ledger: a page in Markdown that says of every claim what is stated, by whom, what was measured, and what its control did.
 
-``python -m transformer_theory.report.ledger RESULT PAGE`` writes it from a stored verification; ``make ledger`` verifies first. Sphinx
+``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes it from stored verifications; ``make ledger`` verifies first. Sphinx
 reads it (MyST), and people as it stands. A claim is named by its heading, so that its address ends in ``#room-name``.
 
 Source: none, this is machinery.
@@ -31,20 +31,31 @@ _BARE = {  # what a backslash and a sign mean in LaTeX; between dollars some rea
 }
 
 
-def ledger(result: Result, theories: Iterable[Theory]) -> str:
+def ledger(results: Sequence[Result], theories: Iterable[Theory]) -> str:
     """The whole page.
 
     Args:
-        result: a verification (:func:`~transformer_theory.verification.verification`), fresh or stored.
+        results: verifications (:func:`~transformer_theory.verification.verification`), fresh or stored; of a claim that several hold the
+            last counts, so that a claim can be verified again without the others.
         theories: the records whose claims are shown; a claim without a verification is said to have none.
     """
-    found, records = {one.id: one for one in summaries(result)}, tuple(theories)
-    head = f"# Claims\n\n{_made(result, found.values())}\n\n{_guide(result.params['seeds'])}"
+    records = tuple(theories)
+    known = {claim.id for theory in records for claim in theory.claims}
+    last = {one.id: (one, number) for number, result in enumerate(results) for one in summaries(result) if one.id in known}
+    found = {id: one for id, (one, _) in last.items()}
+    used = [(result, sum(number == place for _, place in last.values())) for number, result in enumerate(results)]
+    head = f"# Claims\n\n{_made(used, _seeds(found.values()))}\n\n{_guide(_seeds(found.values()))}"
     parts = [head, "## Overview\n\n" + _overview(records, found)]
     for theory in records:
         parts.append(f"## {theory.title}\n\n*{theory.question}*\n\n{_table(theory.claims, found)}")
-        parts += ["\n\n".join([words(claim), measured(claim, found.get(claim.id))]) for claim in theory.claims]
+        parts += [f"{words(claim)}\n{measured(claim, found.get(claim.id))}" for claim in theory.claims]
     return "\n\n".join(parts) + "\n"
+
+
+def _seeds(found: Iterable[Summary]) -> str:
+    """How many seeds each claim was checked on: a number, or the least and the most."""
+    numbers = sorted({one.seeds for one in found} or {0})
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def words(claim: Claim) -> str:
@@ -92,23 +103,27 @@ def _did(found: Summary) -> str:
             return f"**It is inconclusive on some seed, so the power of the check is unknown** ({nearest})."
 
 
-def _made(result: Result, found: Iterable[Summary]) -> str:
-    """Where the numbers come from."""
-    made: dict[str, Any] = result.provenance
-    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
-    commit = f" at commit {made['commit'][:10]}{' with changes' if made.get('dirty') else ''}" if "commit" in made else ""
-    processes = f"{made['workers']} process{'es' if made['workers'] > 1 else ''}"
-    count = sum(1 for _ in found)
-    seeds = result.params["seeds"]
+def _made(used: Iterable[tuple[Result, int]], seeds: str) -> str:
+    """Where the numbers come from: a line for each result, with the number of claims it is the last word on."""
+    lines = []
+    for result, count in used:
+        made: dict[str, Any] = result.provenance
+        versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
+        commit = f" at commit {made['commit'][:10]}{' with changes' if made.get('dirty') else ''}" if "commit" in made else ""
+        processes = f"{made['workers']} process{'es' if made['workers'] > 1 else ''}"
+        total = len(result.params["claims"])
+        claims = f"{count} claim{'s' * (count > 1)}" if count == total else f"{count} of {total} claims"
+        lines.append(
+            f"- {claims}, {result.params['seeds']} seeds each: {made['date'][:10]}, {made['machine']}, {processes}, "
+            f"{clock(made['seconds'])}; version {made['versions']['transformer-theory']}{commit}; {versions}."
+        )
     return (
         f"Every claim of every theory in this library, checked on {seeds} seeds, each beside a control that must fail. `make ledger` "
-        "writes this page from a stored verification; it is not edited by hand.\n\n"
-        f"{count} claims, {seeds} seeds each, {made['date'][:10]}, {made['machine']}, {processes}, {clock(made['seconds'])}. "
-        f"Version {made['versions']['transformer-theory']}{commit}; {versions}."
+        "writes this page from a stored verification; it is not edited by hand.\n\n" + "\n".join(lines)
     )
 
 
-def _guide(seeds: int) -> str:
+def _guide(seeds: str) -> str:
     return f"""## How to read it
 
 A **claim** is a statement of the literature, or one of ours where it says so, in the notation of this library ([notation](notation.md)).
@@ -126,9 +141,9 @@ number on the other side refutes.
   says nothing.
 - **Corrects** says where a printed statement, a figure or a released number had to be corrected: [all corrections]({CORRECTIONS}).
 
-To cite a claim, cite its source and this library: `transformer-theory cite NAME` prints both. To check it again:
-`transformer-theory verify NAME --seeds {seeds}`. A claim's address is this page's with `#`, its name and hyphens for all other signs:
-`claims.html#attention-svm-global-direction`."""
+To cite a claim, cite its source and this library: `transformer-theory cite NAME` prints both. To check it again, for a few seeds or many:
+`transformer-theory verify NAME --seeds {seeds.split()[-1]}`. A claim's address is that of this page with its name behind, hyphens in the
+place of other signs: `claims.html#attention-svm-global-direction`."""
 
 
 def _overview(theories: Sequence[Theory], found: dict[str, Summary]) -> str:
@@ -151,19 +166,25 @@ def _table(claims: Sequence[Claim], found: dict[str, Summary]) -> str:
     for claim in claims:
         link, one = f"[{claim.id.split('/')[1]}](#{_slug(claim.id)})", found.get(claim.id)
         if one is None:
-            lines.append([link, "not verified", "", "", "", ""])
+            lines.append([link, "not verified", *[""] * 5])
             continue
         control = number(one.control_value) if one.control == "fails" else f"**{one.control}**"
-        lines.append([link, one.verdict, f"{one.consistent}/{one.seeds}", number(one.worst), _line(one), control])
-    return _markdown(["claim", "verdict", "seeds", "worst", "line", "control, nearest"], lines)
+        corrected = "yes" if claim.corrects else ""
+        lines.append([link, one.verdict, f"{one.consistent}/{one.seeds}", number(one.worst), _line(one), control, corrected])
+    return _markdown(["claim", "verdict", "consistent", "worst seed", "line", "control, nearest", "corrects"], lines)
 
 
 def _line(found: Summary) -> str:
-    return f"{'≤' if found.op == '<=' else '≥'} {number(found.bound)}"
+    """The line that decides, in as few digits as it has."""
+    digits = re.sub(r"(\.\d*?)0+(?!\d)", r"\1", number(found.bound)).replace(".·", "·")
+    return f"{'≤' if found.op == '<=' else '≥'} {digits.rstrip('.').removeprefix('1·')}"
 
 
 def _markdown(heads: list[str], lines: Iterable[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---", *["---:"] * (len(heads) - 1)], *lines))
+    """A table; where the first line has a number the column stands to the right."""
+    lines = list(lines)
+    sides = ["---:" if re.match(r"−?\d", cell) else "---" for cell in (lines or [heads])[0]]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, sides, *lines))
 
 
 def _source(claim: Claim) -> str:
@@ -194,12 +215,12 @@ def _slug(heading: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page of a stored verification; returns 2 with one line if it cannot."""
+    """Writes the page of stored verifications; returns 2 with one line if it cannot."""
     from ..theories import THEORIES
 
     try:
-        stored, page = map(Path, arguments)
-        text = ledger(Result.load(stored), THEORIES)
+        *stored, page = map(Path, arguments)
+        text = ledger([Result.load(folder) for folder in stored], THEORIES)
         with replacing(page) as draft:
             draft.write_text(text, encoding="utf-8")
     except (ValueError, OSError) as error:

@@ -59,10 +59,13 @@ def test_order_parameters_are_read_at_every_checkpoint_beside_a_null(result):
 def test_arrays_hold_what_the_pictures_show(result, digits):
     steps, maps = result.arrays["network/ViT/steps"], result.arrays["network/ViT/attention"]
     assert maps.shape == (len(steps), 2, 4, 6, 17, 17)
-    assert steps[0] == 0
-    assert steps[-1] == STEPS
+    assert tuple(steps) == checkpoints(STEPS)
     torch.testing.assert_close(torch.from_numpy(maps.sum(-1)), torch.ones(maps.shape[:-1]))
-    assert len(result.arrays["network/ViT/features"]) == len(result.arrays["network/labels"])
+    ends, moving = result.arrays["network/ViT/features"], result.arrays["network/ViT/features over training"]
+    assert len(ends) == len(result.arrays["network/labels"])
+    assert moving.shape == (len(steps), len(ends), 2)
+    torch.testing.assert_close(torch.from_numpy(moving[-1]).double(), torch.from_numpy(ends))  # the plane is that of the end
+    assert not torch.allclose(torch.from_numpy(moving[0]), torch.from_numpy(moving[-1]))
     assert any(name.startswith("ViT::attention_svm/") for name in result.arrays)
     assert result.arrays["network/images"].shape[1:] == digits.images.shape[1:]
 

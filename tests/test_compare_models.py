@@ -16,7 +16,7 @@ from transformer_theory.cli import main
 from transformer_theory.cli.side_by_side import measured_networks
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.experiment import Result
-from transformer_theory.report import figures
+from transformer_theory.report import attended
 from transformer_theory.training import saved
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.compared import by_layer, compared, interval
@@ -156,8 +156,8 @@ def test_the_page_and_the_terminal_show_them(result, capsys):
 
 def test_pictures_in_colour_are_no_negatives():
     shade = np.arange(4.0).reshape(2, 2) / 3
-    np.testing.assert_allclose(figures._ink(np.stack([shade])), shade)
-    np.testing.assert_allclose(figures._ink(np.stack([shade] * 3)), 1 - shade)
+    np.testing.assert_allclose(attended.ink(np.stack([shade])), shade)
+    np.testing.assert_allclose(attended.ink(np.stack([shade] * 3)), 1 - shade)
 
 
 def test_small_networks_beside_them_learn_training_images(runs, monkeypatch):

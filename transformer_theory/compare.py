@@ -162,6 +162,7 @@ def _stream(
                     reducers=lambda: [reducer for theory in theories for reducer in theory.reducers()],
                     steps=steps,
                     seed=seed,
+                    featured=FEATURE_SEQUENCES,
                     device=device,
                     progress=progress,
                 )
@@ -170,7 +171,7 @@ def _stream(
                 for theory in theories:
                     yield from _order_parameter(theory, recipe.name, trained.rows)
                 views[recipe.name] = seen = _features(trained.model, held_out[:FEATURE_SEQUENCES], seed=seed)
-                yield _pictures(recipe.name, seen)
+                yield _pictures(recipe.name, seen, trained.queries)
     if images is not None:
         yield from _side_by_side(found, *images, progress)
     for one in found:
@@ -242,12 +243,21 @@ def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str 
     return replace(seen, ids=ids, next_id=k + 1 + data.labels, vocab_size=k + 1 + data.classes)
 
 
-def _pictures(name: str, seen: TokenData) -> Arrays:
-    """The query tokens (of these networks: the class tokens) in the plane of their two largest principal components, [n, 2]."""
+def _pictures(name: str, seen: TokenData, before: Sequence[Tensor] = ()) -> Arrays:
+    """The query tokens (of these networks: the class tokens) in the plane of their two largest principal components, [n, 2].
+
+    Args:
+        before: the same tokens at the steps of the attention maps, each [n, dim]. They are put into that same plane, so that over the steps
+            the points move and the plane does not: ``network/<name>/features over training``, [steps, n, 2].
+    """
     assert seen.query is not None
-    centred = seen.query - seen.query.mean(0)
-    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
-    return Arrays({f"network/{name}/features": (centred @ directions[:2].T).numpy()})
+    middle = seen.query.mean(0)
+    _, _, directions = torch.linalg.svd(seen.query - middle, full_matrices=False)
+    arrays = Arrays({f"network/{name}/features": ((seen.query - middle) @ directions[:2].T).numpy()})
+    if before:
+        placed = (torch.stack(list(before)) - middle) @ directions[:2].T
+        arrays[f"network/{name}/features over training"] = placed.to(torch.float32).numpy()
+    return arrays
 
 
 def _pictured(held_out: TokenData, images: Tensor | None) -> Arrays:

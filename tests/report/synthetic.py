@@ -214,7 +214,8 @@ def result(data="synthetic digits <script>alert(1)</script>"):
         arrays[f"network/{model}/attention"] = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         arrays[f"network/{model}/steps"] = np.array(STEPS)
         centres = 4 * draws.standard_normal((10, 2))
-        arrays[f"network/{model}/features"] = centres[labels] + draws.standard_normal((300, 2))
+        arrays[f"network/{model}/features"] = ends = centres[labels] + draws.standard_normal((300, 2))
+        arrays[f"network/{model}/features over training"] = np.linspace(0.1, 1, len(STEPS))[:, None, None] * ends
     params = {
         "data": data,
         "n": 1797,

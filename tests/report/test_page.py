@@ -1,5 +1,7 @@
 """The page: escaped, self-contained, reproducible, and complete where data, arrays or theories are missing."""
 
+import base64
+import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,10 +13,12 @@ from tests.report.synthetic import THEORIES, small
 from transformer_theory.citations import Source
 from transformer_theory.claims import Evidence
 from transformer_theory.experiment import Result
-from transformer_theory.report import html, view, write
-from transformer_theory.report.figures import _seen
+from transformer_theory.report import html, mathml, view, write
+from transformer_theory.report.attended import seen
+from transformer_theory.report.claimtable import ClaimLine, board
 from transformer_theory.report.views import checked, summary, views
 from transformer_theory.rows import by_construction, finding, not_applicable
+from transformer_theory.theories import THEORIES as REGISTERED
 
 VOID = {"meta", "br", "link", "img", "hr", "input", "path", "use", "rect", "circle", "image"}
 
@@ -44,7 +48,7 @@ class Reader(HTMLParser):
             self.open.pop()
 
     def handle_data(self, data):
-        if not self.open or self.open[-1] != "style":
+        if not self.open or self.open[-1] not in ("style", "script"):
             self.text.append(data)
 
 
@@ -64,9 +68,9 @@ def test_markup_is_well_formed_and_ids_are_unique(page):
     assert targets <= set(ids)
 
 
-def test_nothing_is_executed_or_loaded(page):
+def test_one_script_runs_and_nothing_is_loaded(page):
     tags = Reader(page).tags
-    assert not [tag for tag, _ in tags if tag in ("script", "iframe", "link", "object", "embed", "b")]
+    assert not [tag for tag, _ in tags if tag in ("iframe", "link", "object", "embed", "b", "img")]
     for tag, attributes in tags:
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("src", "href", "xlink:href", "srcset", "data"):
@@ -75,22 +79,36 @@ def test_nothing_is_executed_or_loaded(page):
     style = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
     assert "@import" not in style
     assert all(address.startswith("data:font/woff;base64,") for address in re.findall(r"url\(([^)]*)\)", style))
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert {attributes.get("type") for tag, attributes in tags if tag == "script"} == {None, "application/json"}
+    (policy,) = (attributes["content"] for _, attributes in tags if attributes.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; script-src 'sha256-{digest}';" in policy
 
 
 def test_data_and_notes_are_escaped(page):
-    assert "<script" not in page
+    assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "needs next_id &amp; &lt;b&gt;ids&lt;/b&gt;" in page
     assert "compare --data &lt;x&gt;" in page
 
 
-def test_figures_with_markup_in_a_name_stay_escaped():
-    rows = [
-        {"theory": "network", "quantity": "accuracy <script>", "value": s / 9, "step": s, "model": "<script>alert(2)</script>"}
-        for s in range(5)
-    ]
-    made = html(small(rows), theories=THEORIES)
-    assert "<script" not in made
+def test_figures_and_frames_with_markup_in_a_name_stay_escaped():
+    name = "<script>alert(2)</script>"
+    rows = [{"theory": "network", "quantity": "accuracy </script>", "value": s / 9, "step": s, "model": name} for s in range(5)]
+    draws = np.random.default_rng(0)
+    arrays = {
+        "steps": np.arange(5),
+        "attention": draws.random((5, 1, 1, 2, 4, 4)),
+        "features": draws.random((8, 2)),
+        "features over training": draws.random((5, 8, 2)),
+    }
+    arrays = {f"network/{name}/{key}": array for key, array in arrays.items()} | {"network/labels": np.arange(8) % 2}
+    made = html(small(rows, arrays), theories=THEORIES)
+    assert name not in made
+    assert "accuracy </script>" not in made
+    assert "accuracy \\u003c/script\\u003e" in made  # in the captions of the frames
+    assert Reader(made).crossed == []
 
 
 def test_summary_comes_first_and_holds_the_numbers(page):
@@ -124,8 +142,7 @@ def test_the_pictures_are_there(page):
 
 def test_claims_show_check_control_and_interval(page, compared, theories):
     text = words(page)
-    assert "3 of 3 consistent" in text
-    assert "95 % interval of the share: 0.292 … 1" in text  # Clopper-Pearson: (0.025)^(1/3)
+    assert "3 of 3 0.292 … 1" in text  # Clopper-Pearson: (0.025)^(1/3)
     assert "fails as it must" in text
     (first, second) = checked(compared, theories[0])
     assert (first.id, first.value, first.control_value, first.control) == ("attention_svm/global-direction", 1.0, 0.4, "fails")
@@ -139,8 +156,37 @@ def test_a_control_that_does_not_fail_is_shouted(theories, control, shouted):
     row = {"theory": "attention_svm", "quantity": f"claim: {first.id}", "value": 1.0, "bound": 0.9, "op": ">=", "null": 1.0}
     total = {"theory": "attention_svm", "quantity": f"claim verdict: {first.id}", "value": 1.0, "verdict": f"control {shouted}"}
     page = html(small([{**row, "verdict": "consistent", "control": control}, total]), theories=theories)
-    assert f'<strong class="alarm">{shouted}</strong>' in page
+    assert f'<strong class="note alarm">{shouted}</strong>' in page
     assert "fails as it must" not in page
+
+
+def test_the_numbers_of_a_claim_are_of_its_worst_seed_with_its_own_line(theories):
+    row = {
+        "theory": "attention_svm",
+        "quantity": f"claim: {theories[0].claims[0].id}",
+        "op": ">=",
+        "source": str(theories[0].claims[0].source),
+    }
+    seeds = [(0.99, 0.9, "consistent", 0.1), (0.95, 0.94, "consistent", 0.93), (0.2, 0.9, "outside assumptions", 0.5)]
+    made = small([{**row, "value": v, "bound": b, "verdict": name, "null": c, "seed": i} for i, (v, b, name, c) in enumerate(seeds)])
+    (claim,) = checked(made, theories[0])
+    assert (claim.value, claim.bound, claim.median, claim.control_value) == (0.95, 0.94, 0.95, 0.93)
+    assert (claim.judged, claim.consistent) == (2, 2)
+    (line,) = board([ClaimLine(theories[0], claim)]).lines
+    assert (line.line, line.anchor) == ("≥\u00a00.940", "claim-attention-svm-global-direction")
+
+
+def test_every_formula_of_the_registry_becomes_mathml():
+    """A formula that the converter cannot read would be shown as its LaTeX, in <code>."""
+    texts = {}
+    for theory in REGISTERED:
+        own = [theory.question, theory.statement, *theory.assumptions]
+        for claim in theory.claims:
+            own += [claim.statement, *claim.assumptions, claim.control_says, claim.corrects]
+        texts[theory.name] = own
+    raw = {text for own in texts.values() for text in own if "<code>" in mathml(text) or re.search(r"\\[A-Za-z]", mathml(text))}
+    assert raw == set()
+    assert all(any("<math" in mathml(text) for text in own) for own in texts.values())
 
 
 def test_a_view_restores_what_the_room_yielded(compared):
@@ -210,9 +256,9 @@ def test_given_networks_come_first_with_accuracies_in_per_cent(theories):
 
 def test_pictures_in_colour_are_shown_in_colour_and_drawings_as_ink():
     colour, drawing = np.random.default_rng(0).random((3, 4, 4)), np.eye(4)[None]
-    np.testing.assert_array_equal(_seen(colour), np.moveaxis(colour, 0, -1))
-    np.testing.assert_array_equal(_seen(drawing), np.eye(4))
-    normalised = _seen(4 * colour - 2)
+    np.testing.assert_array_equal(seen(colour), np.moveaxis(colour, 0, -1))
+    np.testing.assert_array_equal(seen(drawing), np.eye(4))
+    normalised = seen(4 * colour - 2)
     assert (normalised.min(), normalised.max()) == (0, 1)
 
 

@@ -62,7 +62,7 @@ def test_markup_is_well_formed_self_contained_and_escaped(made):
     assert len(ids) == len(set(ids))
     targets = {attributes["href"][1:] for _, attributes in reader.tags if attributes.get("href", "").startswith("#")}
     assert targets <= set(ids)
-    assert not [tag for tag, _ in reader.tags if tag in ("script", "iframe", "link", "object")]
+    assert [tag for tag, _ in reader.tags if tag in ("script", "iframe", "link", "object")] == ["script"]  # the page's own
     for tag, attributes in reader.tags:
         for name in ("src", "href", "xlink:href"):
             address = attributes.get(name, "")

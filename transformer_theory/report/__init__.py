@@ -13,19 +13,29 @@ from .bibtex import bibtex
 from .formulas import mathml
 from .html import html
 from .latex import latex
+from .many import many
 from .terminal import table
 from .training import training_page
 from .views import view
 
-__all__ = ["bibtex", "html", "latex", "mathml", "page", "table", "training_page", "view", "write"]
+__all__ = ["bibtex", "html", "latex", "many", "mathml", "page", "table", "training_page", "view", "write"]
 
 
 TRAINING = "train"
+_PAGES = {TRAINING: training_page, "compare": html}
 
 
-def page(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
-    """The page that fits the result: of a training (:func:`training_page`) or of a comparison (:func:`html`)."""
-    return (training_page if result.name == TRAINING else html)(result, theories=theories)
+def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
+    """The page that fits the results: of one training (:func:`training_page`), of one comparison (:func:`html`), or of any others and of
+    several (:func:`many`).
+
+    Raises:
+        ValueError: there is no result.
+    """
+    several = (results,) if isinstance(results, Result) else tuple(results)
+    if len(several) == 1 and several[0].name in _PAGES:
+        return _PAGES[several[0].name](several[0], theories=theories)
+    return many(several, theories=theories)
 
 
 def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] | None = None) -> Path:

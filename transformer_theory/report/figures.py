@@ -10,7 +10,7 @@ from ..experiment import Result
 from ..notes import is_share
 from ..plotting import COLOURS, axes, colour, label_ends, line
 from ..timeline import Series, series
-from .views import image_grid
+from .attended import attended, ink, seen
 from .wording import amount, drawn
 
 if TYPE_CHECKING:
@@ -101,49 +101,36 @@ def learning(result: Result) -> "Figure | None":
 
 def attention(result: Result, model: str) -> "Figure | None":
     """Where attention looks: on images if the tokens are a square grid of patches, otherwise the maps themselves; over steps and layers."""
-    maps = result.arrays.get(f"network/{model}/attention")
-    if maps is None or maps.ndim != 6 or not maps.size:
+    looked = attended(result, model, 3)
+    if looked is None:
         return None
-    steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
-    images = result.arrays.get("network/images")
-    times = positions(len(maps), 4)
-    layers = positions(maps.shape[1], 2)
-    count = min(3, maps.shape[3])
-    mean = maps.mean(axis=2)  # over heads: [steps, layers, images, q, k]
-    keys = mean.shape[-1]
-    side = image_grid(keys) or image_grid(keys - 1)
-    on_images = (
-        images is not None and side is not None and len(images) >= count and not images.shape[-1] % side and not images.shape[-2] % side
-    )
-    columns = (1 if on_images else 0) + len(layers) * len(times)
+    images = looked.images
+    times, layers = positions(len(looked.maps), 4), positions(looked.maps.shape[1], 2)
+    shown = looked.maps[np.ix_(times, layers)]
+    count, first = shown.shape[2], 0 if images is None else 1
+    columns = first + len(layers) * len(times)
     figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
     grid = panels.reshape(count, columns)
     for ax in panels:
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
         ax.spines[:].set_visible(False)
-    shown = None
-    if on_images:
-        received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
-        shown = received[np.ix_(times, layers, range(count))]
-    else:
-        shown = mean[np.ix_(times, layers, range(count))]
     top = float(np.nanmax(shown)) or 1.0
     for i in range(count):
-        if on_images:
-            grid[i, 0].imshow(_seen(images[i]), cmap="gray_r", vmin=0, vmax=1)  # pyright: ignore[reportOptionalSubscript]
+        if images is not None:
+            grid[i, 0].imshow(seen(images[i]), cmap="gray_r", vmin=0, vmax=1)
             grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
         for a, layer in enumerate(layers):
             for b, time in enumerate(times):
-                ax = grid[i, (1 if on_images else 0) + a * len(times) + b]
-                if on_images:
-                    ax.imshow(_overlay(shown[b, a, i].reshape(side, side) / top, _ink(images[i])))  # pyright: ignore
+                ax = grid[i, first + a * len(times) + b]
+                if images is not None:
+                    ax.imshow(_overlay(shown[b, a, i] / top, ink(images[i])))
                 else:
                     ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
                 if i == 0:
                     start = f"layer {layer}\n" if b == 0 else "\n"
-                    ax.set_title(f"{start}step {int(steps[time]):,}", fontsize=7.5, fontweight="normal")
-    _bar(figure, grid, top, "attention" if not on_images else "attention received")
+                    ax.set_title(f"{start}step {int(looked.steps[time]):,}", fontsize=7.5, fontweight="normal")
+    _bar(figure, grid, top, "attention" if images is None else "attention received")
     return figure
 
 
@@ -185,22 +172,6 @@ def per_cent(ax: "Axes") -> None:
 def positions(length: int, count: int) -> list[int]:
     """At most ``count`` positions from first to last."""
     return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
-
-
-def _seen(image: np.ndarray) -> np.ndarray:
-    """An image ``[c, h, w]`` as it is shown: three channels in colour ``[h, w, 3]``, others as ink ``[h, w]``."""
-    if len(image) != 3:
-        return _ink(image)
-    colours = np.moveaxis(np.asarray(image, dtype=float), 0, -1)
-    low, high = min(0.0, colours.min()), max(1.0, colours.max())  # of pixels that were normalised
-    return (colours - low) / (high - low)
-
-
-def _ink(image: np.ndarray) -> np.ndarray:
-    """An image ``[c, h, w]`` as ink in [0, 1]: of a drawing, which has one channel, its values; of a picture in colour what is dark."""
-    grey = np.asarray(image, dtype=float).mean(axis=0) * (1 if len(image) == 1 else -1)
-    span = np.ptp(grey)
-    return (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)
 
 
 def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:

@@ -36,7 +36,8 @@ def _formula(latex: str, block: bool) -> Markup:
     from latex2mathml.converter import convert
 
     latex = " ".join(latex.split())
-    readable = _OPERATOR.sub(r"\\mathrm{\1}", latex)  # the converter takes the star of \operatorname* for a letter
+    readable = _ARG.sub(r"\\operatorname{arg\\,\1}", latex)  # the converter knows no \arg
+    readable = _OPERATOR.sub(r"\\mathrm{\1}", readable)  # the converter takes the star of \operatorname* for a letter
     try:
         converted = convert(readable, display="block" if block else "inline")
     except Exception:  # the converter raises many kinds of errors; whatever it cannot read is shown as it is written
@@ -49,7 +50,8 @@ def _formula(latex: str, block: bool) -> Markup:
 
 
 _OPERATOR = re.compile(r"\\operatorname\*?\{([^{}]*)\}")
-_BARS = re.compile(r"<mo>(&#x02016;|&#x02225;|&#x0007C;)</mo>")
+_ARG = re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])")
+_BARS = re.compile(r'<mo(?: fence="false" stretchy="false")?>(&#x02016;|&#x02225;|&#x0007C;)</mo>')
 _LETTERS = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')  # a word in upright letters: one identifier
 _ELEMENTS = """math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts
 mtable mtr mtd mstyle mpadded mphantom menclose mfenced none"""

@@ -1,4 +1,4 @@
-"""The report: one HTML file made from a stored comparison alone, which needs no network and no script.
+"""The report: one HTML file made from a stored comparison alone, which needs no network, and no script to be whole.
 
 Everything that comes from the data or the rows is escaped; formulas become MathML, figures inline SVG.
 """
@@ -10,12 +10,14 @@ from markupsafe import Markup
 
 from ..experiment import Result
 from ..notes import is_share, shared
-from ..plotting import style, svg
+from ..plotting import style
 from ..rows import Row
 from ..theory import Theory
 from ..timeline import Series, series
 from . import figures, parts, wording
+from .claimtable import ClaimLine, board, tally
 from .facts import TEST
+from .frames import film
 from .views import ASSUMPTION, RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 
@@ -31,23 +33,24 @@ def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
     known = theories_of(result, theories)
     models = networks(result)
     lines = summary(result, known)
+    claims = {theory.name: [ClaimLine(theory, claim) for claim in checked(result, theory)] for theory in known}
     measured = [row for row in findings(result) if row["theory"] == "network"]
     reached = _reached(measured) if "models" in result.params else []
     rest = [row for row in measured if row not in reached]
     context: dict[str, Any] = {
         **parts.shared(result, known, on_timeline(result, known)),
-        "summary": [(theory, *_lines(lines, theory), checked(result, theory)) for theory in known],
+        **pictures(result, models),
+        "summary": [(theory, *_lines(lines, theory), [line.checked for line in claims[theory.name]]) for theory in known],
+        "board": board([line for own in claims.values() for line in own], result.params.get("data", "")),
+        "tally": tally,
         "shared": shared,
         "verdicts": [(name, meaning) for name, (_, _, meaning) in wording.VERDICTS.items() if name not in ("holds", "fails")],
-        "sections": [_section(result, theory, models) for theory in known],
-        "learning": parts.inline(figures.learning(result), "learning"),
-        "attention": [(m, parts.inline(figures.attention(result, m), f"attention-{wording.slug(m)}")) for m in models],
-        "features": parts.inline(figures.features(result, models), "features"),
+        "sections": [{**_section(result, theory, models), "claims": claims[theory.name]} for theory in known],
+        "learning": parts.inline(figures.learning(result), "learning", "Loss and accuracy of the networks over the training steps"),
         "network": _training(result, "network", models),
         "reached": reached,
         "first": [row for row in rest if _comes_first(row)],
         "more": [row for row in rest if not _comes_first(row)],
-        "unseen": "test images" if "models" in result.params else "held-out data",
     }
     return parts.rendered("report.html.j2", context)
 
@@ -73,14 +76,37 @@ def _lines(lines: Sequence[Line], theory: Theory) -> tuple[list[Line], list[Line
     return [line for line in own if line not in inside], inside
 
 
-def _drawn(theory: Theory, part: Result, name: str) -> Markup:
+def pictures(result: Result, models: Sequence[str], prefix: str = "") -> dict[str, Any]:
+    """What the template of pictures shows: frames for the slider, and figures for print and for readers without script.
+
+    Args:
+        prefix: of ids, where pages show several results.
+    """
+    shown = []
+    for model in models:
+        name = f"{prefix}attention-{wording.slug(model)}"
+        label = f"Where {model} looks: the attention that each token receives, at some of the training steps"
+        drawn = parts.inline(figures.attention(result, model), name, label)
+        shown.append({"model": model, "film": film(result, model), "attention": drawn, "id": f"{prefix}film-{wording.slug(model)}"})
+    features = figures.features(result, models)
+    pictured = {model for model in models if f"network/{model}/features" in result.arrays}
+    moving = {each["model"] for each in shown if each["film"] and each["film"].moving}
+    return {
+        "pictures": shown,
+        "features": parts.inline(features, f"{prefix}features", "Features of the trained networks in the plane, by class"),
+        "all_move": pictured <= moving,
+        "unseen": "test images" if "models" in result.params else "held-out data",
+    }
+
+
+def _drawn(theory: Theory, part: Result, view_name: str, prefix: str = "") -> Markup:
     """The theory's figure. One that cannot be drawn must not cost the reader the whole page: the reason stands in its place."""
     with style():
         try:
-            return Markup(svg(theory.draw(part), prefix=wording.slug(name)))
+            label = f"{theory.title}: what was measured on the {wording.subject(view_name)}"
+            return parts.inline(theory.draw(part), f"{prefix}{theory.name}-{view_name}", label)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            return Markup('<p class="undrawn">This figure could not be drawn ({}).</p>').format(reason)
+            return parts.undrawn(error)
 
 
 def _section(result: Result, theory: Theory, models: Sequence[str]) -> dict[str, Any]:
@@ -98,10 +124,10 @@ def _section(result: Result, theory: Theory, models: Sequence[str]) -> dict[str,
                 "answer": next((row for row in measured if row["quantity"] == theory.answer and not wording.absent(row)), None),
                 "reasons": reasons,
                 "assumptions": [(row["quantity"].removeprefix(ASSUMPTION), row) for row in rows if row["quantity"].startswith(ASSUMPTION)],
-                "figure": None if len(reasons) == len(measured) else _drawn(theory, view(result, name), f"{theory.name}-{name}"),
+                "figure": None if len(reasons) == len(measured) else _drawn(theory, view(result, name), name),
             }
         )
-    return {"theory": theory, "parts": shown, "claims": checked(result, theory), "training": _training(result, theory.name, models)}
+    return {"theory": theory, "parts": shown, "training": _training(result, theory.name, models)}
 
 
 def _training(result: Result, theory: str, models: Sequence[str]) -> list[tuple[str, list[tuple[str, Series | None]]]]:

@@ -3,9 +3,11 @@
 Everything that comes from the data or the rows is escaped; formulas become MathML.
 """
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from markupsafe import Markup
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).with_name("templates")
+SHEETS, SCRIPTS = ("report.css", "claims.css", "film.css"), ("claims.js", "film.js", "page.js")
 JPEGS = "JPEG copy"  # ends the name of such data
 COPY = (
     "The images are a copy compressed as JPEGs, not the files of the data set: "
@@ -33,7 +36,9 @@ DRAWS = 1000  # bootstrap samples behind the intervals of the rank correlations
 
 
 def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
-    """A page from its template: a complete HTML document that needs no network and no script.
+    """A page from its template: a complete HTML document that needs no network, and no script to be whole.
+
+    The page has one script of its own, which its policy names by its digest; a browser runs no other and fetches nothing.
 
     Args:
         template: name of the file.
@@ -64,9 +69,17 @@ def rendered(template: str, context: dict[str, Any], *styles: str) -> str:
         beside_null=wording.beside_null,
         missed=wording.missed,
     )
-    sheets = Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", *styles)))
-    page = environment.get_template(template).render({"style": sheets, **context})
+    script = _joined(SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment.get_template(template).render(
+        {"style": _joined((*SHEETS, *styles)), "script": script, "script_hash": digest, **context}
+    )
     return page.replace("/* math font */", mathfont.face(page), 1)
+
+
+def _joined(names: Iterable[str]) -> Markup:
+    """Files of the templates as they are."""
+    return Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names))
 
 
 def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> dict[str, Any]:
@@ -79,18 +92,32 @@ def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> 
         "data": result.params.get("data", "data"),
         "copy": COPY if JPEGS in result.params.get("data", "") else "",
         "models": models,
-        "timeline": inline(figures.timeline(drawn), "timeline") if moving else None,
+        "timeline": inline(figures.timeline(drawn), "timeline", "The theories' order parameters over the training steps")
+        if moving
+        else None,
         "sentences": sentences([s for s in group if s.theory != "network"]),
         "correlations": [(model, _matrix([s for s in group if s.model == model])) for model in models],
-        "bibliography": _bibliography(result, known),
-        "provenance": _flat(result.provenance),
-        "params": _flat(result.params),
+        "bibliography": bibliography(result, known),
+        "provenance": flat(result.provenance),
+        "params": flat(result.params),
     }
 
 
-def inline(figure: "Figure | None", name: str) -> Markup | None:
-    """A figure as SVG whose ids start with ``name``; None of none."""
-    return None if figure is None else Markup(svg(figure, prefix=wording.slug(name)))
+@overload
+def inline(figure: "Figure", name: str, label: str) -> Markup: ...
+@overload
+def inline(figure: "Figure | None", name: str, label: str) -> Markup | None: ...
+def inline(figure: "Figure | None", name: str, label: str) -> Markup | None:
+    """A figure as SVG whose ids start with ``name`` and which is called ``label`` by what reads the page aloud; None of none."""
+    if figure is None:
+        return None
+    named = Markup('<svg role="img" aria-label="{}" ').format(label)
+    return Markup(svg(figure, prefix=wording.slug(name)).replace("<svg ", named, 1))
+
+
+def undrawn(error: Exception) -> Markup:
+    """What stands in the place of a figure that cannot be drawn."""
+    return Markup('<p class="undrawn">This figure could not be drawn ({}).</p>').format(f"{type(error).__name__}: {error}")
 
 
 def _badge(name: str) -> Markup:
@@ -135,7 +162,8 @@ def _cell(found: Correlations, i: int, j: int) -> dict[str, Any]:
     }
 
 
-def _bibliography(result: Result, known: Sequence[Theory]) -> list[dict[str, str]]:
+def bibliography(result: Result, known: Sequence[Theory]) -> list[dict[str, str]]:
+    """The literature behind a result, as the page lists it."""
     from .bibtex import keys
 
     fields = ("title", "journal", "booktitle", "url", "author")
@@ -149,12 +177,12 @@ def _bibliography(result: Result, known: Sequence[Theory]) -> list[dict[str, str
     return found
 
 
-def _flat(record: dict[str, Any]) -> list[tuple[str, str]]:
+def flat(record: dict[str, Any]) -> list[tuple[str, str]]:
     """A nested record as lines: lists joined, names prefixed by those above them."""
     lines = []
     for name, value in record.items():
         if isinstance(value, dict):
-            lines += [(f"{name}: {inner}", text) for inner, text in _flat(value)]
+            lines += [(f"{name}: {inner}", text) for inner, text in flat(value)]
         else:
             lines.append((name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
     return lines

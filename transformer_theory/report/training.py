@@ -53,13 +53,13 @@ def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -
         "network": settings.get("network", "network"),
         "summary": [_line(theory, r, told.kept, curves.get(theory.name)) for theory, r in orders],
         "silent": _silent(result, known, [theory.name for theory, _ in orders]),
-        "learning": parts.inline(training_figures.learning(read, told), "learning"),
+        "learning": parts.inline(training_figures.learning(read, told), "learning", "Loss and accuracy over the training steps"),
         "sections": [_section(theory, read) for theory in known if any(r.theory == theory.name and not r.empty for r in read)],
         "own": _tables(own),
         "own_note": _note(own),
-        "own_figure": parts.inline(training_figures.panels(own), "own"),
+        "own_figure": parts.inline(training_figures.panels(own), "own", "Readings of attention and geometry by layer and step"),
         "chosen": chosen,
-        "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers"),
+        "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers", "Quantities from the first layer to the last"),
         "layer_rows": [row for r in layerwise if not r.empty for row in _by_layer(r, chosen)],
         "clock": wording.clock,
         "is_share": is_share,
@@ -104,8 +104,12 @@ def _section(theory: Theory, read: Sequence[Readings]) -> dict[str, Any]:
     return {
         "theory": theory,
         "order": order,
-        "figure": parts.inline(training_figures.theory(order, others), f"{name}-order"),
-        "pictures": parts.inline(training_figures.panels(own), f"{name}-pictures") if training_figures.many(own) else None,
+        "figure": parts.inline(
+            training_figures.theory(order, others), f"{name}-order", f"{theory.title}: readings over the training steps"
+        ),
+        "pictures": parts.inline(training_figures.panels(own), f"{name}-pictures", f"{theory.title}: all readings by layer and step")
+        if training_figures.many(own)
+        else None,
         "several": any(r.several for r in own),
         "rows": _tables(own),
         "note": _note(own),

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Literal
 
 from ..citations import Source, entries
 from ..claims import CONTROL_WORDS, Claim, ControlName, Evidence, Verdict
@@ -150,14 +151,41 @@ class Checked:
         return sum(row.get("verdict") == "consistent" for row in self.rows)
 
     @property
+    def op(self) -> str:
+        """The claim holds if ``value op bound``."""
+        return next((op for row in self.rows if (op := row.get("op"))), "<=")
+
+    @property
     def value(self) -> float | None:
-        """Median over seeds."""
-        return _median(row["value"] for row in self.rows)
+        """Of the seed nearest to its line, or farthest beyond it, among those that decide (if none does, among all)."""
+        return self._nearest[0]
+
+    @property
+    def bound(self) -> float | None:
+        """The line of that seed."""
+        return self._nearest[1]
+
+    @property
+    def median(self) -> float | None:
+        """Over all seeds."""
+        finite = [value for row in self.rows if (value := row["value"]) is not None and math.isfinite(value)]
+        return median(finite) if finite else None
 
     @property
     def control_value(self) -> float | None:
-        """Median of the control's values."""
-        return _median(row.get("null") for row in self.rows)
+        """The control's value that comes nearest to passing."""
+        return max(self._lines(self.rows, "null"), default=(0.0, None, None))[1]
+
+    @property
+    def _nearest(self) -> tuple[float | None, float | None]:
+        decided = [row for row in self.rows if row.get("verdict") in ("consistent", "violated")]
+        return min(self._lines(decided or self.rows, "value"), default=(0.0, None, None))[1:]
+
+    def _lines(self, rows: Iterable[Row], column: Literal["value", "null"]) -> list[tuple[float, float, float]]:
+        """How far on its side of the line each number lies, the number, and the line; of rows where both are finite."""
+        found = [(row.get(column), row.get("bound")) for row in rows]
+        sign = 1 if self.op == ">=" else -1
+        return [(sign * (v - b), v, b) for v, b in found if v is not None and b is not None and math.isfinite(v) and math.isfinite(b)]
 
     @property
     def control(self) -> ControlName | None:
@@ -177,11 +205,6 @@ class Checked:
         decided = [row for row in self.rows if row.get("verdict") in ("consistent", "violated")]
         stand_in = [Evidence(0.0, 0.0 if row.get("verdict") == "consistent" else -1.0, "<=") for row in decided]
         return Verdict(self.claim, tuple(range(len(decided))), tuple(stand_in), ()).interval  # pyright: ignore[reportArgumentType]
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return median(finite) if finite else None
 
 
 def checked(result: Result, theory: Theory) -> list[Checked]:

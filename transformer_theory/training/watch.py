@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from ..data.bridges import features
 from ..data.tokens import TokenData
 from ..models import build
 from ..notes import annotate, percent
@@ -23,8 +24,8 @@ from .recipes import Recipe
 
 PROBED = 256  # held-out sequences on which the order parameters are read
 PICTURED = 6  # of them, those whose attention maps are kept
+MAPPED = 2**22  # numbers in all maps of a network, 16 MiB in the arrays; of longer sequences fewer maps are kept
 READINGS = 14  # checkpoints over the training
-MAPS = 5  # of them, those whose attention maps are kept
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ class Watched:
         model: trained, in evaluation mode.
         rows: the readings, with ``model`` and ``step``.
         arrays: ``network/<name>/steps`` and ``network/<name>/attention``, maps [steps, layers, heads, sequences, queries, keys].
+        queries: at each of these steps what the last block hands on of the query's token, [n, dim], of the first held-out sequences.
     """
 
     model: nn.Module
     rows: list[Row]
     arrays: Arrays
+    queries: list[torch.Tensor]
 
 
 def checkpoints(steps: int, readings: int = READINGS) -> tuple[int, ...]:
@@ -59,6 +62,7 @@ def watched_training(
     reducers: Callable[[], Sequence[Reducer]],
     steps: int,
     seed: int,
+    featured: int,
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
 ) -> Watched:
@@ -70,6 +74,7 @@ def watched_training(
         reducers: makes fresh reducers (the theories' order parameters); :func:`~.observe.and_general` adds others.
         steps: optimiser steps.
         seed: of initial weights, batches and dropout.
+        featured: held-out sequences whose queries are kept at each reading.
         device: where to train.
         progress: called with one line at each reading.
     Returns:
@@ -84,10 +89,10 @@ def watched_training(
         raise ValueError(f"held_out must have labels, {held_out.name} has none")
     probed = held_out[:PROBED]
     at = checkpoints(steps)
-    pictured = {at[round(i * (len(at) - 1) / (MAPS - 1))] for i in range(MAPS)} if len(at) > MAPS else set(at)
     own = and_general(reducers())
     rows: list[Row] = []
-    maps: dict[int, np.ndarray] = {}
+    maps: list[np.ndarray] = []
+    queries: list[torch.Tensor] = []
 
     def watch(step: int, network: nn.Module) -> None:
         rows.extend(_read(network, probed, own, name=recipe.name, step=step))
@@ -95,8 +100,8 @@ def watched_training(
         right, loss = (logits.argmax(-1) == labels).double().mean().item(), cross_entropy(logits, labels).item()
         for quantity, value in (("held-out accuracy", right), ("held-out loss", loss)):
             rows.append(Row(theory="network", quantity=quantity, value=value, model=recipe.name, step=step))
-        if step in pictured:
-            maps[step] = _maps(network, probed)
+        maps.append(_maps(network, probed, MAPPED // len(at)))
+        queries.append(_queries(network, held_out[:featured]))
         if progress:
             progress(f"{recipe.name}: step {step} of {steps}, held-out accuracy {percent(right, 1)}")
 
@@ -114,13 +119,10 @@ def watched_training(
     )
     untrained = (build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED))
     fill_nulls(rows, nulls_of([_read(network, probed, and_general(reducers()), name="", step=0) for network in untrained]))
-    arrays = Arrays(
-        {
-            f"network/{recipe.name}/steps": np.array(sorted(maps)),
-            f"network/{recipe.name}/attention": np.stack([maps[step] for step in sorted(maps)]),
-        }
-    )
-    return Watched(trained.model, rows, arrays)
+    arrays = Arrays({f"network/{recipe.name}/steps": np.array(at)})
+    if maps[0].size:
+        arrays[f"network/{recipe.name}/attention"] = np.stack(maps)
+    return Watched(trained.model, rows, arrays, queries)
 
 
 def _inputs(model: nn.Module, data: TokenData) -> torch.Tensor:
@@ -138,10 +140,19 @@ def _read(model: nn.Module, data: TokenData, reducers: Sequence[Reducer], *, nam
     return rows
 
 
-def _maps(model: nn.Module, data: TokenData) -> np.ndarray:
-    """Attention maps of the pictured sequences, ``[layers, heads, sequences, queries, keys]`` float32."""
+def _maps(model: nn.Module, data: TokenData, room: int) -> np.ndarray:
+    """Attention maps of the pictured sequences, ``[layers, heads, sequences, queries, keys]`` float32: as many sequences as need no more
+    than ``room`` numbers."""
     keeper = AttentionMaps(keep=PICTURED)
     with probe(model, [keeper]) as p, torch.no_grad():
         model(_inputs(model, data[:PICTURED]))
     arrays = p.result().arrays
-    return np.stack([arrays[name].swapaxes(0, 1) for name in sorted(arrays)]).astype(np.float32)
+    found = np.stack([arrays[name].swapaxes(0, 1) for name in sorted(arrays)]).astype(np.float32)
+    return found[:, :, : room * found.shape[2] // found.size]
+
+
+def _queries(model: nn.Module, data: TokenData) -> torch.Tensor:
+    """What the last block hands on of each sequence's query, [n, dim]."""
+    query = features(model, data).query
+    assert query is not None
+    return query.clone()  # of all tokens a part

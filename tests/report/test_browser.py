@@ -1,0 +1,195 @@
+"""The page in a real browser: sort, filter, slide; phones, dark colours, print, no script; nothing on the console, nothing fetched."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.report.browser import open_browser
+from tests.report.synthetic import MODELS, STEPS
+from transformer_theory.report import html
+
+ROWS = "[...document.querySelectorAll('.claims > tbody > tr')]"
+SHOWN = f"return {ROWS}.filter((row) => row.checkVisibility()).map((row) => row.querySelector('th a').textContent)"
+OWN = ["global direction", "local selection", "relative gain", "non negative"]  # the table's own order
+
+
+def varied(result):
+    """One claim violated on a seed, one whose control passes; the numbers of all four differ."""
+    rows = []
+    for row in result.table:
+        changed = dict(row)
+        if "local-selection" in row["quantity"]:
+            changed |= {"verdict": "violated", "value": 0.5 if row.get("seed") == 1 else 1.0}
+        if "relative-gain" in row["quantity"]:
+            changed |= {"control": "passes"} | ({"verdict": "control PASSES: no power"} if "verdict:" in row["quantity"] else {})
+            changed |= {"bound": 0.2} if "bound" in row else {}
+        rows.append(changed)
+    pictures = {name: array for name, array in result.arrays.items() if name.startswith("network/")}  # the rooms' figures take seconds
+    return replace(result, table=rows, arrays=pictures)
+
+
+@pytest.fixture(scope="module")
+def page(compared, theories, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(html(varied(compared), theories=theories), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    made = open_browser()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet(browser):
+    """No test may leave a word on the console or ask for anything but files of this machine."""
+    yield
+    assert browser.said() == []
+    assert {address.partition(":")[0] for address in browser.fetched()} <= {"file", "data", "about"}
+
+
+def status(browser) -> str:
+    return browser.run("return document.querySelector('#claims [role=status]').textContent")
+
+
+def press(browser, name: str) -> str | None:
+    """Presses the header of a column; returns which way it is sorted then."""
+    head = browser.driver.find_element("css selector", f"#claims th[data-name={name}]")
+    head.find_element("css selector", "button").click()
+    return head.get_attribute("aria-sort")
+
+
+def test_columns_sort_up_and_down_and_keep_the_order_of_equals(browser, page):
+    browser.show(page)
+    assert browser.run(SHOWN) == OWN
+    assert press(browser, "measured") == "ascending"
+    assert browser.run(SHOWN) == ["local selection", "global direction", "relative gain", "non negative"]
+    assert press(browser, "measured") == "descending"
+    assert browser.run(SHOWN) == ["global direction", "relative gain", "non negative", "local selection"]
+    assert press(browser, "claim") == "ascending"
+    assert browser.run(SHOWN) == ["global direction", "local selection", "non negative", "relative gain"]
+    assert browser.run("return document.querySelectorAll('#claims [aria-sort]').length") == 1
+    assert status(browser) == "4 claims, sorted by claim, ascending"
+    press(browser, "verdict")  # those that need a look first
+    assert browser.run(SHOWN) == ["local selection", "relative gain", "global direction", "non negative"]
+    for name in ("theory", "seeds", "line", "control", "source"):
+        assert press(browser, name) == "ascending"
+
+
+def test_filters_work_together_and_are_cleared_and_sent(browser, page):
+    browser.show(page)
+    choose = "const form = document.querySelector('#claims form'); form.elements[arguments[0]].value = arguments[1];"
+    choose += "form.elements[arguments[0]].dispatchEvent(new Event('input', { bubbles: true }))"
+    browser.run(choose, "theory", "attention_svm")
+    assert browser.run(SHOWN) == OWN[:2]
+    browser.run(choose, "verdict", "violated")
+    assert browser.run(SHOWN) == ["local selection"]
+    assert status(browser) == "1 of 4 claims"
+    browser.run(choose, "source", "yu2020learning")
+    assert browser.run(SHOWN) == []
+    assert status(browser) == "No claim fits. Clear to see all 4 claims."
+    browser.driver.find_element("css selector", "#claims [type=reset]").click()
+    assert browser.run(SHOWN) == OWN
+    words = browser.driver.find_element("css selector", "#claims [type=search]")
+    words.send_keys("TARZANAGH  stays")  # in any order, in any case, of what the line shows
+    assert browser.run(SHOWN) == ["local selection"]
+    words.clear()
+    words.send_keys("support")
+    press(browser, "claim")
+    press(browser, "claim")
+    fragment = "#" + browser.driver.current_url.partition("#")[2]
+    assert fragment == "#claims?text=support&sort=-claim"
+    browser.show(page, fragment)
+    assert browser.run(SHOWN) == ["local selection", "global direction"]
+    browser.driver.find_element("link text", "local selection").click()
+    assert browser.run("return document.querySelector(':target h4').textContent.trim()").endswith("local selection")
+    browser.show(page, "#claims?verdict=nothing&sort=nothing")  # of another page
+    assert browser.run(SHOWN) == OWN
+
+
+def test_the_slider_shows_every_step_by_keys_and_buttons(browser, page):
+    from selenium.webdriver.common.keys import Keys
+
+    browser.show(page)
+    films = browser.driver.find_elements("css selector", ".film")
+    assert len(films) == len(MODELS)
+    film = films[0]
+    slider, output = (film.find_element("css selector", name) for name in ("input", "output"))
+    assert film.find_element("css selector", "label").get_attribute("for") == slider.get_attribute("id")
+    seen = "const film = document.querySelector('.film'); return [...film.querySelectorAll('canvas')].map((one) => one.toDataURL()).join()"
+    placed = " + [...film.querySelectorAll('circle')].map((one) => one.style.transform).join()"
+    last = browser.run(seen + placed)
+    assert output.text.startswith("step 600 of 600, validation accuracy ")
+    slider.send_keys(Keys.ARROW_LEFT)
+    assert output.text.startswith(f"step {STEPS[-2]} of 600")
+    assert slider.get_attribute("aria-valuetext").replace("\u00a0", " ") == output.text
+    assert output.get_attribute("aria-live") == "off"  # the slider has told it
+    assert browser.run(seen + placed) != last
+    slider.send_keys(Keys.HOME)
+    back, on, play = film.find_elements("css selector", "button")
+    assert back.get_attribute("aria-disabled") == "true"
+    on.click()
+    assert output.text.startswith(f"step {STEPS[1]} of 600")
+    assert output.get_attribute("aria-live") == "polite"
+    slider.send_keys(Keys.END)
+    on.click()  # beyond the end
+    assert browser.run(seen + placed) == last
+    assert not play.is_displayed()  # the reader prefers that nothing moves
+    browser.show(page, still=False)
+    play = browser.driver.find_element("css selector", ".film [data-play]")
+    play.send_keys(Keys.ENTER)
+    assert play.text == "Pause"
+    assert browser.driver.find_element("css selector", ".film output").text.startswith("step 0 of 600")
+    play.send_keys(Keys.ENTER)
+    assert play.text == "Play"
+
+
+WIDER = """
+const inside = (element) => element.closest('.scroll, .card, .text, math, .hidden, .skip') !== null;
+return [...document.body.querySelectorAll('*')]
+  .filter((element) => !inside(element) && element.getBoundingClientRect().right > 361)
+  .map((element) => element.outerHTML.slice(0, 120));
+"""
+
+
+def test_a_phone_shows_all_of_it(browser, page):
+    browser.show(page, width=360, height=740)
+    assert browser.run("return document.documentElement.scrollWidth") == 360
+    assert browser.run(WIDER) == []
+    assert browser.run("return document.querySelector('.claims').getBoundingClientRect().right") <= 360  # lines are cards here
+    assert press(browser, "claim") == "ascending"
+
+
+def test_print_has_figures_in_place_of_sliders_and_no_controls(browser, page):
+    shown = "return ['.film', '.still', '#claims form', 'nav', 'details .matrix, details table'].map((name) => {"
+    shown += (
+        "const found = document.querySelector(name); return found !== null && found.checkVisibility({ contentVisibilityAuto: true }) })"
+    )
+    browser.show(page)
+    assert browser.run(shown)[:4] == [True, False, True, True]
+    browser.media("print")
+    assert browser.run(shown) == [False, True, False, False, True]
+
+
+def test_without_script_the_page_is_whole(browser, page, tmp_path):
+    bare = tmp_path / "bare.html"
+    bare.write_text(re.sub(r"<script>.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), encoding="utf-8")
+    browser.show(bare)
+    assert browser.run(SHOWN) == OWN
+    assert status(browser) == "4 claims"
+    assert not browser.driver.find_element("css selector", "#claims form").is_displayed()
+    assert not browser.driver.find_elements("css selector", "#claims th button")
+    assert not any(film.is_displayed() for film in browser.driver.find_elements("css selector", ".film"))
+    stills = browser.driver.find_elements("css selector", ".still")
+    assert len(stills) == len(MODELS) + 1
+    assert all(still.is_displayed() for still in stills)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(browser, page, dark):
+    browser.show(page, dark=dark)
+    found = browser.violations()
+    assert found == []

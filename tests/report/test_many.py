@@ -1,0 +1,102 @@
+"""One page of several results: runs are averaged and seeds pooled, and what each result was is said."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.report.synthetic import MODELS
+from tests.report.test_page import Reader, words
+from tests.report.test_training_page import trained
+from transformer_theory.experiment import Experiment, Result
+from transformer_theory.plotting import axes
+from transformer_theory.report import html, page
+from transformer_theory.verification import verification
+
+
+@dataclass(frozen=True)
+class Drawn(Experiment):
+    """Draws two points."""
+
+    name = "crate.drawn"
+    size: int = 3
+
+    def draw(self, result):
+        figure, (ax,) = axes()
+        ax.plot([0, self.size], [0, 1])
+        return figure
+
+
+@pytest.fixture(scope="module")
+def known(theories):
+    return tuple(replace(theory, experiments=(Drawn,)) if theory.name == "crate" else theory for theory in theories)
+
+
+def other(result: Result) -> Result:
+    """The same with another seed: values 0.1 higher, claims of three further seeds."""
+    rows = [{**row, "value": None if row["value"] is None else row["value"] + 0.1} for row in result.table]
+    for row in rows:
+        if row["quantity"].startswith("claim: "):
+            row |= {"seed": row["seed"] + 3, "value": row["value"] - 0.1}
+    record = result.provenance | {"commit": "0123456789abcdef", "date": "2001-01-02T00:00:00Z"}
+    return replace(result, table=rows, params=result.params | {"seed": 1}, provenance=record)
+
+
+@pytest.fixture(scope="module")
+def made(compared, known) -> str:
+    drawn = Result("crate.drawn", {"size": 4}, [{"theory": "crate", "quantity": "points", "value": 2.0}])
+    return page([compared, other(compared), drawn, trained(data="shapes & co")], theories=known)
+
+
+def test_markup_is_well_formed_and_ids_are_unique(made):
+    reader = Reader(made)
+    assert (reader.crossed, reader.open) == ([], [])
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {attributes["href"][1:] for _, attributes in reader.tags if attributes.get("href", "").startswith("#")}
+    assert targets <= set(ids)
+    assert "<script>alert" not in made
+
+
+def test_what_was_merged_is_told(made):
+    text = words(made[made.index('id="results"') : made.index('id="claims"')])
+    assert "R1 compare synthetic digits <script>alert(1)</script> seed 0 2001-01-01" in text
+    assert "seed 1 2001-01-02 01234567 61.2 transformer-theory compare --data <x>" in text
+    assert "R4 train shapes & co" in text
+    assert "different versions" in text
+    assert 'id="r2-provenance"' in made
+
+
+def test_seeds_are_pooled_and_runs_averaged(made):
+    text = words(made)
+    assert text.count("6 of 6 0.541 … 1") == 4  # 0.025^(1/6): two results with three seeds each, four claims
+    room = text[text.index("fall of R^c through") :] if "fall of R^c through" in text else text
+    assert "1.05 ± 0.0707" in room  # 0.9987 and 1.0987 on the raw tokens
+    assert "2 R1, R2" in room
+
+
+def test_pictures_curves_and_figures_are_there_once_each(made):
+    for name in ("r1-attention-vit", "r2-features", "r3-crate-drawn", "learning"):
+        assert made.count(f'id="{name}-figure_1"') == 1
+    assert made.count("data-film") - made.count("[data-film]") == 2 * len(MODELS)
+    assert "could not be drawn" not in made
+
+
+def test_an_experiment_that_cannot_be_drawn_spares_the_page(known):
+    unknown = Result("crate.drawn", {"size": 4, "colour": "red"}, [{"theory": "crate", "quantity": "points", "value": 2.0}])
+    text = words(page(unknown, theories=known))
+    assert "could not be drawn (TypeError" in text
+    assert "points crate.drawn" in text
+
+
+def test_a_verification_alone_makes_a_page(theories):
+    made = page(verification(theories[0].claims, range(2)), theories=theories)
+    text = words(made)
+    assert "Theories of transformers: claims" in text
+    assert text.count("2 of 2") == 2
+    assert Reader(made).crossed == []
+
+
+def test_one_comparison_keeps_its_own_page(compared, theories):
+    assert page([compared], theories=theories) == page(compared, theories=theories) == html(compared, theories=theories)
+    with pytest.raises(ValueError, match="at least one, got none"):
+        page([], theories=theories)

@@ -1,0 +1,174 @@
+"""One page of several results: what was merged, all claims with their seeds pooled, and what each theory measured over the runs.
+
+As :mod:`.html` it needs no network, and no script to be whole; the same results give the same bytes.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from ..experiment import Result
+from ..plotting import style
+from ..rows import Row
+from ..theory import Theory
+from . import figures, parts
+from .claimtable import ClaimLine, board
+from .html import pictures
+from .located import COMPARE, TRAIN, data_of
+from .merged import Entry, Merged, merged
+from .views import Checked
+from .views import networks as networks_of
+
+MOST = 300  # numbers that a theory's table shows
+FIRST = 12  # of them, those outside of <details>, if no answer stands out
+
+
+def many(results: Sequence[Result], *, theories: Iterable[Theory] | None = None) -> str:
+    """The page of these results.
+
+    Args:
+        results: of ``compare``, ``verify``, ``train`` and experiments, in any mixture; at least one.
+        theories: records that give titles, statements and figures; the registry if None.
+    Returns:
+        A complete HTML document.
+    Raises:
+        ValueError: there is no result.
+    """
+    found = merged(results, theories=theories)
+    lines = {theory.name: _claims(found, theory) for theory in found.theories}
+    told = [_told(found, run, result) for run, result in enumerate(found.results)]
+    data = ", ".join(dict.fromkeys(data_of(result) for result in found.results if result.name in (COMPARE, TRAIN)))
+    context: dict[str, Any] = {
+        "heading": _heading(found),
+        "lead": _lead(found),
+        "merged": found,
+        "results": told,
+        "board": board([line for own in lines.values() for line in own], data),
+        "sections": [_section(found, theory, lines[theory.name]) for theory in found.theories],
+        "networks": _group([entry for entry in found.entries if entry.theory == "network"], ()),
+        "learning": parts.inline(_learning(found), "learning", "Loss and accuracy of all networks over the training steps"),
+        "pictured": _pictured(found),
+        "bibliography": parts.bibliography(_whole(found), found.theories),
+    }
+    return parts.rendered("many.html.j2", context)
+
+
+def _heading(found: Merged) -> str:
+    if any(result.name in (COMPARE, TRAIN) for result in found.results):
+        return "Theories of transformers on " + " and ".join(
+            dict.fromkeys(data_of(result) for result in found.results if result.name in (COMPARE, TRAIN))
+        )
+    kinds = {"verify": "claims"}
+    return "Theories of transformers: " + " and ".join(dict.fromkeys(kinds.get(result.name, result.name) for result in found.results))
+
+
+def _lead(found: Merged) -> str:
+    count = len(found.results)
+    return f"What was measured in {f'{count} results' if count > 1 else 'one result'}, beside what the theories predict."
+
+
+def _claims(found: Merged, theory: Theory) -> list[ClaimLine]:
+    """The theory's claims over all results; one that was held against several lines has a line of the table for each."""
+    known = {claim.id: claim for claim in theory.claims}
+    lines, seen = [], dict[str, int]()
+    for entry in found.select(theory=theory.name, kind="claim"):
+        number = seen[entry.quantity] = seen.get(entry.quantity, 0) + 1
+        note = "; ".join(filter(None, (entry.subject, entry.note)))
+        checked = Checked(known.get(entry.quantity), entry.quantity, entry.rows, entry.verdict, note)
+        lines.append(ClaimLine(theory, checked, note, number))
+    return lines
+
+
+def _section(found: Merged, theory: Theory, claims: Sequence[ClaimLine]) -> dict[str, Any]:
+    own = [entry for entry in found.entries if entry.theory == theory.name and entry.kind != "claim"]
+    return {**_group(own, (theory.answer,)), "theory": theory, "claims": claims, "figures": _figures(found, theory)}
+
+
+def _group(entries: Sequence[Entry], answers: Sequence[str]) -> dict[str, Any]:
+    """Entries as the page shows them: answers, readings in networks and reasons for nothing first, then the others; assumptions apart."""
+    numbers = [entry for entry in entries if entry.kind != "assumption"]
+    first = [entry for entry in numbers if entry.quantity in answers or entry.kind in ("reading", "absent")][:MOST]
+    rest = [entry for entry in numbers if entry not in first]
+    if not first:
+        first, rest = rest[:FIRST], rest[FIRST:]
+    return {
+        "first": first,
+        "more": rest[:MOST],
+        "left": max(0, len(rest) - MOST),
+        "assumptions": [entry for entry in entries if entry.kind == "assumption"],
+    }
+
+
+def _figures(found: Merged, theory: Theory) -> list[dict[str, Any]]:
+    """What the theory's experiments drew, by result."""
+    kinds = {kind.name: kind for kind in theory.experiments}
+    drawn = []
+    for run, result in enumerate(found.results):
+        if result.name not in kinds:
+            continue
+        label = found.label(run)
+        with style():
+            try:
+                params = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
+                figure: Markup = parts.inline(
+                    kinds[result.name](**params).draw(result), f"{label}-{result.name}", f"{theory.title}: {result.name}"
+                )
+            except Exception as error:  # one that cannot be drawn must not cost the reader the whole page
+                figure = parts.undrawn(error)
+        told = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in result.params.items())
+        drawn.append({"label": label, "name": result.name, "told": told or "no parameters", "drawn": figure})
+    return drawn
+
+
+def _short(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _learning(found: Merged):
+    """Curves of all networks that were trained, each under the label of its result."""
+    rows: list[Row] = []
+    for run, result in enumerate(found.results):
+        settings = result.params.get("settings") or {}
+        for row in result.table:
+            if "step" in row and row["theory"] == "network" and not row["quantity"].startswith("test "):
+                name = row.get("model") or settings.get("network", "network")
+                rows.append({**row, "model": f"{found.label(run)} {name}" if len(found.results) > 1 else name})
+    return figures.learning(Result(COMPARE, {"models": {}}, rows))
+
+
+def _pictured(found: Merged) -> list[dict[str, Any]]:
+    """Of each comparison with networks: its pictures."""
+    shown = []
+    for run, result in enumerate(found.results):
+        if result.name != COMPARE:
+            continue
+        own = pictures(result, networks_of(result), f"{found.label(run)}-")
+        if own["features"] or any(each["attention"] for each in own["pictures"]):
+            shown.append({**own, "label": found.label(run), "data": data_of(result)})
+    return shown
+
+
+def _told(found: Merged, run: int, result: Result) -> dict[str, Any]:
+    """What the table of results says of one."""
+    record, params = result.provenance, result.params
+    seeds = params.get("seeds", params.get("seed", (params.get("settings") or {}).get("seed")))
+    claims = params.get("claims")
+    return {
+        "label": found.label(run),
+        "what": result.name,
+        "data": str(params["data"]) if "data" in params else f"{len(claims)} claims" if claims else "",
+        "seeds": ("" if seeds is None else f"{seeds} seeds" if "seeds" in params else f"seed {seeds}"),
+        "date": str(record.get("date", "")).partition("T")[0],
+        "commit": f"{str(record.get('commit', ''))[:8]}{' (changed)' if record.get('dirty') else ''}",
+        "seconds": record.get("seconds"),
+        "command": record.get("command", ""),
+        "flat": [*parts.flat(params), *parts.flat(record)],
+    }
+
+
+def _whole(found: Merged) -> Result:
+    """Rows and sources of all results as one, for the bibliography."""
+    rows = [row for result in found.results for row in result.table]
+    sources = tuple(dict.fromkeys(source for result in found.results for source in result.sources))
+    return Result("merged", {"theories": [theory.name for theory in found.theories]}, rows, sources=sources)

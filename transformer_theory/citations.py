@@ -21,7 +21,7 @@ YEAR = "2026"  # of the copyright
 
 @dataclass(frozen=True)
 class Source:
-    """A place in the literature: a BibTeX key of ``references.bib`` and a locator such as ``"Thm. 3"`` (may be empty).
+    """A place in the literature: a BibTeX key of ``references.bib``, and the theorem, figure or page there (may be empty).
 
     ``str(source)`` is the form that rows store; :meth:`parse` reads it back.
 
@@ -82,7 +82,11 @@ def _letters(text: str) -> str:
 
 
 def short(key: str) -> str:
-    """Author and year as in running text: ``"Yu et al. (2020)"``."""
+    """Author and year, as in running text.
+
+    >>> short("yu2020learning")
+    'Yu et al. (2020)'
+    """
     return f"{_authors(key)} ({year(key)})"
 
 

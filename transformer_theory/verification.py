@@ -8,7 +8,7 @@ Source: none, this is machinery; the interval: :cite:t:`clopper1934use`.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -115,6 +115,18 @@ class Summary:
     control: ControlName
     control_value: float | None
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Summary":
+        """From a claim of a :func:`document`."""
+        source, control = told["source"], told["control"]
+        return cls(
+            **{name: told[name] for name in ("id", "seeds", "consistent", "decided", "verdict", "op", "bound", "median")},
+            source=Source(source["key"], source["locator"]),
+            worst=told["value"],
+            control=control["verdict"],
+            control_value=control["value"],
+        )
+
     @property
     def share(self) -> float | None:
         """Of the decided seeds that are consistent; None if none was decided."""
@@ -200,13 +212,8 @@ def document(result: Result, claims: Iterable[Claim]) -> dict[str, Any]:
 
 
 def _told(found: Summary, claim: Claim) -> dict[str, Any]:
-    source = found.source
-    return {
+    numbers = {
         "id": found.id,
-        "statement": claim.statement,
-        "source": {"key": source.key, "locator": source.locator, "label": source.label, "url": source.url},
-        "assumptions": claim.assumptions,
-        "corrects": claim.corrects,
         "verdict": found.verdict,
         "seeds": found.seeds,
         "consistent": found.consistent,
@@ -217,5 +224,19 @@ def _told(found: Summary, claim: Claim) -> dict[str, Any]:
         "median": found.median,
         "bound": found.bound,
         "op": found.op,
-        "control": {"verdict": found.control, "says": claim.control_says, "value": found.control_value},
+        "control": {"verdict": found.control, "value": found.control_value},
     }
+    return reworded(numbers, claim)
+
+
+def reworded(told: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
+    """A claim of a document with the words that its record has today; the numbers stay."""
+    source = claim.source
+    words = {
+        "id": claim.id,
+        "statement": claim.statement,
+        "source": {"key": source.key, "locator": source.locator, "label": source.label, "url": source.url},
+        "assumptions": list(claim.assumptions),
+        "corrects": claim.corrects,
+    }
+    return {**words, **told, **words, "control": {**told["control"], "says": claim.control_says}}

@@ -1,11 +1,13 @@
 """The ledger: a page in Markdown that says of every claim what is stated, by whom, what was measured, and what its control did.
 
-``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes it from stored verifications; ``make ledger`` verifies first. Sphinx
-reads it (MyST), and people as it stands. A claim is named by its heading, so that its address ends in ``#room-name``.
+``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes it from stored verifications; ``make ledger`` verifies first. The
+numbers are kept beside it as JSON, a list of documents, so a claim can be verified again alone, and words can change without any. Sphinx
+reads the page (MyST), and people as it stands. A claim is named by its heading, so that its address ends in ``#room-name``.
 
 Source: none, this is machinery.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,11 +18,12 @@ from ..claims import Claim
 from ..experiment import Result
 from ..files import replacing
 from ..theory import Theory
-from ..verification import Summary, summaries
+from ..verification import Summary, document, reworded
 from .wording import clock, formulas, number
 
+Document = dict[str, Any]  # as :func:`~transformer_theory.verification.document` makes it
 CORRECTIONS = "errors_in_the_literature.md"
-COUNTED = ("consistent", "violated", "inconclusive", "outside assumptions")
+UNDECIDED = ("inconclusive", "outside assumptions")
 _BARE = {  # what a backslash and a sign mean in LaTeX; between dollars some readers of Markdown take the backslash away
     r"\|": r"\Vert",
     r"\,": r"\thinspace",
@@ -31,20 +34,30 @@ _BARE = {  # what a backslash and a sign mean in LaTeX; between dollars some rea
 }
 
 
-def ledger(results: Sequence[Result], theories: Iterable[Theory]) -> str:
+def merged(documents: Iterable[Document], claims: Iterable[Claim]) -> list[Document]:
+    """The documents with each claim in the last one only that holds it, in the words of today; without claims that are no more.
+
+    So a claim can be verified again without the others, and every number stays beside the provenance it has.
+    """
+    known, given = {claim.id: claim for claim in claims}, list(documents)
+    last = {told["id"]: place for place, one in enumerate(given) for told in one["claims"]}
+    kept = []
+    for place, one in enumerate(given):
+        if own := [reworded(told, known[told["id"]]) for told in one["claims"] if told["id"] in known and last[told["id"]] == place]:
+            kept.append({**one, "claims": own})
+    return kept
+
+
+def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
     """The whole page.
 
     Args:
-        results: verifications (:func:`~transformer_theory.verification.verification`), fresh or stored; of a claim that several hold the
-            last counts, so that a claim can be verified again without the others.
+        documents: verifications (:func:`~transformer_theory.verification.document`), :func:`merged`.
         theories: the records whose claims are shown; a claim without a verification is said to have none.
     """
     records = tuple(theories)
-    known = {claim.id for theory in records for claim in theory.claims}
-    last = {one.id: (one, number) for number, result in enumerate(results) for one in summaries(result) if one.id in known}
-    found = {id: one for id, (one, _) in last.items()}
-    used = [(result, sum(number == place for _, place in last.values())) for number, result in enumerate(results)]
-    head = f"# Claims\n\n{_made(used, _seeds(found.values()))}\n\n{_guide(_seeds(found.values()))}"
+    found = {told["id"]: Summary.of(told) for one in documents for told in one["claims"]}
+    head = f"# Claims\n\n{_made(documents, _seeds(found.values()))}\n\n{_guide(_seeds(found.values()))}"
     parts = [head, "## Overview\n\n" + _overview(records, found)]
     for theory in records:
         parts.append(f"## {theory.title}\n\n*{theory.question}*\n\n{_table(theory.claims, found)}")
@@ -83,7 +96,7 @@ def measured(claim: Claim, found: Summary | None) -> str:
     rest = found.seeds - found.decided
     undecided = f"; {rest} seed{'s were' if rest > 1 else ' was'} not decided" if rest else ""
     verdict = f"{found.verdict} on {found.consistent} of {found.decided} seeds, 95 % interval [{number(low)}, {number(high)}]{undecided}"
-    if found.verdict not in COUNTED[:2]:
+    if found.verdict in UNDECIDED:
         verdict = f"{found.verdict} on all {found.seeds} seeds"
     elif found.verdict == "violated":
         verdict = f"violated; consistent on {verdict.removeprefix('violated on ')}"
@@ -103,23 +116,22 @@ def _did(found: Summary) -> str:
             return f"**It is inconclusive on some seed, so the power of the check is unknown** ({nearest})."
 
 
-def _made(used: Iterable[tuple[Result, int]], seeds: str) -> str:
-    """Where the numbers come from: a line for each result, with the number of claims it is the last word on."""
+def _made(documents: Iterable[Document], seeds: str) -> str:
+    """Where the numbers come from: a line for each verification."""
     lines = []
-    for result, count in used:
-        made: dict[str, Any] = result.provenance
+    for told in documents:
+        made, count = told["provenance"], len(told["claims"])
         versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
         commit = f" at commit {made['commit'][:10]}{' with changes' if made.get('dirty') else ''}" if "commit" in made else ""
         processes = f"{made['workers']} process{'es' if made['workers'] > 1 else ''}"
-        total = len(result.params["claims"])
-        claims = f"{count} claim{'s' * (count > 1)}" if count == total else f"{count} of {total} claims"
         lines.append(
-            f"- {claims}, {result.params['seeds']} seeds each: {made['date'][:10]}, {made['machine']}, {processes}, "
+            f"- {count} claim{'s' * (count > 1)} by `{made['command']}`: {made['date'][:10]}, {made['machine']}, {processes}, "
             f"{clock(made['seconds'])}; version {made['versions']['transformer-theory']}{commit}; {versions}."
         )
     return (
         f"Every claim of every theory in this library, checked on {seeds} seeds, each beside a control that must fail. `make ledger` "
-        "writes this page from a stored verification; it is not edited by hand.\n\n" + "\n".join(lines)
+        "writes this page from stored verifications; it is not edited by hand. The same for machines: [claims.json](claims.json).\n\n"
+        + "\n".join(lines)
     )
 
 
@@ -136,7 +148,8 @@ A number on the right side proves nothing: theorems speak of limits and of all i
 number on the other side refutes.
 
 - *consistent*: on every seed that was decided; *violated*: the assumptions hold, and on some seed the number lies on the other side;
-- *inconclusive*: not finite, or the iteration behind it has not converged; *outside assumptions*: what was drawn does not meet them;
+- *inconclusive*: not finite, or the iteration behind it has not converged; *outside assumptions*: what was drawn does not meet them. Both
+  are *undecided*;
 - the **control** is the same check with one assumption removed or its target replaced. It must fail on every seed: a check that cannot fail
   says nothing.
 - **Corrects** says where a printed statement, a figure or a released number had to be corrected: [all corrections]({CORRECTIONS}).
@@ -150,12 +163,12 @@ def _overview(theories: Sequence[Theory], found: dict[str, Summary]) -> str:
     """A line a theory, and one for all."""
     lines = [[f"[{theory.title}](#{_slug(theory.title)})", *_counts(theory.claims, found)] for theory in theories]
     total = ["all", *_counts([claim for theory in theories for claim in theory.claims], found)]
-    return _markdown(["theory", "claims", *COUNTED, "controls that fail", "with a correction"], [*lines, total])
+    return _markdown(["theory", "claims", "consistent", "violated", "undecided", "controls fail", "corrected"], [*lines, total])
 
 
 def _counts(claims: Sequence[Claim], found: dict[str, Summary]) -> list[str]:
     there = [found[claim.id] for claim in claims if claim.id in found]
-    verdicts = [sum(one.verdict == name for one in there) for name in COUNTED]
+    verdicts = [sum(one.verdict in names for one in there) for names in (("consistent",), ("violated",), UNDECIDED)]
     controls = sum(one.control == "fails" for one in there)
     return [str(count) for count in (len(claims), *verdicts, controls, sum(bool(claim.corrects) for claim in claims))]
 
@@ -166,18 +179,19 @@ def _table(claims: Sequence[Claim], found: dict[str, Summary]) -> str:
     for claim in claims:
         link, one = f"[{claim.id.split('/')[1]}](#{_slug(claim.id)})", found.get(claim.id)
         if one is None:
-            lines.append([link, "not verified", *[""] * 5])
+            lines.append([link, "not verified", *[""] * 4])
             continue
         control = number(one.control_value) if one.control == "fails" else f"**{one.control}**"
         corrected = "yes" if claim.corrects else ""
-        lines.append([link, one.verdict, f"{one.consistent}/{one.seeds}", number(one.worst), _line(one), control, corrected])
-    return _markdown(["claim", "verdict", "consistent", "worst seed", "line", "control, nearest", "corrects"], lines)
+        verdict = f"{one.verdict}\N{NO-BREAK SPACE}{one.consistent}/{one.seeds}"
+        lines.append([link, verdict, number(one.worst), _line(one), control, corrected])
+    return _markdown(["claim", "verdict", "worst seed", "line", "control, nearest", "corrects"], lines)
 
 
 def _line(found: Summary) -> str:
     """The line that decides, in as few digits as it has."""
     digits = re.sub(r"(\.\d*?)0+(?!\d)", r"\1", number(found.bound)).replace(".·", "·")
-    return f"{'≤' if found.op == '<=' else '≥'} {digits.rstrip('.').removeprefix('1·')}"
+    return f"{'≤' if found.op == '<=' else '≥'}\N{NO-BREAK SPACE}{digits.rstrip('.').removeprefix('1·')}"
 
 
 def _markdown(heads: list[str], lines: Iterable[list[str]]) -> str:
@@ -215,14 +229,21 @@ def _slug(heading: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page of stored verifications; returns 2 with one line if it cannot."""
+    """Writes the page and what it is made from; returns 2 with one line if it cannot."""
     from ..theories import THEORIES
 
     try:
-        *stored, page = map(Path, arguments)
-        text = ledger([Result.load(folder) for folder in stored], THEORIES)
-        with replacing(page) as draft:
-            draft.write_text(text, encoding="utf-8")
+        if not arguments:
+            raise ValueError("the page must be named, got nothing; pass RESULT ... PAGE")
+        *folders, page = map(Path, arguments)
+        stored = page.with_suffix(".json")
+        claims = [claim for theory in THEORIES for claim in theory.claims]
+        before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
+        documents = merged([*before, *(document(Result.load(folder), claims) for folder in folders)], claims)
+        texts = {stored: json.dumps(documents, indent=1, ensure_ascii=False) + "\n", page: ledger(documents, THEORIES)}
+        for path, text in texts.items():
+            with replacing(path) as draft:
+                draft.write_text(text, encoding="utf-8")
     except (ValueError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)
         return 2

@@ -168,29 +168,6 @@ def test_compare_leaves_nothing_when_it_stops(written, monkeypatch, tmp_path, ca
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_report_again(tmp_path, capsys):
-    main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin")])
-    before = (tmp_path / "coin" / "figure.svg").read_bytes()
-    (tmp_path / "coin" / "figure.svg").unlink()
-    assert main(["report", str(tmp_path / "coin")]) == 0
-    assert (tmp_path / "coin" / "figure.svg").read_bytes() == before
-    assert main(["report", str(tmp_path / "coin"), "--out", str(tmp_path / "again.svg")]) == 0
-    assert (tmp_path / "again.svg").read_bytes() == before
-    assert main(["report", str(tmp_path / "coin"), "--out", str(tmp_path / "again.svg")]) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "coin"), "--out", str(tmp_path / "again.svg"), "--overwrite"]) == 0
-    assert names(tmp_path) == ["again.svg", "coin"]
-
-
-def test_report_of_a_comparison(monkeypatch, tmp_path):
-    Result("compare", table=[Row(theory="stand_in", quantity="largest token", value=1.0)]).save(tmp_path / "run")
-    monkeypatch.setattr(report, "html", lambda result, **_: f"<html>{len(result.table)}</html>")
-    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
-    assert (tmp_path / "page.html").read_text() == "<html>1</html>"
-    monkeypatch.setattr(report, "write", lambda result, folder, **_: folder / "report.html")
-    assert main(["report", str(tmp_path / "run")]) == 0
-
-
 def test_a_computation_that_does_not_converge_is_not_the_users_mistake(monkeypatch, tmp_path, capsys):
     from transformer_theory.errors import NotConverged
 

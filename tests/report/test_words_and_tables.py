@@ -1,16 +1,13 @@
-"""Numbers, formulas, LaTeX, BibTeX and the table in the terminal."""
+"""Numbers, formulas, BibTeX and the table in the terminal."""
 
 import io
 import re
-import shutil
-import subprocess
 
 import pytest
 
 from tests.report.synthetic import THEORIES, small
 from transformer_theory.citations import entries
-from transformer_theory.report import bibtex, latex, mathml, table
-from transformer_theory.report.latex import escape
+from transformer_theory.report import bibtex, mathml, table
 from transformer_theory.report.wording import formulas, kind, number, prediction, slug, symbols, verdict
 
 
@@ -109,40 +106,6 @@ def test_what_cannot_be_converted_is_shown_as_code(latex_code):
 
 def test_links_cannot_be_made_in_formulas():
     assert "href" not in mathml(r"$\href{javascript:alert(1)}{x}$").split("<code>")[0]
-
-
-def test_latex_escapes_every_special_character():
-    assert escape(r"50% of a_b & {c} #1 $x ~ ^ \cmd") == (
-        r"50\% of a\_b \& \{c\} \#1 \$x \textasciitilde{} \textasciicircum{} \textbackslash{}cmd"
-    )
-    assert escape("1.20·10⁻¹³ → ≥ 0 — ΔR") == (
-        r"1.20\ensuremath{\cdot}10\ensuremath{^{-13}} \ensuremath{\to} \ensuremath{\ge} 0 -- \ensuremath{\Delta R}"
-    )
-
-
-def test_the_latex_table_is_whole_and_cites_known_keys(compared, theories):
-    made = latex(compared, theories=theories)
-    rows = [line for line in made.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-    assert {len(re.findall(r"(?<!\\)&", line)) for line in rows} == {4}
-    assert made.count(r"\begin{") == made.count(r"\end{") == 2
-    assert r"\toprule" in made
-    assert "<script>" not in made
-    assert made.isascii()
-    cited = set(re.findall(r"\\cite(?:\[[^]]*\])?\{([^}]*)\}", made))
-    assert cited == {"tarzanagh2023transformers", "tian2023scan", "yu2020learning", "yu2023white"}
-    in_bib = bibtex(compared, theories=theories)
-    assert all(f"{{{key}," in in_bib for key in cited)
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
-def test_the_latex_table_compiles(compared, theories, tmp_path):
-    body = latex(compared, theories=theories)
-    text = "\\documentclass{article}\\usepackage{booktabs,tabularx}\\begin{document}\n" + body + "\\end{document}\n"
-    (tmp_path / "t.tex").write_text(text)
-    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-800:]
-    assert "Overfull \\hbox" not in done.stdout
-    assert "Float too large" not in done.stdout
 
 
 def test_bibtex_holds_each_entry_once(compared, theories):

@@ -2,11 +2,8 @@
 
 import argparse
 import sys
-from pathlib import Path
-from typing import Any
 
 from ..errors import nearest
-from ..files import replacing
 from .terminal import NAME, console, progress_line
 
 SHOWN = 20  # rows that a run prints
@@ -36,7 +33,7 @@ def compare_theories(options: argparse.Namespace) -> int:
     from ..compare import choose, compare
     from ..data.image_sets import image_tokens, images
     from ..experiment import Result, atomic_directory
-    from ..training.evaluate import check_network
+    from ..training.folder import network_file
     from .side_by_side import measured_networks
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
@@ -48,7 +45,7 @@ def compare_theories(options: argparse.Namespace) -> int:
         if options.models:
             if options.steps is not None and not given.get("networks"):
                 raise ValueError("--steps is of the small networks, which --model leaves out; name them with --networks, or leave it out")
-            given["models"] = [check_network(path) for path in options.models]
+            given["models"] = [network_file(path) for path in options.models]
             read = images(options.data, size=options.size)
         else:
             read = data.load(options.data) if options.size is None else image_tokens(options.data, size=options.size)
@@ -116,42 +113,3 @@ def run_experiment(options: argparse.Namespace) -> int:
         print(f"... and {len(more)} more{f' ({violated} violated)' if violated else ''} in {options.out / 'table.jsonl'}")
     print(f"figure: {options.out / 'figure.svg'}")
     return 0
-
-
-def write_report(options: argparse.Namespace) -> int:
-    """The page or figure of a stored result again.
-
-    Raises:
-        ValueError: no stored result.
-        FileExistsError: the file is there and is not to be overwritten.
-    """
-    from .. import report
-    from ..experiment import Result
-    from ..plotting import svg
-    from ..theories import experiment
-
-    result = Result.load(options.directory)
-    if options.out is not None and options.out.exists() and not options.overwrite:
-        raise FileExistsError(f"{options.out} exists already; choose another --out, or pass --overwrite to replace it")
-    with progress_line() as progress:
-        progress("writing the report")
-        if result.name not in ("compare", report.TRAINING):
-            kind = experiment(result.name)
-            params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
-            written = _write(options.out or options.directory / "figure.svg", svg(kind(**params).draw(result)))
-        elif options.out is not None:
-            written = _write(options.out, report.page(result))
-        else:
-            written = report.write(result, options.directory)
-    print(f"report: {written}")
-    return 0
-
-
-def _write(path: Path, text: str) -> Path:
-    """The whole file or none of it."""
-    try:
-        with replacing(path) as draft:
-            draft.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PermissionError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
-    return path

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import nearest, nearest_first
-from . import claims, commands, training
+from . import claims, commands, report, training
 from .terminal import NAME
 
 EXIT_CODES = (
@@ -22,6 +22,11 @@ VERIFY_JSON = (
     "the JSON document: format (1); claims, a list, each with id, statement (LaTeX), source {key, locator, label, url}, assumptions, "
     "corrects, verdict, seeds, consistent, decided, share, interval (95 %), value (of the worst seed), median, bound, op, "
     "control {verdict, says, value}; provenance. Numbers that are not finite are null."
+)
+
+REPORT_MORE = (
+    "Runs that differ only in their seed become one line, mean and standard deviation. Without an output, one DIR gets its page "
+    "(report.html) or figure (figure.svg) again. All outputs are written or, if a result cannot be read or a file exists, none."
 )
 
 
@@ -161,10 +166,19 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     made.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
     sized(made)
 
-    made = command("report", commands.write_report, "writes the report of a stored result again")
-    made.add_argument("directory", type=_path, metavar="DIR", help="a folder that compare, train or run has written")
-    made.add_argument("--out", type=_path, metavar="FILE", help="write the page there instead of into DIR")
-    made.add_argument("--overwrite", action="store_true", help="replace FILE")
+    made = command("report", report.write_report, "tables, figures, references and a page from stored results, also of several")
+    made.epilog = REPORT_MORE
+    told = "folders that compare, verify, run or train has written, or folders of such folders"
+    made.add_argument("directories", nargs="+", type=_path, metavar="DIR", help=told)
+    for name, what, where in (
+        ("html", "one page of all results", "FILE"),
+        ("latex", "tables to \\input, macros, figures, references, an appendix, and example.tex, which shows it all", "DIR"),
+        ("markdown", "the same tables for notes", "FILE"),
+        ("bibtex", "all that is cited, and this library", "FILE"),
+        ("figures", "the figures alone, as PDF and SVG", "DIR"),
+    ):
+        made.add_argument(f"--{name}", type=_path, metavar=where, help=what)
+    made.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
     made = command("cite", claims.cite_sources, "BibTeX of what is named, with that of this library last")
     told = "a theory, a claim, a key of the bibliography, the folder of a stored result, or software for the library alone"

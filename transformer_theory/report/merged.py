@@ -98,7 +98,7 @@ class Merged:
 
     Attributes:
         results: in the given order.
-        entries: sorted by theory, then in order of appearance.
+        entries: sorted by theory, what the networks reached last, then in order of appearance.
         theories: records of the theories in it: those of the registry in its order, then strangers.
         notes: what a reader of all of it must know (results of different versions, trainings that are not at their end).
     """
@@ -147,7 +147,7 @@ def merged(results: Iterable[Result], *, theories: Iterable[Theory] | None = Non
             groups.setdefault((key, again), []).append((run, one))
     words = _settings_in_words([one for group in groups.values() for _, one in group])
     entries = [entry for group in groups.values() for entry in _entries(group, words)]
-    order = {name: at for at, name in enumerate(["network", *(theory.name for theory in records)])}
+    order = {name: at for at, name in enumerate(theory.name for theory in records)}
     entries.sort(key=lambda entry: order.get(entry.theory, len(order)))
     return Merged(results, tuple(entries), tuple(records), _warnings(results))
 
@@ -353,5 +353,5 @@ def _warnings(results: Sequence[Result]) -> tuple[str, ...]:
         told = "; ".join(f"{commit or 'commit not known'}: {_plural('result', runs)}" for commit, runs in commits.items())
         found.append(f"The results were measured by different versions of the library ({told}).")
     if changed := [run + 1 for run, result in enumerate(results) if result.provenance.get("dirty")]:
-        found.append(f"{_plural('Result', changed)} were measured with changes that were not committed.")
+        found.append(f"{_plural('Result', changed)} {'were' if len(changed) > 1 else 'was'} measured with changes that were not committed.")
     return tuple(found)

@@ -1,0 +1,96 @@
+r"""A folder of LaTeX made from results: tables to ``\input``, macros, figures, bibliography, an appendix, and an example that shows it all.
+
+* ``all.tex``: all theories in one table; ``<theory>.tex``: all that there is of one; ``networks.tex``: what trained networks reached;
+* ``macros.tex``: every number under a name; ``appendix.tex``: where the numbers come from; ``references.bib``: what is cited;
+* ``figures/``: each figure as PDF and SVG; ``example.tex``: compiles with pdflatex and bibtex, and is what a reader looks at first.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ..theory import Theory
+from . import tables, wording
+from .appendix import appendix
+from .bibtex import references, software_key
+from .latex import PACKAGES, floats, longtable, typewriter
+from .latex_text import escape
+from .macros import definitions, example, macros
+from .merged import Merged
+from .pictures import Picture, files, pictures
+
+OWN = ("all", "networks", "macros", "appendix", "example")  # files that are of no theory
+
+
+def latex_folder(
+    merged: Merged, *, folders: Sequence[str] = (), checksums: Sequence[Mapping[str, str]] = ()
+) -> tuple[dict[str, bytes], list[str]]:
+    """The files by their names in the folder, and a sentence for each figure that could not be drawn.
+
+    Args:
+        merged: the results.
+        folders, checksums: as :func:`~.appendix.appendix` takes them.
+    """
+    drawn, shown, failed = files(pictures(merged))
+    texts = {"all.tex": floats(tables.overall(merged))}
+    inputs: list[tuple[str, Theory | None]] = []
+    for theory in merged.theories:
+        if found := tables.of_theory(merged, theory):
+            name = file_name(theory)
+            texts[f"{name}.tex"] = "\n".join(map(longtable, found))
+            inputs.append((name, theory))
+    if (reached := tables.networks(merged)) is not None:
+        texts["networks.tex"] = longtable(reached)
+        inputs.append(("networks", None))
+    texts["macros.tex"] = definitions(merged)
+    texts["appendix.tex"] = appendix(merged, folders=folders, checksums=checksums)
+    texts["references.bib"] = references(merged.results, theories=merged.theories)
+    texts["example.tex"] = _example(merged, inputs, shown)
+    return {name: text.encode() for name, text in texts.items()} | {f"figures/{name}": data for name, data in drawn.items()}, failed
+
+
+def file_name(theory: Theory) -> str:
+    """The theory's name if it is one for a file on every system, else words of it."""
+    name = theory.name if re.fullmatch(r"[a-z0-9_]+", theory.name) else wording.slug(theory.name)
+    return f"theory-{name}" if name in OWN else name
+
+
+def _example(merged: Merged, inputs: Sequence[tuple[str, Theory | None]], shown: Sequence[Picture]) -> str:
+    number = example(macros(merged))
+    used = rf"A number in the text is a macro: {typewriter(chr(92) + number.name)} is \{number.name}." if number else ""
+    sections = []
+    for name, theory in inputs:
+        own = [picture for picture in shown if picture.theory == (theory.name if theory else None)]
+        sections += [rf"\section{{{escape(theory.title if theory else 'Networks')}}}", rf"\input{{{name}}}", *map(_figure, own)]
+    if not any(theory is None for _, theory in inputs):
+        sections += map(_figure, (picture for picture in shown if picture.theory is None))
+    return "\n".join(
+        [
+            "% pdflatex example && bibtex example && pdflatex example && pdflatex example",
+            r"\documentclass[11pt]{article}",
+            r"\usepackage[T1]{fontenc}",
+            r"\usepackage{lmodern}",
+            r"\usepackage[a4paper,margin=25mm]{geometry}",
+            rf"\usepackage{{{','.join(PACKAGES)},graphicx}}",
+            r"\usepackage[hidelinks]{hyperref}",
+            r"\input{macros}",
+            r"\begin{document}",
+            r"\section*{What theories of transformers say, and what was measured}",
+            r"Table~\ref{tab:tt-all} stands over all theories; the sections have the details, and Table~\ref{tab:tt-provenance} tells",
+            rf"where the numbers come from. They were measured with \cite{{{software_key()}}}. {used}",
+            r"\input{all}",
+            *sections,
+            r"\appendix",
+            r"\section{Where the numbers come from}",
+            r"\input{appendix}",
+            r"\bibliographystyle{plain}",
+            r"\bibliography{references}",
+            r"\end{document}",
+            "",
+        ]
+    )
+
+
+def _figure(picture: Picture) -> str:
+    """In its place, not floating: there may be more figures than LaTeX keeps in mind."""
+    image = rf"\includegraphics[width=\linewidth,height=0.8\textheight,keepaspectratio]{{figures/{picture.name}}}"
+    return "\n".join([r"\begin{center}", image, rf"\\{{\small {escape(picture.title)}}}", r"\end{center}"])

@@ -1,0 +1,161 @@
+r"""Words and formulas in LaTeX that pdflatex sets, in ASCII.
+
+What comes from data, networks and results cannot become a command: names are escaped letter by letter, and a formula is set as one only if
+every command in it is known mathematics.
+"""
+
+import re
+import unicodedata
+
+from . import wording
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "%": r"\%",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "\u00a0": "~",
+    "\u202f": "~",
+    # what wording and the rooms write in Unicode
+    "—": "--",
+    "–": "--",
+    "−": r"\ensuremath{-}",
+    "→": r"\ensuremath{\to}",
+    "←": r"\ensuremath{\leftarrow}",
+    "≥": r"\ensuremath{\ge}",
+    "≤": r"\ensuremath{\le}",
+    "≠": r"\ensuremath{\ne}",
+    "≈": r"\ensuremath{\approx}",
+    "∈": r"\ensuremath{\in}",
+    "∥": r"\ensuremath{\Vert}",
+    "‖": r"\ensuremath{\Vert}",
+    "·": r"\ensuremath{\cdot}",
+    "×": r"\ensuremath{\times}",
+    "…": r"\ldots{}",
+    "ᵀ": r"\ensuremath{^{\top}}",
+    "ᶜ": r"\ensuremath{^c}",
+    "∞": r"\ensuremath{\infty}",
+    "✓": r"\ensuremath{\checkmark}",
+    "±": r"\ensuremath{\pm}",
+    "√": r"\ensuremath{\surd}",
+    "°": r"\ensuremath{^\circ}",
+    "ε": r"\ensuremath{\varepsilon}",
+    "“": "``",
+    "”": "''",
+    "‘": "`",
+    "’": "'",
+    "ß": r"\ss{}",
+    "ø": r"\o{}",
+    "Ø": r"\O{}",
+    "ł": r"\l{}",
+    "Ł": r"\L{}",
+    "æ": r"\ae{}",
+    "Æ": r"\AE{}",
+    **{digit: rf"\ensuremath{{^{i}}}" for i, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    **{digit: rf"\ensuremath{{_{i}}}" for i, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
+}
+_ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0328\u0331", "`'^~=u.\"rHvdckb"))
+_SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+_LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
+_LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
+_OTHERS = """
+varepsilon vartheta varphi varrho varsigma ell hbar partial nabla infty emptyset varnothing forall exists neg prime sum prod int
+oint bigcup bigcap bigoplus bigotimes cdot cdots ldots dots vdots ddots times div pm mp ast star circ bullet odot oplus ominus
+otimes oslash circledast cup cap setminus smallsetminus wedge vee land lor lnot to gets mapsto longmapsto rightarrow leftarrow
+longrightarrow Rightarrow Leftarrow Leftrightarrow leftrightarrow implies iff uparrow downarrow le leq ge geq ne neq ll gg sim
+simeq approx equiv cong propto asymp doteq mid nmid parallel perp in ni notin subset subseteq supset supseteq succ succeq prec
+preceq lesssim gtrsim top bot dagger langle rangle lVert rVert lvert rvert Vert vert lfloor rfloor lceil rceil lbrace rbrace left
+right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr frac tfrac dfrac binom tbinom sqrt surd overline
+underline hat widehat tilde widetilde bar vec dot ddot check breve acute overbrace underbrace stackrel overset underset substack
+phantom mathrm mathbf mathcal mathbb mathsf mathit mathtt mathfrak boldsymbol operatorname text textrm textbf textit mathrel
+mathbin mathop mathord limits nolimits log ln exp min max sup inf lim limsup liminf arg det dim ker deg gcd hom Pr sin cos tan
+sinh cosh tanh arcsin arccos arctan quad qquad displaystyle textstyle scriptstyle colon mod bmod pmod checkmark square blacksquare
+triangle triangleq angle Re Im aleph
+"""
+MATHEMATICS = frozenset(f"{_GREEK} {_CAPITALS} {_OTHERS}".split())
+_FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", re.DOTALL)
+
+
+def escape(text: str) -> str:
+    r"""Plain text for LaTeX: its special characters, and the Unicode symbols of the report, as commands; a letter that pdflatex does not
+    have by its code point, ``"中" -> \texttt{U+4E2D}``."""
+    text = re.sub(r"ΔR\b", "\2", _printable(text))
+    text = re.sub("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda m: f"10\0{''.join(_SUPERSCRIPTS[c] for c in m[1])}\1", text)
+    text = re.sub(r"([-,'])(?=\1)", "\\1\3", text)  # two of these would become one sign
+    text = "".join(c if c.isascii() and c not in _SPECIAL else _command(c) for c in text)
+    text = text.replace("\2", r"\ensuremath{\Delta R}").replace("\3", "{}")
+    return re.sub("\0(.*?)\1", r"\\ensuremath{^{\1}}", text)
+
+
+def _printable(text: str) -> str:
+    """One line, composed, without control characters."""
+    text = re.sub(r"[\t\n\r\v\f\x1c-\x1f\x85\u2028\u2029]+", " ", unicodedata.normalize("NFC", text))
+    return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+
+
+def _command(character: str) -> str:
+    """What stands for a character that is special to LaTeX, or is not ASCII."""
+    if found := _SPECIAL.get(character):
+        return found
+    first, *marks = unicodedata.normalize("NFD", character)
+    if marks and first.isascii() and all(mark in _ACCENTS for mark in marks):
+        for mark in marks:
+            first = f"\\{_ACCENTS[mark]}{{{first}}}"
+        return first
+    plain = unicodedata.normalize("NFKD", character)
+    if plain != character and plain.isascii() and plain.isalnum():
+        return plain
+    if greek := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", unicodedata.name(plain[0], "")):
+        letter = greek[2].replace("LAMDA", "LAMBDA").lower()
+        letter = letter.title() if greek[1] == "CAPITAL" else letter
+        if letter in _LATIN:
+            return _LATIN[letter]
+        if letter in f"{_GREEK} {_CAPITALS}".split():
+            return rf"\ensuremath{{\{letter}}}"
+    return rf"\texttt{{U+{ord(character):04X}}}"
+
+
+def prose(text: str) -> str:
+    r"""Text of a record or row: formulas between dollars stay, ASCII mathematics becomes formulas, the rest is escaped; ``\$`` is a dollar.
+
+    What stands between dollars but is not known to be mathematics is escaped with its dollars.
+    """
+    parts = _FORMULA.split(wording.formulas(text))
+    return "".join(_formula(part) if i % 2 else escape(part.replace(r"\$", "$")) for i, part in enumerate(parts))
+
+
+def _formula(latex: str) -> str:
+    latex = " ".join(latex.split())
+    return f"${''.join(c if c.isascii() else _in_formula(c) for c in latex)}$" if is_mathematics(latex) else escape(f"${latex}$")
+
+
+def _in_formula(character: str) -> str:
+    found = _command(character)
+    return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", found) if found.startswith(r"\ensuremath") else rf"\text{{{found}}}"
+
+
+def is_mathematics(latex: str) -> bool:
+    r"""Whether a formula has only known commands, and braces that are balanced: nothing that reads a file or defines anything."""
+    bare = re.sub(r"\\[{}|,;:! %_#&]", " ", latex)
+    commands = re.findall(r"\\([A-Za-z]+|.?)", bare)
+    if any(name not in MATHEMATICS for name in commands) or re.search(r"[%#&~$]|\^\^", bare):
+        return False
+    depth = 0
+    for brace in re.findall(r"[{}]", bare):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0

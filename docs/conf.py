@@ -1,27 +1,62 @@
-"""Sphinx: MyST pages, the examples as a gallery, and the bibliography that the code cites."""
+"""Sphinx: MyST pages, the examples as a gallery, the API from the docstrings, and the bibliography that the code cites."""
+
+import sys
+from pathlib import Path
 
 from transformer_theory import __version__
+
+sys.path.insert(0, str(Path(__file__).with_name("_extensions")))
 
 project = "transformer_theory"
 author = "The transformer_theory developers"
 copyright = author
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinxcontrib.bibtex", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinxcontrib.bibtex",
+    "sphinx_gallery.gen_gallery",
+    "formulas",
+    "namespaces",
+]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 bibtex_bibfiles = ["../transformer_theory/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
+suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached, which changes nothing in the pages
+exclude_patterns = ["_build", "_templates", "_extensions", "auto_examples/*.ipynb"]
+templates_path = ["_templates"]
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "abort_on_example_error": True,
     "show_memory": False,
     "show_signature": False,
+    "download_all_examples": False,
+    "plot_gallery": "True",
 }
-suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached, which changes nothing in the pages
-exclude_patterns = ["_build", "auto_examples/*.ipynb"]
 
+autosummary_generate = True
+autosummary_ignore_module_all = False  # what a namespace exports is what it documents
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+toc_object_entries_show_parents = "hide"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = False  # shapes stand in the text
+
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "Theories of transformers"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]

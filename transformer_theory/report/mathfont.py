@@ -78,7 +78,8 @@ def face(page: str) -> str:
         return ""
     from html import unescape
 
-    data = _woff("".join(sorted(set(unescape(re.sub(r"<[^>]*>", "", shown))))))
+    roots = "√" * ("<msqrt" in shown or "<mroot" in shown)  # which no element spells out
+    data = _woff("".join(sorted({*unescape(re.sub(r"<[^>]*>", "", shown)), *roots})))
     return f'@font-face {{ font-family: "{FAMILY}"; src: url(data:font/woff;base64,{data}) format("woff"); }}' if data else ""
 
 

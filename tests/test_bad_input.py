@@ -193,7 +193,7 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (["verify"], "the following arguments are required: CLAIM|THEORY|all"),
         (["cite", "tian2023scam"], "unknown theory, claim, key or folder 'tian2023scam'; did you mean 'tian2023scan'?"),
         (["cite", "stand_in/god"], "did you mean 'stand_in/good'?"),
-        (["cite"], "the following arguments are required: NAME"),
+        (["cite"], "the following arguments are required: THEORY|CLAIM|KEY|DIR|software"),
         (["run", "stand_in.coinn", "--out", "OUT"], "unknown experiment 'stand_in.coinn'; did you mean 'stand_in.coin'?"),
         (["run", "stand_in.coinn"], "unknown experiment 'stand_in.coinn'; did you mean 'stand_in.coin'?"),
         (["run", "coin"], "unknown experiment 'coin'; did you mean 'stand_in.coin'?"),

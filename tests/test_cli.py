@@ -198,7 +198,7 @@ def test_the_process_returns_the_code_and_one_line():
     out, err = running.communicate(timeout=60)
     assert running.returncode == 2
     assert out == ""
-    assert err.startswith("transformer-theory: unknown theory, claim or key 'nobody1900nothing'")
+    assert err.startswith("transformer-theory: unknown theory, claim, key or folder 'nobody1900nothing'")
     assert err.count("\n") == 1
 
 

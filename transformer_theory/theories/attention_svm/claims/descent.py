@@ -275,7 +275,7 @@ CLAIMS = (
         source=Source(PAPER),
         assumptions=(
             "general scores; a is feasible and not the best tokens",
-            "at the start attention on the tokens after the neighbours is e^-10 of that on the neighbours, and W is 0.1 off W_a (relative)",
+            r"at the start attention on the tokens after the neighbours is $e^{-10}$ of that on them, and $W$ is 0.1 off $W_a$ (relative)",
             "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer W must be at the start",
         ),
         check=_local_direction,

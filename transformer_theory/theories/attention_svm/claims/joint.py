@@ -166,10 +166,10 @@ CLAIMS = (
         statement=r"If some inputs are not support vectors of $v_{mm}$, joint descent on $(v, p)$ sends the prompt in direction to "
         r"$p_{relax} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$ for the support vectors and $\ge 0$ for the others.",
         source=SOURCE,
-        assumptions=("the inputs that are no support vectors have label margin enough to spare (p_eq is p_relax)", *COMMON),
+        assumptions=("the inputs that are no support vectors have label margin enough to spare ($p_{eq}$ is $p_{relax}$)", *COMMON),
         check=_relaxed,
         control=_every_margin,
-        control_says="The target asks the margin one of every input: p_mm.",
+        control_says="The target asks the margin one of every input: $p_{mm}$.",
     ),
     Claim(
         id="attention_svm/joint-equal-steps",
@@ -180,7 +180,7 @@ CLAIMS = (
         assumptions=("the margins asked are above 0.1", *COMMON),
         check=_between,
         control=_no_margin,
-        control_says="The target asks no margin of those inputs: p_relax.",
+        control_says="The target asks no margin of those inputs: $p_{relax}$.",
         corrects="For inputs that are not support vectors of the head the theorem, which is on regularisation paths, gives $p_{relax}$ "
         "with no margin asked of them; descent with equal steps asks one between zero and one, unless their label margin is large.",
     ),

@@ -106,7 +106,7 @@ CLAIMS = (
         ),
         check=lambda generator: _released_sign(generator, sign=1.0),
         control=lambda generator: _released_sign(generator, sign=-1.0),
-        control_says="the output is tied with a minus sign, V_k = -c U_k^T",
+        control_says=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
         corrects=r"The released layer adds attention to the residual stream, without the shrink $1 - \kappa\beta$ of the paper's step and "
         "with a free output matrix.",
     ),

@@ -102,7 +102,7 @@ CLAIMS = (
         assumptions=ASSUMED,
         check=lambda generator: _spread(generator, inside=math.sqrt(2)),
         control=lambda generator: _spread(generator, inside=2.0),
-        control_says=r"takes erf(v / 2) in the place of erf(v / sqrt 2)",
+        control_says=r"takes $\operatorname{erf}(v / 2)$ in the place of $\operatorname{erf}(v / \sqrt{2})$",
     ),
     Claim(
         id="joma/blow-up",

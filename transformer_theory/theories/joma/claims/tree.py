@@ -63,7 +63,7 @@ CLAIMS = (
         assumptions=(ALIKE, "the common ancestor is below the root"),
         check=lambda generator: _formula(generator, power=2),
         control=lambda generator: _formula(generator, power=1),
-        control_says=r"takes rho^H in the place of rho^{2H}",
+        control_says=r"takes $\rho^H$ in the place of $\rho^{2H}$",
     ),
     Claim(
         id="joma/tree-samples",

@@ -49,7 +49,7 @@ CLAIMS = (
         assumptions=("the lower layer moves by the given equation", "it starts at zero"),
         check=lambda generator: _speeds(generator, squared=True),
         control=lambda generator: _speeds(generator, squared=False),
-        control_says="takes the exponent from mu instead of mu²/2",
+        control_says=r"takes the exponent from $\mu$ instead of $\mu^2/2$",
     ),
     Claim(
         id="joma/drop-and-bounce",

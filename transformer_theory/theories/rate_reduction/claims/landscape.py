@@ -80,7 +80,7 @@ def _zeros(points: list[Tensor]) -> int:
 
 ASSUMED = (
     "the problem has the penalty λ‖X‖²/2 in the place of the constraint on the scale",
-    "0 < λ < α min_j (1 - √γ_j) / (1 + √γ_j)",
+    r"$0 < \lambda < \alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})$",
 )
 CLAIMS = (
     Claim(

@@ -39,7 +39,7 @@ docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
 	@echo "docs/_build/html/index.html"
 
 clean:  ## remove .venv, runs and everything else that was made
-	rm -rf .venv runs build docs/_build docs/auto_examples .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv runs build docs/_build docs/auto_examples docs/api/generated .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -8,7 +8,7 @@ from torch.distributed import run as torchrun
 ROOT = Path(__file__).parents[1]
 MADE = {"_build", "auto_examples", "generated"}  # by Sphinx
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not MADE & set(page.parts))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1", re.MULTILINE | re.DOTALL)
 MODULE = ["-m", "transformer_theory"]
 
 
@@ -16,7 +16,7 @@ def blocks(*languages: str) -> list[tuple[str, str]]:
     """(page, text) of the code blocks in the given languages."""
     found = []
     for page in PAGES:
-        for language, text in FENCE.findall(page.read_text(encoding="utf-8")):
+        for _, language, text in FENCE.findall(page.read_text(encoding="utf-8")):
             if language in languages:
                 found.append((str(page.relative_to(ROOT)), text))
     return found

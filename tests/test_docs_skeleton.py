@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "adding_a_theory.md").read_text(encoding="utf-8")
+(DESCRIBED,) = re.findall(r"^````markdown\n(.*?)^````", PAGE, re.MULTILINE | re.DOTALL)
 FILES = dict(re.findall(r"^## \d\. [^\n]*`(averaging/\w+\.py)`$.*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 REST = shutil.ignore_patterns("_build", "auto_examples")  # what is compiled saves the time
 
@@ -38,7 +39,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change("transformer_theory/theories/__init__.py", "crate.THEORY)\n", "crate.THEORY, averaging.THEORY)\n")
     change("transformer_theory/__init__.py", "from .theories import attention_svm,", "from .theories import attention_svm, averaging,")
     change("transformer_theory/__init__.py", '    "attention_svm",\n', '    "attention_svm",\n    "averaging",\n')
-    (copy / "docs" / "theories" / "averaging.md").write_text("# Attention as averaging\n", encoding="utf-8")
+    (copy / "docs" / "theories" / "averaging.md").write_text(DESCRIBED, encoding="utf-8")
     question = "Does attention make the tokens of a sequence alike?"
     change("README.md", "\n## Measured\n", f"\n[Averaging](docs/theories/averaging.md): {question}\n\n## Measured\n")
     return copy

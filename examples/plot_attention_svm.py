@@ -1,10 +1,11 @@
 """
-Gradient descent finds a support vector machine
-===============================================
+Where does gradient descent send attention?
+===========================================
 
-One attention head, trained by normalised gradient descent on random tokens, turns towards the max-margin direction of the tokens
-that it selects: in the Frobenius norm if W is trained, in the nuclear norm if the factors of W = K Q^T are. A head with random weights has
-a direction too, so there is a null.
+One head and 2,000 steps of descent: attention picks one token an input, and its weights turn into a support vector machine.
+
+W turns towards the max-margin direction of the tokens that it selects, in the Frobenius norm; if the factors of W = K Q^T are trained,
+K Q^T turns to that in the nuclear norm. A head with random weights has a direction too, so there is a null.
 """
 
 import torch

@@ -1,8 +1,10 @@
 """
-Compression and sparsity without training
-=========================================
+What does a white-box layer do, before any training?
+====================================================
 
-The steps of a CRATE layer, unrolled on tokens from a mixture of subspaces: the exact gradient step and the paper's attention lower the
+Eight layers of CRATE, none of them trained, compress tokens into subspaces, but in one of three forms they do the opposite.
+
+The steps of a layer, unrolled on tokens from a mixture of subspaces: the exact gradient step and the paper's attention lower the
 coding rate, the residual form with tied output raises it, and a token needs few atoms of the right dictionary.
 """
 

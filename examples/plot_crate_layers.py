@@ -1,10 +1,11 @@
 """
-A white box beside a ViT, layer by layer
-========================================
+Do trained layers compress? CRATE beside a ViT
+==============================================
 
-CRATE's layers are derived as steps that compress tokens and make them sparse. Whether trained ones do can be read in any network, on the
-same axes: rates before and after attention, exact zeros, and how far classes are apart. Each curve has a null, for random weights have
-curves too.
+Layer by layer, on the same axes: rates before and after attention, exact zeros, and how far classes are apart.
+
+CRATE's layers are derived as steps that compress tokens and make them sparse. Whether trained ones do can be read in any network. Each
+curve has a null, for random weights have curves too.
 """
 
 import torch

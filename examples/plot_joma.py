@@ -1,10 +1,11 @@
 """
-Joint dynamics: attention follows from the MLP's weights
-========================================================
+Can attention be read off the MLP's weights?
+============================================
 
-Attention and the MLP above it are trained together. The theory says that the attention logits follow from the squared weights of the lower
-layer, so that attention can be integrated out: it becomes sparse, on what is salient, and later dense again. First the law itself, then the
-two phases, then a tree of latents, where near relatives are learnt first; last, handwritten digits.
+While attention and an MLP learn together something is kept, so one follows from the other: sparse first, dense later.
+
+The theory says that the attention logits follow from the squared weights of the lower layer, so that attention can be integrated out. First
+the law itself, then the two phases, then a tree of latents, where near relatives are learnt first; last, handwritten digits.
 """
 
 import torch

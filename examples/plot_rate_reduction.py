@@ -1,9 +1,10 @@
 """
-Rate reduction: a network built from data, without training
-===========================================================
+Can a network be built from data, without training?
+===================================================
 
-ReduNet's layers are gradient steps on the rate reduction ΔR. We build a hundred of them from handwritten digits,
-watch ΔR rise, and ask digits that the network has not seen.
+A hundred layers from handwritten digits and no back-propagation: classes move into subspaces of their own.
+
+ReduNet's layers are gradient steps on the rate reduction ΔR. We build them, watch ΔR rise, and ask digits that the network has not seen.
 """
 
 import torch

@@ -1,6 +1,8 @@
 """
-Attention while a small decoder learns a text
-=============================================
+Is sparse attention about the text?
+===================================
+
+A decoder learns a few pages, and the same pages with their words shuffled: attention becomes sparse in both.
 
 Scan-and-snap says that attention becomes sparse while a model learns the next word. Here a causal decoder of one layer learns a few pages
 that come with the library (any plain-text file will do), and its attention is read while it does. The null is the same text with its words

@@ -1,9 +1,10 @@
 """
-A network in training, read by two theories
-===========================================
+What happens inside a network while it learns?
+==============================================
 
-A small CRATE learns handwritten digits. After every few passes over the images two theories read it on held-out ones: does attention
-compress, are tokens sparse, and do classes move apart? Each reading has its null.
+A small CRATE learns digits, and two theories read it as it does: does attention compress, and do classes move apart?
+
+Every few passes over the images the theories read held-out ones: compression, sparsity, rate reduction. Each reading has its null.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""What the README and the tour print works: every command exists, takes those options, and the quick ones run; the Python runs."""
+"""What the README and the pages print works: every command exists, takes those options, and the quick ones run; the Python runs."""
 
 import functools
 import re
@@ -8,27 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import run as torchrun
 
 import transformer_theory as tt
+from tests.pages import PAGES, ROOT, blocks, ours
 from transformer_theory.cli import main
 from transformer_theory.cli.parsers import parse
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are read
-MODULE = ["-m", "transformer_theory"]
-
-
-def blocks(*languages: str) -> list[tuple[str, str]]:
-    """(page, text) of the code blocks in the given languages."""
-    found = []
-    for page in PAGES:
-        if "_build" not in page.parts and "auto_examples" not in page.parts:
-            for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-                if language in languages:
-                    found.append((str(page.relative_to(ROOT)), text))
-    return found
 
 
 def commands() -> list[str]:
@@ -41,17 +27,6 @@ def commands() -> list[str]:
 def test_the_readme_begins_with_the_two_commands():
     made = re.findall(r"^make \w+", "\n".join(text for page, text in blocks("bash") if page == "README.md"), re.MULTILINE)
     assert made[:2] == ["make demo", "make test"]
-
-
-def ours(program: str, arguments: list[str]) -> list[str] | None:
-    """What our command line gets: by its name, as a module, or in each process that torchrun starts; None if another program is meant."""
-    if program.endswith("transformer-theory"):
-        return arguments
-    if program == "torchrun":
-        at = next(at for at in range(len(arguments)) if arguments[at : at + 2] == MODULE)
-        torchrun.parse_args(arguments[:at] + MODULE)
-        return arguments[at + 2 :]
-    return arguments[2:] if arguments[:2] == MODULE else None
 
 
 @pytest.mark.parametrize("line", commands())
@@ -99,11 +74,11 @@ def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.M
         exec(compile(code, page, "exec"), {})
 
 
-def test_the_bilinear_form_of_the_readme_gives_the_scores():
+def test_the_bilinear_form_of_the_page_on_probes_gives_the_scores():
     """score(key x, query z) = x^T W z is what scaled_dot_product_attention computes from the same projections."""
-    (code,) = (code for page, code in blocks("python") if page == "README.md" and "def bilinear" in code)
+    (code,) = (code for page, code in blocks("python") if page == "docs/probes.md" and "def bilinear" in code)
     names = {}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "docs/probes.md", "exec"), names)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module, x = names["MyAttention"](), torch.randn(5, 6)
@@ -120,15 +95,6 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
 
 
-@pytest.mark.parametrize("name", ["attention_svm", "rate_reduction", "crate"])
-def test_the_page_of_a_room_has_every_claim_and_experiment(name: str):
-    page = (ROOT / "docs" / "theories" / f"{name}.md").read_text(encoding="utf-8")
-    (room,) = (theory for theory in tt.theories() if theory.name == name)
-    assert sorted(re.findall(rf"^\| `({name}/[\w-]+)`", page, re.MULTILINE)) == sorted(claim.id for claim in room.claims)
-    for kind in room.experiments:
-        assert f"`{kind.name.removeprefix(f'{name}.')}`" in page or f"`{kind.name}`" in page, kind.name
-
-
 def test_the_published_sizes_stand_on_the_page():
     page = (ROOT / "docs" / "theories" / "crate.md").read_text(encoding="utf-8")
     with torch.device("meta"):
@@ -136,20 +102,10 @@ def test_the_published_sizes_stand_on_the_page():
             assert f"{sum(parameter.numel() for parameter in make().parameters()):,}" in page, make.__name__
 
 
-def test_links_lead_somewhere():
-    for page in PAGES:
-        if "_build" in page.parts or "auto_examples" in page.parts:
-            continue
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-            if not re.match(r"\w+:", target):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
 def test_no_line_of_a_page_is_taken_for_a_comment():
     """In MyST a line that begins with a per cent sign does not appear."""
     for page in PAGES:
-        if "_build" not in page.parts and "auto_examples" not in page.parts:
-            assert not re.findall(r"^[ ]*%.*", page.read_text(encoding="utf-8"), re.MULTILINE), page.name
+        assert not re.findall(r"^[ ]*%.*", page.read_text(encoding="utf-8"), re.MULTILINE), page.name
 
 
 def test_versions_agree():

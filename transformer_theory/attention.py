@@ -10,8 +10,8 @@ r"""Attention as mathematics: scores, weights, and what comes out, in parts that
 * Parametrisations turn tokens into queries and keys: :class:`Combined` (one matrix), :class:`Factored` (W_K, W_Q), :class:`Tied` (one
   basis, as in CRATE). Each has the score :math:`x^\top W z` of key token x and query token z, and ``bilinear()`` is W.
 
-Tokens are rows, [*batch, tokens, dim]; heads [*batch, heads, tokens, head_dim]. These are definitions in plain tensor operations, in the
-dtype of their input; networks use torch's fused kernel, which computes ``attend(Q, K, V)`` with the defaults.
+Tokens are rows, ``[*batch, tokens, dim]``; heads ``[*batch, heads, tokens, head_dim]``. These are definitions in plain tensor operations,
+in the dtype of their input; networks use torch's fused kernel, which computes ``attend(Q, K, V)`` with the defaults.
 Source: :cite:t:`vaswani2017attention`. Notation: docs/notation.md.
 """
 
@@ -34,17 +34,17 @@ Normaliser = Callable[[Tensor, Tensor], Tensor]
 
 
 def dot(queries: Queries, keys: Keys) -> Scores:
-    r""":math:`s_{ij} = \langle q_i, k_j\rangle`, [*batch, q, k]. Source: :cite:t:`vaswani2017attention`."""
+    r""":math:`s_{ij} = \langle q_i, k_j\rangle`, ``[*batch, q, k]``. Source: :cite:t:`vaswani2017attention`."""
     return queries @ keys.mT
 
 
 def scaled_dot(queries: Queries, keys: Keys) -> Scores:
-    r""":math:`s_{ij} = \langle q_i, k_j\rangle / \sqrt d`, [*batch, q, k]. Source: :cite:t:`vaswani2017attention`."""
+    r""":math:`s_{ij} = \langle q_i, k_j\rangle / \sqrt d`, ``[*batch, q, k]``. Source: :cite:t:`vaswani2017attention`."""
     return dot(queries * queries.shape[-1] ** -0.5, keys)
 
 
 def negative_magnitude(queries: Queries, keys: Keys) -> Scores:
-    r""":math:`s_{ij} = -|\langle q_i, k_j\rangle|`: a query finds the keys orthogonal to it, [*batch, q, k].
+    r""":math:`s_{ij} = -|\langle q_i, k_j\rangle|`: a query finds the keys orthogonal to it, ``[*batch, q, k]``.
 
     Source: :cite:t:`perez2021attention`.
     """
@@ -77,7 +77,7 @@ def combined(*scores: Score) -> Score:
     Args:
         scores: one at least.
     Returns:
-        a score function, [*batch, q, k].
+        a score function, ``[*batch, q, k]``.
     Raises:
         ValueError: none is given.
     Source: :cite:t:`vaswani2017attention`.
@@ -98,12 +98,15 @@ def combined(*scores: Score) -> Score:
 
 
 def softmax(scores: Scores, allowed: Mask) -> Scores:
-    r""":math:`a_{ij} = e^{s_{ij}} / \sum_l e^{s_{il}}` over the allowed keys, [*batch, q, k]. Source: :cite:t:`vaswani2017attention`."""
+    r""":math:`a_{ij} = e^{s_{ij}} / \sum_l e^{s_{il}}` over the allowed keys, ``[*batch, q, k]``.
+
+    Source: :cite:t:`vaswani2017attention`.
+    """
     return scores.masked_fill(~allowed, -math.inf).softmax(-1)
 
 
 def hardmax(scores: Scores, allowed: Mask, *, tolerance: float = 0.0) -> Scores:
-    r"""Equal weight on every allowed key whose score is within ``tolerance`` of the largest, none on the others, [*batch, q, k].
+    r"""Equal weight on every allowed key whose score is within ``tolerance`` of the largest, none on the others, ``[*batch, q, k]``.
 
     Ties are averaged. Rounding breaks ties that are exact in theory, so give a tolerance (in units of the scores) where ties matter:
     ``functools.partial(hardmax, tolerance=1e-9)``. The gradient is zero.
@@ -120,7 +123,7 @@ def hardmax(scores: Scores, allowed: Mask, *, tolerance: float = 0.0) -> Scores:
 
 
 def linear(scores: Scores, allowed: Mask) -> Scores:
-    r"""No normalisation: :math:`a_{ij} = s_{ij}`, zero where not allowed, [*batch, q, k]. Rows are no distributions.
+    r"""No normalisation: :math:`a_{ij} = s_{ij}`, zero where not allowed, ``[*batch, q, k]``. Rows are no distributions.
 
     Source: :cite:t:`katharopoulos2020transformers`.
     """
@@ -128,7 +131,7 @@ def linear(scores: Scores, allowed: Mask) -> Scores:
 
 
 def relu_over_n(scores: Scores, allowed: Mask) -> Scores:
-    r""":math:`a_{ij} = \max(s_{ij}, 0) / n_i` with the number :math:`n_i` of allowed keys, [*batch, q, k]. Rows are no distributions.
+    r""":math:`a_{ij} = \max(s_{ij}, 0) / n_i` with the number :math:`n_i` of allowed keys, ``[*batch, q, k]``. Rows are no distributions.
 
     Source: :cite:t:`bai2023transformers`.
     """
@@ -136,7 +139,7 @@ def relu_over_n(scores: Scores, allowed: Mask) -> Scores:
 
 
 def uniform(scores: Scores, allowed: Mask) -> Scores:
-    r""":math:`a_{ij} = 1 / n_i` on the :math:`n_i` allowed keys: the average, whatever the scores, [*batch, q, k]. Source: textbook."""
+    r""":math:`a_{ij} = 1 / n_i` on the :math:`n_i` allowed keys: the average, whatever the scores, ``[*batch, q, k]``. Source: textbook."""
     share = allowed.to(scores.dtype) / allowed.sum(-1, keepdim=True).to(scores.dtype)
     return share.expand_as(scores)
 
@@ -151,7 +154,7 @@ def straight_through_gumbel(*, generator: torch.Generator, temperature: float = 
         generator: draws g, on the device of the scores.
         temperature: :math:`\tau > 0` of the backward pass (no unit).
     Returns:
-        a normaliser, [*batch, q, k] to the same shape; every call draws anew.
+        a normaliser, ``[*batch, q, k]`` to the same shape; every call draws anew.
     Raises:
         ValueError: the temperature is not positive.
     Source: :cite:t:`jang2017categorical`.

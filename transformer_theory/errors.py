@@ -25,7 +25,10 @@ class NotConverged(RuntimeError):
 
 
 def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
-    """The end of an error message about an unknown name: ``"; did you mean 'crate'?"``, or what there is, of many names the nearest few.
+    """The end of an error message about an unknown name: the one that is meant, or what there is, of many names the nearest few.
+
+    >>> "unknown theory 'crat'" + nearest("crat", ["crate", "joma"])
+    "unknown theory 'crat'; did you mean 'crate'?"
 
     Of ``room.name`` and ``room/name`` it is what follows the room that is compared, among the names of that room if there is one.
 
@@ -54,7 +57,11 @@ def nearest_first(name: str, names: Iterable[str]) -> list[str]:
 
 
 def some(names: Iterable[str]) -> str:
-    """The names in a line; of many the first few and how many there are: ``"a, b, c, d, e, ... (12)"``."""
+    """The names in a line; of many the first few, and how many there are.
+
+    >>> some("abcdefghijkl")
+    'a, b, c, d, e, ... (12)'
+    """
     names = list(names)
     return ", ".join(names) if len(names) <= MANY else f"{', '.join(names[:FEW])}, ... ({len(names)})"
 

@@ -12,6 +12,10 @@ import numpy as np
 def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper ends of the interval for a share; (0, 1) where there was no trial.
 
+    >>> low, high = clopper_pearson(5, 5)  # five of five seeds say little
+    >>> f"{low:.2f} to {high:.2f}"
+    '0.48 to 1.00'
+
     Args:
         successes, trials: whole numbers, arrays of one shape or single ones.
         confidence: 1 - alpha.

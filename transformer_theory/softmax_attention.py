@@ -20,10 +20,10 @@ LONGEST = 1024  # tokens up to which plain products are used in bfloat16; they k
 def softmax_attention(
     query: Float[Tensor, "*batch q p"], key: Float[Tensor, "*batch k p"], value: Float[Tensor, "*batch k v"], *, scale: float
 ) -> Float[Tensor, "*batch q v"]:
-    r""":math:`\mathrm{softmax}(s Q K^\top) V`, [*batch, q, v], in the dtype of the values. Every query sees every key.
+    r""":math:`\mathrm{softmax}(s Q K^\top) V`, ``[*batch, q, v]``, in the dtype of the values. Every query sees every key.
 
     Args:
-        query, key, value: [*batch, q, p], [*batch, k, p] and [*batch, k, v], of one dtype.
+        query, key, value: ``[*batch, q, p]``, ``[*batch, k, p]`` and ``[*batch, k, v]``, of one dtype.
         scale: s, of the scores.
     Source: :cite:t:`vaswani2017attention`.
     """

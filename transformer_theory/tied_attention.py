@@ -24,10 +24,10 @@ Coordinates = Float[Tensor, "*batch n p"]
 
 
 def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False) -> Coordinates:
-    r""":math:`\mathrm{softmax}(s W W^\top) W`, [*batch, n, p], in the dtype of W; may be differentiated twice.
+    r""":math:`\mathrm{softmax}(s W W^\top) W`, ``[*batch, n, p]``, in the dtype of W; may be differentiated twice.
 
     Args:
-        coords: W, [*batch, n, p].
+        coords: W, ``[*batch, n, p]``.
         scale: s, of the scores.
         is_causal: a token sees none after it.
     Source: :cite:t:`yu2023white`.

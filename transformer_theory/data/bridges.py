@@ -21,6 +21,11 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
 
     Inside a patch the order is row, column, channel, so that ``dim = size * size * c`` and ``seq = (h / size) * (w / size)``.
 
+    >>> from transformer_theory import data
+    >>> images = torch.arange(16.0).reshape(1, 1, 4, 4)
+    >>> data.patches(images, 2)[0, 1]  # the patch on the upper right
+    tensor([2., 3., 6., 7.])
+
     Raises:
         ValueError: height or width is no multiple of ``size``.
     """
@@ -41,7 +46,7 @@ def codebook(
     the same generator state gives the same words.
 
     Returns:
-        ids [*batch] in 0..k-1 and centres [k, dim] (type of the tokens).
+        ids ``[*batch]`` in 0..k-1 and centres [k, dim] (type of the tokens).
     Raises:
         ValueError: k is not between 1 and the number of different tokens.
     """

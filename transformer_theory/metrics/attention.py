@@ -5,9 +5,9 @@ A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \
 .. math::
     H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective support} = e^{H(a)}.
 
-Entropies are in nats. Shapes: weights [*batch, queries, keys]. With a mask, ``allowed`` [*batch, queries, keys] (broadcast) says which keys
-a query may see; T is then the number of allowed keys of the row. Weights that are not a distribution (linear attention) have no entropy:
-they raise. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks),
+Entropies are in nats. Shapes: weights ``[*batch, queries, keys]``. With a mask, ``allowed`` ``[*batch, queries, keys]`` (broadcast) says
+which keys a query may see; T is then the number of allowed keys of the row. Weights that are not a distribution (linear attention) have no
+entropy: they raise. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks),
 :cite:t:`abnar2020quantifying` (rollout).
 """
 
@@ -42,6 +42,11 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
 
     A row with a single allowed key expresses no preference: its sharpness is 0.
 
+    >>> from transformer_theory import metrics
+    >>> uniform, sharp = [0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]  # two queries, four keys
+    >>> metrics.sharpness(torch.tensor([uniform, sharp]))
+    tensor([0., 1.])
+
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.
         allowed: which keys a query may see, broadcastable to the weights; all if not given.
@@ -73,6 +78,10 @@ def top1_mass(weights: Weights) -> Rows:
 
 def effective_support(weights: Weights) -> Rows:
     r"""Number of keys that a uniform distribution of the same entropy would have, :math:`e^{H(a)}`.
+
+    >>> from transformer_theory import metrics
+    >>> print(f"{float(metrics.effective_support(torch.tensor([[0.5, 0.5, 0.0]]))):.2f} keys")
+    2.00 keys
 
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.

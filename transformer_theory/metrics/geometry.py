@@ -1,6 +1,6 @@
 r"""The geometry of features and weights: alignment, neural collapse, rank collapse; ranks and angles come from :mod:`..linalg`.
 
-Rows are samples or tokens: features [n, d], tokens [*batch, n, d].
+Rows are samples or tokens: features [n, d], tokens ``[*batch, n, d]``.
 Source: :cite:t:`papyan2020prevalence` (neural collapse), :cite:t:`dong2021attention` (rank collapse).
 """
 

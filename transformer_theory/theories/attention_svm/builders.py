@@ -32,6 +32,14 @@ def constraints(
 
     A token that equals the selected one gives the contradiction 0 >= 1, so the selection is infeasible: see :func:`distinct_constraints`.
 
+    >>> from transformer_theory import attention_svm
+    >>> tokens = torch.tensor([[[2.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)  # one input of two tokens in the plane
+    >>> query, select = torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.tensor([0])  # the first token is to be selected
+    >>> constraints = attention_svm.constraints(tokens, query, select)
+    >>> attention_svm.frobenius_max_margin(constraints).W  # u z^T / (|u|^2 |z|^2), u the difference of the tokens
+    tensor([[0.0000, 0.5000],
+            [0.0000, 0.0000]], dtype=torch.float64)
+
     Args:
         tokens: x, ``[*trials, n, T, d]``, float64.
         query: z, ``[*trials, n, d_z]``.

@@ -106,6 +106,12 @@ def token_scores(
 ) -> Float[Tensor, "*trials n T"]:
     r""":math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` for a linear head.
 
+    >>> from transformer_theory import attention_svm
+    >>> tokens = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]] * 2, dtype=torch.float64)  # two inputs with the same two tokens
+    >>> head, sign = torch.tensor([1.0, -1.0], dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
+    >>> attention_svm.token_scores(tokens, head, sign).argmax(-1)  # the best token depends on the label
+    tensor([0, 1])
+
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         head: v, ``[*trials, d]``.

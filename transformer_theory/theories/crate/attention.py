@@ -70,12 +70,12 @@ def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tok
     r"""MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, the factor beta included.
 
     Args:
-        tokens: Z, [*batch, n, d].
+        tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p], orthonormal columns in the theory, free in networks.
         eps: distortion (squared inside).
         scale: of the scores: 1 in the paper, 1/sqrt(p) in the released code.
     Returns:
-        [*batch, n, d].
+        ``[*batch, n, d]``.
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite. Source: :cite:t:`yu2023white`.
     """
@@ -84,7 +84,7 @@ def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tok
 
 
 def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
-    r"""The paper's compression, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, [*batch, n, d].
+    r"""The paper's compression, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite. Source: :cite:t:`yu2023white`.
@@ -95,7 +95,7 @@ def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 
 
 def released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
-    r"""The released code's compression, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, [*batch, n, d].
+    r"""The released code's compression, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, ``[*batch, n, d]``.
 
     Args:
         output: V_k, a matrix of its own for each head; with the theory's U_k^T the step *raises* R^c (:cite:t:`hu2024indepth`).
@@ -109,7 +109,7 @@ def released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], 
 
 
 def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
-    r"""Gradient of R^c(Z; U_[K]) with respect to Z by one p x p Cholesky factor a head, [*batch, n, d]; exact, in nats per unit of Z.
+    r"""Gradient of R^c(Z; U_[K]) with respect to Z by one p x p Cholesky factor a head, ``[*batch, n, d]``; exact, in nats per unit of Z.
 
     Autocast does not reach it: what is read in bfloat16 is computed in float32, and float32 in float64 where the identity would lose its
     digits beside beta W^T W, as in a network whose tokens collapse (:func:`resolved`).
@@ -134,7 +134,7 @@ def resolved(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[Float[Tensor
     directions until the rounding of the others shows.
 
     Args:
-        tokens: Z, [*batch, n, d].
+        tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
         beta: the factor before W^T W.
     Raises:
@@ -162,7 +162,7 @@ def factor(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
 
 
 def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
-    r"""Gradient descent on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, [*batch, n, d].
+    r"""Gradient descent on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, ``[*batch, n, d]``.
 
     It lowers R^c for every :math:`0 < \kappa < 2 / L`, see :func:`lipschitz`.
 

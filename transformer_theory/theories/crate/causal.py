@@ -24,10 +24,10 @@ from .checks import positive, same_kind
 
 
 def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Float[Tensor, "*batch n"]:
-    r"""r_i, what each token adds to the rate of the tokens before it, nats, [*batch, n]; they sum to R^c if ``context`` is n.
+    r"""r_i, what each token adds to the rate of the tokens before it, nats, ``[*batch, n]``; they sum to R^c if ``context`` is n.
 
     Args:
-        tokens: Z, [*batch, n, d].
+        tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
         eps: distortion (squared inside).
         context: N, the tokens that beta counts.
@@ -44,7 +44,7 @@ def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Fl
 
 
 def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Tokens:
-    r"""Gradient of every token's own term r_i with respect to that token, [*batch, n, d]; n p x p Cholesky factors a head.
+    r"""Gradient of every token's own term r_i with respect to that token, ``[*batch, n, d]``; n p x p Cholesky factors a head.
 
     Arguments and errors as in :func:`added_rates`.
 
@@ -60,7 +60,7 @@ def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: i
 
 
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""Every token descends what it adds to the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, [*batch, n, d].
+    r"""Every token descends what it adds to the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: as :func:`causal_rate_gradient`, or ``kappa`` is not positive and finite. Source: :cite:t:`yu2023white`.
@@ -70,7 +70,7 @@ def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
 
 
 def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""The paper's step with a causal mask, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, [*batch, n, d].
+    r"""The paper's step with a causal mask, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: as :func:`added_rates`, or ``kappa`` is not positive and finite. Source: :cite:t:`yu2023white`.
@@ -83,7 +83,7 @@ def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
 
 
 def causal_released_step(tokens: Tokens, bases: Bases, output: Float[Tensor, "K p d"], bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
-    r"""The released form with a causal mask, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, [*batch, n, d].
+    r"""The released form with a causal mask, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit. Source: :cite:t:`yu2023white`, released code (the language model, not the classifiers).
@@ -99,7 +99,7 @@ def _prefixes(coords: Tensor, beta: float) -> Float[Tensor, "*batch K n p p"]:
 
 
 def check_length(tokens: Tokens, context: int) -> None:
-    """A sequence [*batch, n, d] must not be longer than what beta counts. Source: textbook.
+    """A sequence ``[*batch, n, d]`` must not be longer than what beta counts. Source: textbook.
 
     Raises:
         ValueError: it is.

@@ -22,10 +22,10 @@ from .checks import positive
 
 
 def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
-    r"""E[z_0 | z] of every token, [*batch, n, d].
+    r"""E[z_0 | z] of every token, ``[*batch, n, d]``.
 
     Args:
-        tokens: z as rows, [*batch, n, d].
+        tokens: z as rows, ``[*batch, n, d]``.
         bases: orthonormal U_k, [K, d, p].
         sigma: standard deviation of the noise in every direction.
     Raises:
@@ -38,7 +38,7 @@ def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
 
 
 def log_density(tokens: Tokens, bases: Bases, *, sigma: float) -> Float[Tensor, "*batch n"]:
-    r"""log p(z) of noisy tokens, nats, [*batch, n]: a mixture of N(0, U_k U_k^T + sigma^2 I) with equal weights.
+    r"""log p(z) of noisy tokens, nats, ``[*batch, n]``: a mixture of N(0, U_k U_k^T + sigma^2 I) with equal weights.
 
     Arguments and errors as in :func:`denoise`.
 

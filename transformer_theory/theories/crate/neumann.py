@@ -34,7 +34,7 @@ def neumann_error(radius: float, *, terms: int = 1) -> float:
 
 
 def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tensor, "*batch n n"]:
-    r"""The first terms :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, [*batch, n, n]. Source: textbook."""
+    r"""The first terms :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch, n, n]``. Source: textbook."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     total = eye.expand_as(A)
     for _ in range(terms):
@@ -43,13 +43,13 @@ def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tens
 
 
 def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Relative error of the gradient of R^c with the series in place of the inverse, and the spectral radius, each [*batch].
+    r"""Relative error of the gradient of R^c with the series in place of the inverse, and the spectral radius, each ``[*batch]``.
 
     The error is that of the heads' products :math:`(I + A_k)^{-1} W_k`, in the Frobenius norm over all heads. A direction of
     eigenvalue x is off by :math:`x^{M+1}` of itself, so the whole by at most :math:`\rho^{M+1}`.
 
     Args:
-        tokens: Z, [*batch, n, d].
+        tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
         eps: distortion (squared inside).
         terms: M.

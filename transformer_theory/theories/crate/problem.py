@@ -24,12 +24,12 @@ def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, 
     r"""What CRATE minimises: :math:`R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)`, nats.
 
     Args:
-        tokens: Z, [*batch, n, d].
+        tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
         eps: distortion (squared inside).
         lam: price of a non-zero entry, nats.
     Returns:
-        [*batch].
+        ``[*batch]``.
     Raises:
         ValueError: shapes do not fit, values are not finite, or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
     """
@@ -92,6 +92,11 @@ def fit_subspaces(
 
 def incoherence(bases: Bases) -> float:
     r"""Largest cosine between directions of two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share one.
+
+    >>> from transformer_theory import crate
+    >>> bases = crate.random_subspaces(3, 6, 2, generator=torch.Generator().manual_seed(0))  # three planes in six dimensions
+    >>> crate.incoherence(bases) < 1e-12  # they fit beside each other, so they are orthogonal
+    True
 
     Args:
         bases: orthonormal, [K, d, p].

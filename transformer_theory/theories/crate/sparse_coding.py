@@ -48,6 +48,11 @@ def ista_step(
 ) -> Float[Tensor, "*batch n m"]:
     r"""relu(Z + η (Y − Z Dᵀ) D − ηλ): one proximal gradient step on :func:`lasso`.
 
+    >>> from transformer_theory import crate
+    >>> token = torch.tensor([[1.0, 0.05, -1.0]])
+    >>> crate.ista_step(torch.zeros(1, 3), token, torch.eye(3), eta=1.0, lam=0.1)  # small and negative entries become zero
+    tensor([[0.9000, 0.0000, 0.0000]])
+
     Args:
         code: Z, where the step starts.
         tokens: Y, what is coded.
@@ -70,7 +75,7 @@ def from_tokens(
     also under autocast; few tokens take two with D.
 
     Args:
-        tokens: Y, the start and what is coded, [*batch, n, d].
+        tokens: Y, the start and what is coded, ``[*batch, n, d]``.
         dictionary: D, [d, d].
         eta: step size.
         lam: weight of the l1 norm.
@@ -152,9 +157,9 @@ class LassoSolution:
     r"""A code that was verified to be near the minimiser of :func:`lasso`.
 
     Attributes:
-        code: Z >= 0, [*batch, n, m].
-        objective: F of every token, [*batch, n]; :func:`lasso` is its sum over tokens.
-        gap: at least F - F* of every token, [*batch, n]; see :func:`duality_gap`.
+        code: Z >= 0, ``[*batch, n, m]``.
+        objective: F of every token, ``[*batch, n]``; :func:`lasso` is its sum over tokens.
+        gap: at least F - F* of every token, ``[*batch, n]``; see :func:`duality_gap`.
         residual: largest :math:`|\min(z, g/L)|` of a token, over the largest entry of its :math:`|D^\top y| / L` (no unit).
         steps: how many were taken.
     """
@@ -182,7 +187,7 @@ def fista(
     the largest entry of :math:`|D^\top y| / L`. And the objective: :func:`duality_gap` bounds F - F*, held against F*.
 
     Args:
-        tokens: Y, [*batch, n, d].
+        tokens: Y, ``[*batch, n, d]``.
         dictionary: D, [d, m].
         lam: weight of the l1 norm, > 0.
         tol: largest residual and largest gap accepted, relative as above.
@@ -223,7 +228,7 @@ def fista(
 def duality_gap(
     code: Float[Tensor, "*batch n m"], tokens: Float[Tensor, "*batch n d"], dictionary: Float[Tensor, "d m"], *, lam: float
 ) -> Float[Tensor, "*batch n"]:
-    r"""How far F of each token can be above its minimum: the distance to a value of the dual problem, [*batch, n], >= 0.
+    r"""How far F of each token can be above its minimum: the distance to a value of the dual problem, ``[*batch, n]``, >= 0.
 
     The dual of :math:`\min_{z \ge 0} \tfrac12\|y - Dz\|^2 + \lambda 1^\top z` is to maximise
     :math:`\tfrac12\|y\|^2 - \tfrac12\|y - \theta\|^2` subject to :math:`D^\top\theta \le \lambda`. With r = y - D z the scaled residual
@@ -234,8 +239,8 @@ def duality_gap(
     which loses nothing to cancellation and is zero at the minimiser.
 
     Args:
-        code: Z >= 0, [*batch, n, m].
-        tokens: Y, [*batch, n, d].
+        code: Z >= 0, ``[*batch, n, m]``.
+        tokens: Y, ``[*batch, n, d]``.
         dictionary: D, [d, m].
         lam: weight of the l1 norm, > 0.
     Raises:

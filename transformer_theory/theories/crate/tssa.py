@@ -44,10 +44,10 @@ Temperature = Float[Tensor, " K"] | float
 
 
 def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float[Tensor, "*batch K n"]:
-    r"""Pi, to which subspace each token belongs, by its share of the energy of each channel, [*batch, K, n]; they sum to one over K.
+    r"""Pi, to which subspace each token belongs, by its share of the energy of each channel, ``[*batch, K, n]``; they sum to one over K.
 
     Args:
-        coords: W_k, [*batch, K, n, p].
+        coords: W_k, ``[*batch, K, n, p]``.
         temperature: tau, a number or one a head.
     Source: :cite:t:`wu2024token`.
     """
@@ -57,10 +57,10 @@ def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float
 def causal_memberships(
     coords: Coordinates, *, temperature: Temperature = 1.0, offset: Float[Tensor, "K n"] | float = 0.0
 ) -> Float[Tensor, "*batch K n"]:
-    r"""As :func:`memberships`, a token's share being that of the tokens up to itself, [*batch, K, n].
+    r"""As :func:`memberships`, a token's share being that of the tokens up to itself, ``[*batch, K, n]``.
 
     Args:
-        coords: W_k, [*batch, K, n, p].
+        coords: W_k, ``[*batch, K, n, p]``.
         temperature: tau, a number or one a head.
         offset: added to the shares, which are larger the fewer tokens there are so far; learned in the released language model.
     Source: :cite:t:`wu2024token`, released code (the offset).
@@ -71,7 +71,7 @@ def causal_memberships(
 def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
     r"""TSSA before its output matrix, :math:`\mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + \tfrac{p}{\varepsilon^2} m_k)^{-1}`.
 
-    What a step takes away in each channel: most where the tokens have little energy. [*batch, K, n, p].
+    What a step takes away in each channel: most where the tokens have little energy. ``[*batch, K, n, p]``.
 
     Raises:
         ValueError: ``eps`` is not positive and finite. Source: :cite:t:`wu2024token`.
@@ -83,7 +83,7 @@ def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinate
 
 
 def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
-    r"""As :func:`shrinkage` with the second moments of the tokens up to each, [*batch, K, n, p].
+    r"""As :func:`shrinkage` with the second moments of the tokens up to each, ``[*batch, K, n, p]``.
 
     Raises:
         ValueError: ``eps`` is not positive and finite. Source: :cite:t:`wu2024token`.
@@ -95,12 +95,12 @@ def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coo
 
 
 def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Tokens:
-    r"""Gradient of B(Z; U, Pi) with respect to Z at fixed memberships, [*batch, n, d], nats per unit of Z.
+    r"""Gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats per unit of Z.
 
     Args:
-        tokens: Z, [*batch, n, d].
+        tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
-        pi: [*batch, K, n].
+        pi: ``[*batch, K, n]``.
         eps: distortion (squared inside).
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite. Source: :cite:t:`wu2024token`.
@@ -110,7 +110,7 @@ def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) 
 
 
 def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0) -> Tokens:
-    r"""Compression linear in tokens, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, [*batch, n, d].
+    r"""Compression linear in tokens, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite. Source: :cite:t:`wu2024token`.
@@ -121,7 +121,7 @@ def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, tempera
 
 
 def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""B(Z; U, Pi), the upper bound on the rate that TSSA descends, nats, [*batch]. Arguments as in :func:`tssa_gradient`.
+    r"""B(Z; U, Pi), the upper bound on the rate that TSSA descends, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite. Source: :cite:t:`wu2024token`.
@@ -135,7 +135,7 @@ def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: floa
 
 
 def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""R^c(Z; U, Pi), the rate of tokens in the subspaces they belong to, nats, [*batch]. Arguments as in :func:`tssa_gradient`.
+    r"""R^c(Z; U, Pi), the rate of tokens in the subspaces they belong to, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
 
     With every membership one, in place of a distribution, it is R^c(Z; U_[K]).
 

@@ -27,7 +27,7 @@ Remaining = Float[Tensor, " t"]
 
 
 def blow_up_time(discriminancy: Vector) -> float:
-    """t* = sqrt(pi / 2) / max |Delta|, the time at which the orbit from zero leaves to infinity.
+    r"""t* = sqrt(pi / 2) / :math:`\max |\Delta|`, the time at which the orbit from zero leaves to infinity.
 
     Args:
         discriminancy: Delta, ``[M]``.
@@ -60,7 +60,8 @@ def orbit(discriminancy: Vector, remaining: Remaining) -> Float[Tensor, "t M"]:
 
 
 def limits(discriminancy: Vector) -> Vector:
-    """Where each token stands at the blow-up: sqrt(2) erfinv(Delta / max |Delta|), infinite for the leading one(s), ``[M]``.
+    r"""Where each token stands at the blow-up, :math:`\sqrt2\,\mathrm{erfinv}(\Delta / \max |\Delta|)`,
+    infinite for the leading one(s), ``[M]``.
 
     Raises:
         ValueError: no discriminancy.

@@ -75,6 +75,11 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
 def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int] | None = None) -> Optimum:
     r"""The best ranks for the given class sizes, by dynamic programming over :math:`\sum_j s_j \le d`, and the value there.
 
+    >>> from transformer_theory import rate_reduction
+    >>> best = rate_reduction.optimum([100, 100, 100], 3, eps=0.1**0.5)
+    >>> best.ranks, round(best.value, 4)
+    ((1, 1, 1), 1.8798)
+
     Args:
         sizes: samples of each class; empty classes get rank 0.
         dim: d, at least the number of classes with samples (each needs a direction of its own).

@@ -159,6 +159,10 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
 def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
     r""":math:`t_0' = K \ln M / \eta_Y`, in steps: until then attention scans, afterwards it snaps.
 
+    >>> from transformer_theory import scan_snap
+    >>> round(scan_snap.closed_form.scanning_time(classes=2, vocab_size=1000, eta_y=1.0), 1)
+    13.8
+
     Raises:
         ValueError: fewer than 1 class, M below 2, or the rate not positive.
     """

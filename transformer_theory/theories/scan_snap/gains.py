@@ -125,7 +125,7 @@ class GainBounds:
 
     @property
     def slack(self) -> Float[Tensor, "t K"]:
-        """Distance to the nearer bound as a share of |ln chi|, negative if it is crossed."""
+        r"""Distance to the nearer bound as a share of :math:`|\ln \chi|`, negative if it is crossed."""
         return torch.minimum(self.log_chi - self.lower, self.upper - self.log_chi) / self.log_chi.abs().clamp(min=1e-300)
 
 

@@ -202,7 +202,7 @@ def _doubles(values: Tensor, name: str) -> Tensor:
 
 @dataclass(frozen=True)
 class WeakOverlap:
-    """Assumption 2: the largest |eigenvalue| of E lies below ``upper`` = 1/K, the smallest is at least ``lower`` = sqrt(6/M)."""
+    """Assumption 2: the largest size of an eigenvalue of E lies below ``upper`` = 1/K, the smallest is at least ``lower`` = sqrt(6/M)."""
 
     largest: float
     smallest: float

@@ -154,8 +154,9 @@ def construct_shift_invariant(
     Returns:
         :class:`ShiftInvariantReduNet`; its features and rates equal those of :func:`.vector.construct` on all shifts.
     Raises:
-        ValueError: samples are not [n, c, *grid], zero or not finite; labels are no integers, leave out a class or differ in number from
-            the samples; layers is below 1; or eps, step or sharpness is not positive, or eps so small that adding the identity is lost.
+        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels are no integers, leave out a class or differ in number
+            from the samples; layers is below 1; or eps, step or sharpness is not positive, or eps so small that adding the identity is
+            lost.
     Source: :cite:t:`chan2022redunet`.
     """
     if samples.ndim < 3 or 0 in samples.shape:

@@ -47,8 +47,8 @@ def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: f
 def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:
     """Lemma 3's flow: as :func:`exact_flow`, but the decoder follows the dual basis of the features.
 
-    Args, Raises: as :func:`exact_flow`, and
-        Infeasible: the features of the classes are (numerically) linearly dependent.
+    Raises:
+        Infeasible: the features of the classes are (numerically) linearly dependent; and whatever :func:`exact_flow` raises.
     Source: :cite:t:`tian2023scan`, Lemma 3.
     """
     return _flow(MODIFIED, classes, lambda f: inverse_gram(f) @ f, times, eta_y, eta_z, tolerance)

@@ -25,6 +25,7 @@ class Browser:
             options.add_argument("--no-sandbox")  # Chromium refuses to run as root with it
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = Chrome(options, ChromeService(shutil.which("chromedriver")))
+        self.driver.set_script_timeout(120)  # axe on a large page
 
     def close(self) -> None:
         self.driver.quit()

@@ -188,8 +188,7 @@ def test_without_script_the_page_is_whole(browser, page, tmp_path):
     assert all(still.is_displayed() for still in stills)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(browser, page, dark):
-    browser.show(page, dark=dark)
-    found = browser.violations()
-    assert found == []
+@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)], ids=["light", "dark on a phone"])
+def test_axe_finds_nothing(browser, page, dark, width):
+    browser.show(page, dark=dark, width=width)
+    assert browser.violations() == []

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.report.synthetic import MODELS
+from tests.report.synthetic import MODELS, small
 from tests.report.test_page import Reader, words
 from tests.report.test_training_page import trained
 from transformer_theory.experiment import Experiment, Result
@@ -75,7 +75,7 @@ def test_seeds_are_pooled_and_runs_averaged(made):
 
 
 def test_pictures_curves_and_figures_are_there_once_each(made):
-    for name in ("r1-attention-vit", "r2-features", "r3-crate-drawn", "learning"):
+    for name in ("r1-attention-vit", "r2-features", "r3-crate-drawn", "learning-shapes-co"):
         assert made.count(f'id="{name}-figure_1"') == 1
     assert made.count("data-film") - made.count("[data-film]") == 2 * len(MODELS)
     assert "could not be drawn" not in made
@@ -96,7 +96,7 @@ def test_a_verification_alone_makes_a_page(theories):
     assert Reader(made).crossed == []
 
 
-def test_one_comparison_keeps_its_own_page(compared, theories):
-    assert page([compared], theories=theories) == page(compared, theories=theories) == html(compared, theories=theories)
+def test_one_comparison_keeps_its_own_page(theories):
+    assert page([small()], theories=theories) == page(small(), theories=theories) == html(small(), theories=theories)
     with pytest.raises(ValueError, match="at least one, got none"):
         page([], theories=theories)

@@ -84,7 +84,8 @@ def learning(result: Result) -> "Figure | None":
     models = list(dict.fromkeys(s.model for s in group))
     given = "models" in result.params
     tints = {model: _TINTS[i % len(_TINTS)] if given else colour(model) for i, model in enumerate(models)}
-    figure, panels = axes(1, len(kinds), 7.6, 2.5)
+    labels = max(len(kind) * min(2, len({s.quantity for s in kind})) for kind in kinds)  # lines of them beside a panel
+    figure, panels = axes(1, len(kinds), 7.6, max(2.5, 0.8 + 0.17 * labels))
     for ax, kind in zip(panels, kinds):
         names = list(dict.fromkeys(s.quantity for s in kind))
         for s in kind:

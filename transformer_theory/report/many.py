@@ -3,12 +3,13 @@
 As :mod:`.html` it needs no network, and no script to be whole; the same results give the same bytes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from ..experiment import Result
+from ..notes import is_share
 from ..plotting import style
 from ..rows import Row
 from ..theory import Theory
@@ -19,9 +20,10 @@ from .located import COMPARE, TRAIN, data_of
 from .merged import Entry, Merged, merged
 from .views import Checked
 from .views import networks as networks_of
+from .wording import TRAINED
 
 MOST = 300  # numbers that a theory's table shows
-FIRST = 12  # of them, those outside of <details>, if no answer stands out
+FIRST = 12  # of them, those outside of <details>, if none comes first by itself
 
 
 def many(results: Sequence[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -46,8 +48,8 @@ def many(results: Sequence[Result], *, theories: Iterable[Theory] | None = None)
         "results": told,
         "board": board([line for own in lines.values() for line in own], data),
         "sections": [_section(found, theory, lines[theory.name]) for theory in found.theories],
-        "networks": _group([entry for entry in found.entries if entry.theory == "network"], ()),
-        "learning": parts.inline(_learning(found), "learning", "Loss and accuracy of all networks over the training steps"),
+        "networks": _group([entry for entry in found.entries if entry.theory == "network"], _reached),
+        "learning": _learning(found),
         "pictured": _pictured(found),
         "bibliography": parts.bibliography(_whole(found), found.theories),
     }
@@ -82,13 +84,24 @@ def _claims(found: Merged, theory: Theory) -> list[ClaimLine]:
 
 def _section(found: Merged, theory: Theory, claims: Sequence[ClaimLine]) -> dict[str, Any]:
     own = [entry for entry in found.entries if entry.theory == theory.name and entry.kind != "claim"]
-    return {**_group(own, (theory.answer,)), "theory": theory, "claims": claims, "figures": _figures(found, theory)}
+
+    def answers(entry: Entry) -> bool:
+        if entry.kind == "reading":
+            return entry.quantity == theory.order_parameter + TRAINED
+        return entry.kind == "absent" or (entry.quantity == theory.answer and entry.row.get("layer") is None)
+
+    return {**_group(own, answers), "theory": theory, "claims": claims, "figures": _figures(found, theory)}
 
 
-def _group(entries: Sequence[Entry], answers: Sequence[str]) -> dict[str, Any]:
-    """Entries as the page shows them: answers, readings in networks and reasons for nothing first, then the others; assumptions apart."""
+def _reached(entry: Entry) -> bool:
+    """Whether an entry is an accuracy of a network."""
+    return entry.kind == "network" and is_share(entry.quantity)
+
+
+def _group(entries: Sequence[Entry], comes_first: Callable[[Entry], bool]) -> dict[str, Any]:
+    """Entries as the page shows them: those that come first, the others in <details>; assumptions apart."""
     numbers = [entry for entry in entries if entry.kind != "assumption"]
-    first = [entry for entry in numbers if entry.quantity in answers or entry.kind in ("reading", "absent")][:MOST]
+    first = [entry for entry in numbers if comes_first(entry)][:MOST]
     rest = [entry for entry in numbers if entry not in first]
     if not first:
         first, rest = rest[:FIRST], rest[FIRST:]
@@ -125,16 +138,32 @@ def _short(value: object) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _learning(found: Merged):
-    """Curves of all networks that were trained, each under the label of its result."""
-    rows: list[Row] = []
+def _learning(found: Merged) -> list[tuple[str, Markup]]:
+    """For each data set the curves of its networks on held-out data, each under the label of its result; a run is drawn once."""
+    rows: dict[str, list[Row]] = {}
+    seen: set[tuple] = set()
     for run, result in enumerate(found.results):
-        settings = result.params.get("settings") or {}
-        for row in result.table:
-            if "step" in row and row["theory"] == "network" and not row["quantity"].startswith("test "):
-                name = row.get("model") or settings.get("network", "network")
-                rows.append({**row, "model": f"{found.label(run)} {name}" if len(found.results) > 1 else name})
-    return figures.learning(Result(COMPARE, {"models": {}}, rows))
+        if result.name not in (COMPARE, TRAIN):
+            continue
+        network = (result.params.get("settings") or {}).get("network", "network")
+        curves = [row for row in result.table if "step" in row and row["theory"] == "network" and _curve(row["quantity"])]
+        for model in dict.fromkeys(row.get("model", network) for row in curves):
+            own = [row for row in curves if row.get("model", network) == model]
+            told = tuple((row["quantity"], row.get("step"), row["value"]) for row in own)
+            if told not in seen:
+                seen.add(told)
+                name = f"{found.label(run)} {model}" if len(found.results) > 1 else model
+                rows.setdefault(data_of(result), []).extend(Row(**{**row, "model": name}) for row in own)
+    drawn = []
+    for data, own in rows.items():
+        label = f"Loss and accuracy on {data} over the training steps"
+        figure = parts.inline(figures.learning(Result(COMPARE, {"models": {}}, own)), f"learning-{data}", label)
+        drawn += [(data, figure)] if figure is not None else []
+    return drawn
+
+
+def _curve(quantity: str) -> bool:
+    return quantity.startswith(("held-out ", "validation ")) and quantity.endswith(("loss", "accuracy"))
 
 
 def _pictured(found: Merged) -> list[dict[str, Any]]:

@@ -180,6 +180,15 @@ def subject(view: str, trained: bool = False) -> str:
     return "raw tokens" if view == "raw" else f"trained {view}" if trained else f"features of {view}"
 
 
+def split_subject(text: str, most: int = 80) -> tuple[str, str]:
+    """A subject that is longer than ``most`` letters in two parts, at a comma: what it is, and the settings that tell it apart."""
+    if len(text) <= most or ", " not in text:
+        return text, ""
+    cut = text.rfind(", ", 0, most)
+    cut = cut if cut > 0 else text.index(", ")
+    return text[:cut], text[cut + 2 :]
+
+
 def slug(text: str) -> str:
     """A name as an HTML id."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"

@@ -9,4 +9,4 @@ const boxes = new ResizeObserver((seen) => {
     else target.removeAttribute("tabindex");
   }
 });
-for (const box of document.querySelectorAll(".scroll, .card")) boxes.observe(box);
+for (const box of document.querySelectorAll(".scroll, .card, .text, math")) boxes.observe(box);

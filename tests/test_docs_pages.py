@@ -143,3 +143,13 @@ def test_every_theory_answers_a_question_and_every_question_has_a_command():
         assert limit.strip()
     for room in ROOMS:
         assert any(f"theories/{room}.md" in answer for _, answer, _, _ in rows), room
+
+
+def test_the_api_lists_what_can_be_imported_and_every_room():
+    from importlib import import_module
+
+    names = re.findall(r"^   (transformer_theory[\w.]*)$", (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {f"transformer_theory.theories.{room}" for room in ROOMS} <= set(names)
+    assert {f"transformer_theory.{name}" for name in NAMESPACES} <= set(names)
+    for name in names:
+        assert import_module(name).__doc__, name

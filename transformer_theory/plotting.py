@@ -12,6 +12,7 @@ means two things. matplotlib is imported when a figure is made.
 
 import hashlib
 import io
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -277,7 +278,13 @@ def svg(figure: "Figure", prefix: str = "") -> str:
 
 def pdf(figure: "Figure") -> bytes:
     """The figure as a PDF of one page with its fonts in it: the same figure gives the same bytes (no date, no version)."""
-    with style():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    fonts = logging.getLogger("fontTools")  # warns of dates within fonts, which are nobody's business here
+    level = fonts.level
+    fonts.setLevel(logging.ERROR)
+    try:
+        with style():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    finally:
+        fonts.setLevel(level)
     return buffer.getvalue()

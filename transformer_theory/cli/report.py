@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ def write_report(options: argparse.Namespace) -> int:
         files: dict[Path, bytes] = {}
         for name, path in asked.items():
             progress(f"making the {name}")
-            _add(files, _made(name, path, found, together))
+            _add(files, _made(name, path, found, together, progress))
         _check_files(files, found, options.overwrite)
         _write(files)
     for note in together.notes:
@@ -71,7 +71,7 @@ def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
     return path
 
 
-def _made(name: str, path: Path, found: "list[Stored]", together: "Merged") -> dict[Path, bytes]:
+def _made(name: str, path: Path, found: "list[Stored]", together: "Merged", progress: Callable[[str], None]) -> dict[Path, bytes]:
     """The files of one output; what could not be drawn is told."""
     from .. import report
     from ..report.bibtex import references
@@ -83,9 +83,9 @@ def _made(name: str, path: Path, found: "list[Stored]", together: "Merged") -> d
     folders, checksums = [str(one.folder) for one in found], [one.checksums for one in found]
     failed: list[str] = []
     if name == "latex":
-        made, failed = latex_folder(together, folders=folders, checksums=checksums)
+        made, failed = latex_folder(together, folders=folders, checksums=checksums, progress=progress)
     elif name == "figures":
-        made, _, failed = files(pictures(together))
+        made, _, failed = files(pictures(together), progress=progress)
     for sentence in failed:
         print(f"{NAME}: {sentence}", file=sys.stderr)
     if name in ("latex", "figures"):

@@ -6,7 +6,7 @@ r"""A folder of LaTeX made from results: tables to ``\input``, macros, figures, 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..theory import Theory
 from . import tables, wording
@@ -22,15 +22,20 @@ OWN = ("all", "networks", "macros", "appendix", "example")  # files that are of 
 
 
 def latex_folder(
-    merged: Merged, *, folders: Sequence[str] = (), checksums: Sequence[Mapping[str, str]] = ()
+    merged: Merged,
+    *,
+    folders: Sequence[str] = (),
+    checksums: Sequence[Mapping[str, str]] = (),
+    progress: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, bytes], list[str]]:
     """The files by their names in the folder, and a sentence for each figure that could not be drawn.
 
     Args:
         merged: the results.
         folders, checksums: as :func:`~.appendix.appendix` takes them.
+        progress: called with a line before each figure, which take a second each.
     """
-    drawn, shown, failed = files(pictures(merged))
+    drawn, shown, failed = files(pictures(merged), progress=progress)
     texts = {"all.tex": floats(tables.overall(merged))}
     inputs: list[tuple[str, Theory | None]] = []
     for theory in merged.theories:
@@ -93,4 +98,5 @@ def _example(merged: Merged, inputs: Sequence[tuple[str, Theory | None]], shown:
 def _figure(picture: Picture) -> str:
     """In its place, not floating: there may be more figures than LaTeX keeps in mind."""
     image = rf"\includegraphics[width=\linewidth,height=0.8\textheight,keepaspectratio]{{figures/{picture.name}}}"
-    return "\n".join([r"\begin{center}", image, rf"\\{{\small {escape(picture.title)}}}", r"\end{center}"])
+    title = rf"\\{{\small {escape(picture.title)}}}"
+    return "\n".join([r"\noindent\begin{minipage}{\linewidth}\centering", image, title, r"\end{minipage}\par\bigskip"])

@@ -3,7 +3,7 @@
 Each is a pure function of the stored result: the same result gives the same bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
@@ -56,15 +56,21 @@ def pictures(merged: Merged) -> list[Picture]:
     return _named_apart(found)
 
 
-def files(found: Iterable[Picture]) -> tuple[dict[str, bytes], list[Picture], list[str]]:
-    """The figures drawn: files by name, the pictures behind them, and a sentence for each that could not be drawn."""
+def files(found: Sequence[Picture], *, progress: Callable[[str], None] | None = None) -> tuple[dict[str, bytes], list[Picture], list[str]]:
+    """The figures drawn: files by name, the pictures behind them, and a sentence for each that could not be drawn.
+
+    Args:
+        found: what to draw.
+        progress: called with a line before each.
+    """
     made: dict[str, bytes] = {}
     shown, failed = [], []
-    for picture in found:
+    for number, picture in enumerate(found, 1):
+        if progress:
+            progress(f"drawing {picture.name} ({number} of {len(found)})")
         with style():
             try:
-                figure = picture.draw()
-                drawn = None if figure is None else (svg(figure).encode(), pdf(figure))
+                drawn = _both(picture.draw())
             except Exception as error:  # one of them must not cost the reader all that can be drawn
                 failed.append(f"{picture.title} could not be drawn ({type(error).__name__}: {error})")
                 continue
@@ -72,6 +78,15 @@ def files(found: Iterable[Picture]) -> tuple[dict[str, bytes], list[Picture], li
             made[f"{picture.name}.svg"], made[f"{picture.name}.pdf"] = drawn
             shown.append(picture)
     return made, shown, failed
+
+
+def _both(figure: "Figure | None") -> tuple[bytes, bytes] | None:
+    """SVG and PDF in one layout."""
+    if figure is None:
+        return None
+    drawn = svg(figure).encode()
+    figure.set_layout_engine("none")  # the places are found already
+    return drawn, pdf(figure)
 
 
 def _of_result(result: Result, known: Iterable[Theory]) -> Iterator[Picture]:

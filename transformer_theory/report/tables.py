@@ -5,7 +5,7 @@ files, which are the user's); a :class:`~..citations.Source`; or a tuple of thes
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from ..citations import Source
@@ -217,7 +217,20 @@ def _experiments(merged: Merged, theory: Theory) -> Table | None:
     rest = f" {left_out:,} further numbers, most of them beside no prediction, are left out here." if left_out else ""
     columns = (Column("quantity", 33), *NUMBERS[1:2], Column("measured", 17, "right"), *NUMBERS[3:5], Column("verdict", 14))
     caption = f"{theory.title}: experiments. {LEGEND}{rest}"
-    return Table(f"{wording.slug(theory.name)}-experiments", caption, columns, tuple(blocks)) if own else None
+    return _without_empty(Table(f"{wording.slug(theory.name)}-experiments", caption, columns, tuple(blocks))) if own else None
+
+
+def _without_empty(table: Table) -> Table:
+    """The table without columns that have nothing in any line; the first column has their width."""
+    lines = [line for block in table.blocks for line in block.lines if line.cells]
+    kept = [at for at in range(len(table.columns)) if not at or any(line.cells[at] not in ("", wording.NOTHING) for line in lines)]
+    first, *rest = (table.columns[at] for at in kept)
+    columns = (replace(first, share=100 - sum(column.share for column in rest)), *rest)
+    cut = [
+        replace(block, lines=tuple(replace(line, cells=tuple(line.cells[at] for at in kept) if line.cells else ()) for line in block.lines))
+        for block in table.blocks
+    ]
+    return replace(table, columns=columns, blocks=tuple(cut))
 
 
 def _of_experiment(entry: Entry, name: str) -> Cell:

@@ -21,7 +21,7 @@ from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
 from transformer_theory.report.merged import merged
 from transformer_theory.report.pictures import Picture, files, pictures
-from transformer_theory.report.tables import Code, Plain, overall, provenance
+from transformer_theory.report.tables import Code, Plain, of_theory, overall, provenance
 from transformer_theory.rows import Row
 from transformer_theory.theories import THEORIES
 
@@ -49,8 +49,8 @@ def together():
 @pytest.fixture(scope="module")
 def folder(together):
     with pytest.MonkeyPatch.context() as patch:  # some figures are enough here
-        patch.setattr(latex_folder, "pictures", lambda merged: pictures(merged)[:2])
-        made, failed = latex_folder.latex_folder(together, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3)
+        patch.setattr(sys.modules[latex_folder.__module__], "pictures", lambda merged: pictures(merged)[:2])
+        made, failed = latex_folder(together, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3)
     assert failed == []
     return made
 
@@ -125,6 +125,15 @@ def test_every_table_has_whole_rows_and_known_keys(folder):
 
 def test_one_comparison_has_the_same_table_beside_it(compared, theories):
     assert latex(compared, theories=theories) == floats(overall(merged([compared], theories=theories)))
+
+
+def test_a_published_number_is_told_as_such():
+    shown = [
+        Row(theory="crate", quantity=basis, value=0.5, predicted=0.25, basis=basis) for basis in ("theory", "limit", "printed", "figure")
+    ]
+    (table,) = of_theory(merged([Result("made.up", {}, shown)], theories=synthetic.THEORIES), synthetic.THEORIES[3])
+    told = [line.cells[1].replace("\u00a0", " ") for line in table.blocks[0].lines]
+    assert told == ["→ 0.250", "→ 0.250", "0.250, printed", "0.250, read off a figure"]
 
 
 def test_macros_are_letters_unique_and_stable(together):

@@ -137,6 +137,47 @@ def test_everything_of_a_comparison_is_there_once():
     assert all(entry.n == 2 and entry.spread == 0 for entry in [*layers, *inside])
 
 
+def test_a_network_of_another_file_is_another_network():
+    tested = Row(theory="network", quantity="test accuracy", value=0.5, model="crate")
+    found = together(*(compared(tested, row(0.7), models={"crate": f"{name}/best"}, seed=seed) for seed, name in enumerate("ab"))).entries
+    told = [(entry.kind, entry.subject, entry.n) for entry in found]
+    assert told == [
+        ("prediction", "tiny: raw tokens", 2),
+        ("network", "tiny: crate, network a/best", 1),
+        ("network", "tiny: crate, network b/best", 1),
+    ]
+
+
+def trained(seed, accuracy, **settings):
+    rows = [
+        Row(theory="network", quantity="held-out accuracy", value=value, model="vit", step=step)
+        for step, value in ((0, 0.1), (5, 0.8), (9, 0.7))
+    ]
+    rows += [
+        Row(theory=SVM, quantity="cosine to the max-margin direction", value=0.5, null=0.25, model="vit", layer=layer, step=9)
+        for layer in (0, 1)
+    ]
+    rows.append(Row(theory="network", quantity="test accuracy", value=accuracy, model="vit", step=5))
+    origin = {"test_images": 100, "held_out_images": 50}
+    return Result("train", {"settings": {"network": "vit", "seed": seed, **settings}, "data": "tiny"}, rows, provenance=origin)
+
+
+def test_trainings_of_several_seeds_are_one_line():
+    found = together(trained(0, 0.6), trained(1, 0.7))
+    reached = {entry.quantity: entry for entry in found.select(theory="network", kind="network")}
+    assert (reached["test accuracy"].n, reached["test accuracy"].value) == (2, pytest.approx(0.65))
+    assert reached["test accuracy"].subject == "tiny: vit"
+    assert reached["test accuracy"].note == "100 test images; best network, of step 5"  # each has an interval of its own
+    assert reached["held-out accuracy"].value == 0.8  # of the network that was kept, not of the last
+    assert "50 held-out images; 95 % interval" in reached["held-out accuracy"].note
+    (reading,) = found.select(kind="reading")
+    assert (reading.subject, reading.value, reading.null, reading.row["op"]) == ("tiny: trained vit", 0.5, 0.25, ">=")
+    assert (reading.n, reading.verdict) == (2, "outside assumptions")
+    apart = together(trained(0, 0.6, minutes=5), trained(1, 0.7, minutes=30)).select(quantity="test accuracy")
+    assert [entry.subject for entry in apart] == ["tiny: vit, minutes 5", "tiny: vit, minutes 30"]
+    assert "95 % interval 49.72 % to 69.67 %" in apart[0].note.replace("\u00a0", " ")
+
+
 def test_warnings_name_the_results():
     first, second = (
         replace(compared(row(0.7), seed=seed), provenance={"commit": c * 40, "dirty": c == "b"}) for seed, c in enumerate("ab")

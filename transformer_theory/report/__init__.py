@@ -1,4 +1,7 @@
-"""From a stored comparison or training to what people read: a page, a LaTeX table, a bibliography, a table in the terminal.
+"""From stored results to what people read: a page, LaTeX, Markdown, a bibliography, a table in the terminal.
+
+    result = report.merged([Result.load("runs/digits"), Result.load("runs/digits-1")])  # seeds become mean and standard deviation
+    files, _ = report.latex_folder(result)  # names and bytes
 
 Everything is a pure function of the :class:`~transformer_theory.experiment.Result`; nothing is measured here.
 """
@@ -13,12 +16,29 @@ from .bibtex import bibtex
 from .formulas import mathml
 from .html import html
 from .latex import latex
+from .latex_folder import latex_folder
 from .many import many
+from .markdown import markdown
+from .merged import merged
 from .terminal import table
 from .training import training_page
 from .views import view
 
-__all__ = ["bibtex", "html", "latex", "many", "mathml", "page", "table", "training_page", "view", "write"]
+__all__ = [
+    "bibtex",
+    "html",
+    "latex",
+    "latex_folder",
+    "many",
+    "markdown",
+    "mathml",
+    "merged",
+    "page",
+    "table",
+    "training_page",
+    "view",
+    "write",
+]
 
 
 TRAINING = "train"

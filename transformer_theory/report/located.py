@@ -168,11 +168,10 @@ def _reached(result: Result, name: str) -> Iterator[Row]:
 
 
 def _images(one: Measured, part: str) -> str | None:
-    """On how many images, with the interval that they leave a share open."""
+    """On how many images, and the interval that they leave a share open, which is of one run alone."""
     if one.n is None:
         return None
-    ends = f", 95 % interval {' to '.join(wording.percent(end) for end in one.interval)}" if one.interval else ""
-    return f"{one.n:,} {part} images{ends}"
+    return joined(f"{one.n:,} {part} images", f"95 % interval {' to '.join(map(wording.percent, one.interval))}" if one.interval else None)
 
 
 def _last_readings(

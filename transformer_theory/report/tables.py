@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from ..citations import Source
 from ..claims import CONTROL_WORDS
 from ..notes import is_share, shared, without
+from ..rows import BASIS_WORDS
 from ..theory import Theory
 from . import wording
 from .located import IN_LAYER
@@ -80,7 +81,7 @@ NUMBERS = (
 LEGEND = (
     "In brackets the line that decides the verdict. Measured: mean and, over several runs, standard deviation; n: runs with a number. "
     "Null: what the quantity reads where the theory says nothing. Outside assumptions: the theorem's assumptions do not hold there, so it "
-    "is not judged."
+    "is not judged. Without a verdict: no line decides, the numbers stand beside each other."
 )
 
 
@@ -277,7 +278,15 @@ def _headed(entry: Entry) -> Cell:
 def _numbers(entry: Entry, on: Cell | None = None) -> tuple[Cell, ...]:
     subject = on if on is not None else Plain(entry.subject)
     null = wording.amount(entry.null, entry.quantity)
-    return subject, wording.prediction(entry.row).replace("line:\u00a0", ""), _value(entry), str(entry.n), null, entry.told
+    return subject, _prediction(entry), _value(entry), str(entry.n), null, entry.told
+
+
+def _prediction(entry: Entry) -> str:
+    """``"→ 1 (≥ 0.990)"``; a number that no theory says of exactly this quantity is told with where it comes from: ``"0.871, printed"``."""
+    told = wording.prediction(entry.row).replace("line:\u00a0", "")
+    if entry.basis not in ("printed", "figure", "recomputed") or entry.predicted is None:
+        return told
+    return f"{told.removeprefix('→').strip()}, {BASIS_WORDS[entry.basis]}"
 
 
 def _value(entry: Entry) -> str:

@@ -38,6 +38,7 @@ def _formula(latex: str, block: bool) -> Markup:
     latex = " ".join(latex.split())
     readable = _ARG.sub(r"\\operatorname{arg\\,\1}", latex)  # the converter knows no \arg
     readable = _OPERATOR.sub(r"\\mathrm{\1}", readable)  # the converter takes the star of \operatorname* for a letter
+    readable = _BIG.sub(lambda found: found["big"] + _SIGNS[found["name"]], readable)  # after \big it knows no names of delimiters
     try:
         converted = convert(readable, display="block" if block else "inline")
     except Exception:  # the converter raises many kinds of errors; whatever it cannot read is shown as it is written
@@ -46,12 +47,42 @@ def _formula(latex: str, block: bool) -> Markup:
         return Markup("<code>{}</code>").format(latex)
     converted = converted.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
     converted = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', converted)  # \lVert x \rVert_F: bars do not grow
-    return Markup(_LETTERS.sub(lambda run: f"<mi>{''.join(re.findall(r'>(.)<', run[0]))}</mi>", converted))
+    converted = _TALLER.sub(r'<mo lspace="0" rspace="0"\1', converted)
+    converted = _LETTERS.sub(lambda run: f"<mi>{''.join(re.findall(r'>(.)<', run[0]))}</mi>", converted)
+    return Markup(_functions_apart(converted))
+
+
+def _functions_apart(converted: str) -> str:
+    """Thin spaces around names of functions, as LaTeX sets them: a browser would set ``\\ln\\ln t`` as one word."""
+    tree = ElementTree.fromstring(converted)
+    for row in tree.iter():
+        if row.tag not in ("math", "mrow", "mstyle", "mtd", "msqrt"):
+            continue
+        spaced: list[ElementTree.Element] = []
+        for child in row:
+            before = spaced[-1] if spaced else None
+            if before is not None and (_is_name(before) or _is_name(child)) and not {before.tag, child.tag} & {"mo", "mspace", "mtext"}:
+                spaced.append(ElementTree.Element("mspace", width="0.167em"))
+            spaced.append(child)
+        row[:] = spaced
+    return ElementTree.tostring(tree, encoding="unicode")
+
+
+def _is_name(element: ElementTree.Element) -> bool:
+    """Whether an element is the name of a function, with indices or without: ``log``, ``log_2``, ``arg min_W``."""
+    if element.tag == "mi":
+        return len(element.text or "") > 1
+    if element.tag in ("msub", "msup", "msubsup", "munder", "mover"):
+        return _is_name(element[0])
+    return element.tag == "mrow" and len(element) > 0 and all(part.tag == "mspace" or _is_name(part) for part in element)
 
 
 _OPERATOR = re.compile(r"\\operatorname\*?\{([^{}]*)\}")
 _ARG = re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])")
 _BARS = re.compile(r'<mo(?: fence="false" stretchy="false")?>(&#x02016;|&#x02225;|&#x0007C;)</mo>')
+_BIG = re.compile(r"(?P<big>\\(?:big|Big|bigg|Bigg)[lrm]?)\s*\\(?P<name>\||[lr]?Vert(?![A-Za-z])|[lr]angle(?![A-Za-z]))")
+_SIGNS = {"|": "‖", "Vert": "‖", "lVert": "‖", "rVert": "‖", "langle": "⟨", "rangle": "⟩"}
+_TALLER = re.compile(r"<mo((?: [a-z]+=\"[^\"]*\")* minsize=\"[^\"]*\" maxsize=\"[^\"]*\">[‖|]</mo>)")
 _LETTERS = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')  # a word in upright letters: one identifier
 _ELEMENTS = """math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts
 mtable mtr mtd mstyle mpadded mphantom menclose mfenced none"""
@@ -70,6 +101,6 @@ def _plain(converted: str) -> bool:
     for element in tree.iter():
         if element.tag.rpartition("}")[2] not in _ELEMENTS.split() or set(element.attrib) - set(_ATTRIBUTES.split()):
             return False
-        if re.search(r"\\[A-Za-z]", element.text or ""):
+        if "\\" in (element.text or ""):
             return False
     return True

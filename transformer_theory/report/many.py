@@ -187,7 +187,7 @@ def _told(found: Merged, run: int, result: Result) -> dict[str, Any]:
         "label": found.label(run),
         "what": result.name,
         "data": str(params["data"]) if "data" in params else f"{len(claims)} claims" if claims else "",
-        "seeds": ("" if seeds is None else f"{seeds} seeds" if "seeds" in params else f"seed {seeds}"),
+        "seeds": ("" if seeds is None else f"{seeds} seed{'s' if seeds != 1 else ''}" if "seeds" in params else f"seed {seeds}"),
         "date": str(record.get("date", "")).partition("T")[0],
         "commit": f"{str(record.get('commit', ''))[:8]}{' (changed)' if record.get('dirty') else ''}",
         "seconds": record.get("seconds"),

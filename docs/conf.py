@@ -38,7 +38,8 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,
-    "plot_gallery": "True",
+    "image_scrapers": ("gallery_figures",),
+    "capture_repr": (),
 }
 
 autosummary_generate = True

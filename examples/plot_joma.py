@@ -65,4 +65,4 @@ for row in rows:
     if row["value"] is not None:
         null = f" (null {row['null']:.3g})" if "null" in row else ""
         print(f"{row['quantity']}: {row['value']:.3g}{null} {row.get('verdict', '')}")
-joma.THEORY.draw(tt.experiment.Result("digits", table=rows, arrays=arrays))
+read = joma.THEORY.draw(tt.experiment.Result("digits", table=rows, arrays=arrays))

@@ -65,4 +65,4 @@ for context in (15, 240):
     (drawn,) = analyse(ids, torch.full_like(labels, digits.vocab_size), labels).readings
     match = drawn.matches[0]
     print(f"{context} words: {match.dynamics}, relative error of the logits {match.error:.2f}, rank correlation {match.order.value:.2f}")
-found.draw()
+figure = found.draw()

@@ -13,7 +13,7 @@ from transformer_theory.report.mathfont import FAMILY, face
 
 SHEET = "formulas.css"
 RULES = f"""
-math {{ font-family: "{FAMILY}", "STIX Two Math", "Cambria Math", math; }}
+math {{ font-family: "{FAMILY}", "STIX Two Math", "Cambria Math", math; font-size: 1.1em; }}
 math[display="block"] {{ margin: 1rem 0; overflow-x: auto; overflow-y: hidden; }}
 """
 # what LaTeX writes for the size of what follows or for spacing alone, and the converter does not read

@@ -36,7 +36,10 @@ def as_typed(app: Any, what: str, name: str, obj: Any, options: Any, signature: 
 
 
 def verbatim(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Formulas and code that stand indented after an empty line are shown as they are; the colon of a property's sentence ends no type."""
+    """What napoleon would take for something else: formulas and code that stand indented after an empty line are shown as they are, the
+    colon of a property's sentence ends no type, and several names before one colon are no type and a name.
+    """
+    lines[:] = [re.sub(r"^ {4,}\w+(?:, \w+)+: ", lambda names: f"    {names[0].strip().replace(', ', ',')} ", line) for line in lines]
     if what in ("property", "attribute") and lines:
         lines[0] = lines[0].replace(": ", COLON)
     for at in range(len(lines) - 1, 1, -1):

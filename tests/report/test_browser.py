@@ -91,7 +91,7 @@ def test_filters_work_together_and_are_cleared_and_sent(browser, page):
     browser.run(choose, "source", "yu2020learning")
     assert browser.run(SHOWN) == []
     assert status(browser) == "No claim fits. Clear to see all 4 claims."
-    browser.driver.find_element("css selector", "#claims [type=reset]").click()
+    browser.driver.find_element("css selector", "#claims form button").click()
     assert browser.run(SHOWN) == OWN
     words = browser.driver.find_element("css selector", "#claims [type=search]")
     words.send_keys("TARZANAGH  stays")  # in any order, in any case, of what the line shows

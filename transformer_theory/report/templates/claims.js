@@ -65,7 +65,7 @@ function claims(section) {
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => (show(), remember()));
-  form.addEventListener("reset", () => setTimeout(() => ((column = -1), show(), remember()))); // after the fields are empty
+  form.querySelector("button").addEventListener("click", () => (form.reset(), (column = -1), show(), remember()));
   addEventListener("hashchange", () => (recall(), show()));
   form.hidden = false;
   recall();

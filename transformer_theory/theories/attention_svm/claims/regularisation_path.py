@@ -19,6 +19,7 @@ from .settling import settling
 SOURCE = Source("tarzanagh2023transformers")
 RADII = (3.0, 10.0, 30.0, 100.0)
 STARTS, STEPS = 16, 120  # on seeds 100 to 199, six and ten starts miss the minimum of factors once, with no more loss than the target
+FLAT = 1e-5  # residual above which descent on factors goes on: on seed 76 the minimum lies in a valley, and 120 steps end .033 away
 BOUND = 0.01
 LONGEST = 2.5  # the largest norm of a solution for which a radius of 100 is far out
 APART = 0.95  # the largest cosine of the two solutions that the paths are asked to tell apart
@@ -37,18 +38,27 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
             return instance, frobenius, nuclear
 
 
-def _evidence(instance: Instance, path: RegularisationPath, smallest: MaxMargin, target: MaxMargin) -> Evidence:
+def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
+    """The path of the factors, with five times the steps where the usual number ends short of a minimum."""
+    begin = generator.get_state()
+    path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
+    if float(path.residual[-1]) > FLAT:
+        path = factored_path(instance, RADII, generator=generator.set_state(begin), starts=STARTS, steps=5 * STEPS)
+    return path
+
+
+def _evidence(instance: Instance, path: RegularisationPath, smallest: MaxMargin, target: MaxMargin, *, flat: float = 1e-2) -> Evidence:
     """1 - cosine to the target at the largest radius.
 
     ``smallest`` has the least norm of the ball's kind. Scaled to the ball it lies inside, so a path that does not reach its loss has not
-    found the minimum, and the check is undecided.
+    found the minimum, and the check is undecided; so is one whose residual at the end is not below ``flat``.
     """
     before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
     radius = float(path.radii[-1])
     ahead = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
     residual = float(path.residual[-1])
     detail = {"radius": radius, "residual": residual, "log loss below that of the target": ahead}
-    return settling(before, after, BOUND, falling=0.6, done=ahead >= 0 and residual < 1e-2, detail=detail)
+    return settling(before, after, BOUND, falling=0.6, done=ahead >= 0 and residual < flat, detail=detail)
 
 
 def _ball(generator: torch.Generator) -> Evidence:
@@ -63,12 +73,12 @@ def _ball_nuclear(generator: torch.Generator) -> Evidence:
 
 def _factors(generator: torch.Generator) -> Evidence:
     instance, _, nuclear = _draw(generator)
-    return _evidence(instance, factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), nuclear, nuclear)
+    return _evidence(instance, _factored(instance, generator), nuclear, nuclear, flat=FLAT)
 
 
 def _factors_frobenius(generator: torch.Generator) -> Evidence:
     instance, frobenius, nuclear = _draw(generator)
-    return _evidence(instance, factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), nuclear, frobenius)
+    return _evidence(instance, _factored(instance, generator), nuclear, frobenius, flat=FLAT)
 
 
 ASSUMPTIONS = (

@@ -89,6 +89,7 @@ def test_a_formula_with_an_unknown_command_is_text(formula):
 def test_formulas_stay_and_dollars_are_dollars():
     assert prose(r"$\lVert W \rVert_F \ge 1$ costs \$5, 5%") == r"$\lVert W \rVert_F \ge 1$ costs \$5, 5\%"
     assert prose("$Δ ≥ 0$ of eps^2") == r"${\Delta} {\ge} 0$ of $\varepsilon^2$"
+    assert prose("as `crate/a_b` says, `") == r"as \texttt{crate/a\_b} says, \textasciigrave{}"
     assert in_latex(Plain("a_i $x$")) == r"a\_i \$x\$"
 
 
@@ -125,6 +126,14 @@ def test_every_table_has_whole_rows_and_known_keys(folder):
 
 def test_one_comparison_has_the_same_table_beside_it(compared, theories):
     assert latex(compared, theories=theories) == floats(overall(merged([compared], theories=theories)))
+
+
+def test_verifications_alone_are_a_line_a_theory(compared, theories):
+    claims = [row for row in compared.table if row["quantity"].startswith("claim")]
+    table = overall(merged([Result("verify", {"seeds": 3}, claims)], theories=theories))
+    told = {line.cells[0]: line.cells[1:] for block in table.blocks for line in block.lines}
+    assert told[theories[0].title] == ("2", "2", "3", "2")
+    assert list(told) == [theory.title for theory in theories if theory.claims]
 
 
 def test_a_published_number_is_told_as_such():
@@ -227,6 +236,7 @@ def test_a_figure_that_cannot_be_drawn_is_said():
 
 def test_markdown_keeps_formulas_and_escapes_the_rest(together):
     assert in_markdown(r"for $|x| \le \|W\|$ & a_b | <i>") == r"for $\vert x\vert \le \Vert W\Vert$ &amp; $a_b$ \| &lt;i&gt;"
+    assert in_markdown("as `crate/a|b` says") == r"as `crate/a\|b` says"
     assert in_markdown(Plain("$x$ *y* [z](u)")) == r"\$x\$ \*y\* \[z\](u)"
     assert in_markdown(Code("a|b `c`")) == r"`` a\|b `c` ``"
     assert in_markdown(synthetic.SVM) == "[Tarzanagh et al. (2023a), Thm. 3](https://arxiv.org/abs/2308.16898)"

@@ -171,7 +171,9 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
             rows.append((_across(size + text(line.below), columns), False))
     # a bracket or star that follows an end would be taken for its argument
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
-    return [*lines, r"\addlinespace[3pt]"] if lines else []
+    wide = [line.startswith(r"\TTacross") and before is not None for before, line in zip([None, *lines], lines)]
+    spaced = [f"{line}\n\\addlinespace[2pt]" if after else line for line, after in zip(lines, wide)]
+    return [*spaced, r"\addlinespace[2pt]"] if lines else []
 
 
 def _faced(face: str, heading: Cell) -> str:

@@ -86,7 +86,8 @@ sinh cosh tanh arcsin arccos arctan quad qquad displaystyle textstyle scriptstyl
 triangle triangleq angle Re Im aleph
 """
 MATHEMATICS = frozenset(f"{_GREEK} {_CAPITALS} {_OTHERS}".split())
-_FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", re.DOTALL)
+FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", re.DOTALL)
+CODE = re.compile(r"`([^`$\n]+)`")
 
 
 def escape(text: str) -> str:
@@ -129,11 +130,17 @@ def _command(character: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Text of a record or row: formulas between dollars stay, ASCII mathematics becomes formulas, the rest is escaped; ``\$`` is a dollar.
+    r"""Text of a record or row: formulas between dollars stay, ASCII mathematics becomes formulas, code between backticks is set in
+    typewriter, the rest is escaped; ``\$`` is a dollar.
 
     What stands between dollars but is not known to be mathematics is escaped with its dollars.
     """
-    parts = _FORMULA.split(wording.formulas(text))
+    parts = CODE.split(text)
+    return "".join(rf"\texttt{{{escape(part)}}}" if i % 2 else _without_code(part) for i, part in enumerate(parts))
+
+
+def _without_code(text: str) -> str:
+    parts = FORMULA.split(wording.formulas(text))
     return "".join(_formula(part) if i % 2 else escape(part.replace(r"\$", "$")) for i, part in enumerate(parts))
 
 

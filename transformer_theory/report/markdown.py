@@ -4,6 +4,7 @@ import re
 
 from ..citations import Source
 from . import tables, wording
+from .latex_text import CODE, FORMULA
 from .merged import Merged
 from .tables import Cell, Code, Plain, Table
 
@@ -81,7 +82,12 @@ def escape(plain: str) -> str:
 
 def prose(words: str) -> str:
     r"""Text with formulas between dollars, which stay; a bar in them, which would end the cell, becomes a command."""
-    parts = re.split(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", wording.formulas(words), flags=re.DOTALL)
+    parts = CODE.split(words)
+    return "".join(code(part) if i % 2 else _without_code(part) for i, part in enumerate(parts))
+
+
+def _without_code(words: str) -> str:
+    parts = FORMULA.split(wording.formulas(words))
     return "".join(_formula(part) if i % 2 else escape(part.replace(r"\$", "$")) for i, part in enumerate(parts))
 
 

@@ -86,7 +86,10 @@ LEGEND = (
 
 
 def overall(merged: Merged) -> Table:
-    """Each theory with its claims, its answer on each data set and network, its reading in each trained network, and its experiments."""
+    """Each theory with its claims, its answer on each data set and network, its reading in each trained network, and its experiments; of
+    verifications alone a line a theory."""
+    if all(entry.kind == "claim" for entry in merged.entries):
+        return _all_claims(merged)
     blocks = []
     for theory in merged.theories:
         answers = merged.select(theory=theory.name, kind="prediction", quantity=theory.answer)
@@ -106,17 +109,43 @@ def overall(merged: Merged) -> Table:
     return Table("all", caption, NUMBERS, tuple(blocks))
 
 
+def _all_claims(merged: Merged) -> Table:
+    columns = (
+        Column("theory", 40),
+        Column("claims", 10, "right"),
+        Column("consistent on every seed", 20, "right"),
+        Column("seeds each", 14, "right"),
+        Column("controls that fail", 16, "right"),
+    )
+    lines = []
+    for theory in merged.theories:
+        own = merged.select(theory=theory.name, kind="claim")
+        failing = sum(1 for entry in own if entry.claim is not None and entry.claim.control == "fails")
+        lines.append(Line((theory.title, str(len(own)), str(sum(entry.holds for entry in own)), _seeds(own), str(failing))))
+    caption = (
+        "Claims of each theory, checked on instances that meet their assumptions, a seed an instance, each beside a control that must "
+        "fail: the same check with one assumption removed or the target replaced. A claim that is consistent on all seeds is not proved "
+        "by that."
+    )
+    return Table("all", caption, columns, (Block("", tuple(lines)),))
+
+
 def claims_told(merged: Merged, theory: Theory) -> str:
     """``"Claims: 19 of 19 consistent on every seed (5 seeds each); every control fails as it must"``."""
     own = merged.select(theory=theory.name, kind="claim")
     if not own:
         return "Claims: none was verified here"
-    held = sum(1 for entry in own if entry.holds)
-    seeds = sorted({entry.claim.seeds for entry in own if entry.claim is not None})
-    told = f"{seeds[0]} to {seeds[-1]} seeds each" if len(seeds) > 1 else f"{_count(seeds[0], 'seed')} each"
+    held = sum(entry.holds for entry in own)
     weak = sum(1 for entry in own if entry.claim is not None and entry.claim.control != "fails")
     controls = f"{_count(weak, 'control')} did not fail, so there is no power" if weak else "every control fails as it must"
-    return f"Claims: {held} of {len(own)} consistent on every seed ({told}); {controls}"
+    seeds = f"{_seeds(own)} seed{'' if _seeds(own) == '1' else 's'} each"
+    return f"Claims: {held} of {len(own)} consistent on every seed ({seeds}); {controls}"
+
+
+def _seeds(claims: Sequence[Entry]) -> str:
+    """``"100"``, or ``"3 to 100"`` where they differ."""
+    seeds = sorted({entry.claim.seeds for entry in claims if entry.claim is not None})
+    return " to ".join(str(number) for number in dict.fromkeys([*seeds[:1], *seeds[-1:]]))
 
 
 def _experiments_told(merged: Merged, theory: Theory) -> Iterator[Cell]:
@@ -151,7 +180,7 @@ def _claims(merged: Merged, theory: Theory) -> Table | None:
         source = cite(entry.source)
         name = Plain(entry.quantity.rpartition("/")[2])
         line = f"{'≤' if found.op == '<=' else '≥'}\u00a0{wording.number(found.bound)}"
-        counts = f"{found.consistent} of {found.seeds} [{low:.2f}, {high:.2f}]" if found.decided else f"0 of {found.seeds}"
+        counts = f"{found.consistent} of {found.seeds} [{low:.2f},\u00a0{high:.2f}]" if found.decided else f"0 of {found.seeds}"
         control = f"{wording.number(found.control_value)} {'fails' if found.control == 'fails' else CONTROL_WORDS[found.control]}"
         below = [known.statement] if known else []
         below += [f" (Its control: {known.control_says.rstrip('.')}.)"] if known else []
@@ -159,7 +188,7 @@ def _claims(merged: Merged, theory: Theory) -> Table | None:
         below += [f" Note: {'; '.join(filter(None, (entry.subject, entry.note)))}."] if entry.subject or entry.note else []
         cells: tuple[Cell, ...] = (
             (name, " ", source) if source else name,
-            found.verdict,
+            entry.verdict,
             counts,
             wording.number(found.worst),
             line,
@@ -170,8 +199,8 @@ def _claims(merged: Merged, theory: Theory) -> Table | None:
         return None
     columns = (
         Column("claim", 28),
-        Column("verdict", 13),
-        Column("seeds [95 %]", 17),
+        Column("verdict", 11),
+        Column("seeds [95 %]", 19),
         Column("worst seed", 13, "right"),
         Column("line", 15, "right"),
         Column("control", 14),

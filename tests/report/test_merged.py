@@ -166,12 +166,12 @@ def test_trainings_of_several_seeds_are_one_line():
     found = together(trained(0, 0.6), trained(1, 0.7))
     reached = {entry.quantity: entry for entry in found.select(theory="network", kind="network")}
     assert (reached["test accuracy"].n, reached["test accuracy"].value) == (2, pytest.approx(0.65))
-    assert reached["test accuracy"].subject == "tiny: vit"
+    assert reached["test accuracy"].subject == "tiny: vit in its training"
     assert reached["test accuracy"].note == "100 test images; best network, of step 5"  # each has an interval of its own
     assert reached["held-out accuracy"].value == 0.8  # of the network that was kept, not of the last
     assert "50 held-out images; 95 % interval" in reached["held-out accuracy"].note
     (reading,) = found.select(kind="reading")
-    assert (reading.subject, reading.value, reading.null, reading.row["op"]) == ("tiny: trained vit", 0.5, 0.25, ">=")
+    assert (reading.subject, reading.value, reading.null, reading.row["op"]) == ("tiny: vit in its training", 0.5, 0.25, ">=")
     assert (reading.n, reading.verdict) == (2, "outside assumptions")
     apart = together(trained(0, 0.6, minutes=5), trained(1, 0.7, minutes=30)).select(quantity="test accuracy")
     assert [entry.subject for entry in apart] == ["tiny: vit, minutes 5", "tiny: vit, minutes 30"]

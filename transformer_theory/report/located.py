@@ -138,14 +138,15 @@ def _trained(result: Result, orders: Mapping[str, Theory]) -> Iterator[Located]:
     kept = {key: value for key, value in result.params.items() if key not in ("settings", "theories", "data")}
     setting = _setting(_without_seed({**settings, **kept}))
     seed = settings.get("seed")
+    family = f"{data_of(result)}: {name} in its training"  # its images were held out, and its settings are not those of a comparison
     for row in _reached(result, name):
-        yield Located("network", "network", row["quantity"], f"{data_of(result)}: {name}", "", setting, seed, row)
+        yield Located("network", "network", row["quantity"], family, "", setting, seed, row)
     for kind, row in _last_readings(result, orders, name):
         if kind == "reading":
-            yield Located(row["theory"], kind, row["quantity"], f"{data_of(result)}: trained {name}", "", setting, seed, row)
+            yield Located(row["theory"], kind, row["quantity"], family, "", setting, seed, row)
     for row in result.table:
         if wording.absent(row):
-            yield Located(row["theory"], "absent", row["quantity"], f"{data_of(result)}: trained {name}", "", setting, seed, row)
+            yield Located(row["theory"], "absent", row["quantity"], family, "", setting, seed, row)
 
 
 def _reached(result: Result, name: str) -> Iterator[Row]:

@@ -46,7 +46,7 @@ for row in rows:
 PANELS = {
     "R^c of Z^{l+1/2}, after attention": "$R^c$ after attention, nats",
     "share of non-zeros": "share of non-zeros",
-    "rate reduction by class": "rate reduction by class, nats",
+    "rate reduction by class": "$\\Delta R$ by class, nats",
 }
 figure, panels = axes(1, 3, height=2.6)
 for panel, (quantity, title) in zip(panels, PANELS.items()):

@@ -99,12 +99,12 @@ def pictures(result: Result, models: Sequence[str], prefix: str = "") -> dict[st
     }
 
 
-def _drawn(theory: Theory, part: Result, view_name: str, prefix: str = "") -> Markup:
+def _drawn(theory: Theory, part: Result, view_name: str) -> Markup | None:
     """The theory's figure. One that cannot be drawn must not cost the reader the whole page: the reason stands in its place."""
     with style():
         try:
             label = f"{theory.title}: what was measured on the {wording.subject(view_name)}"
-            return parts.inline(theory.draw(part), f"{prefix}{theory.name}-{view_name}", label)
+            return parts.inline(theory.draw(part), f"{theory.name}-{view_name}", label)
         except Exception as error:
             return parts.undrawn(error)
 

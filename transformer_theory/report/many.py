@@ -124,9 +124,7 @@ def _figures(found: Merged, theory: Theory) -> list[dict[str, Any]]:
         with style():
             try:
                 params = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
-                figure: Markup = parts.inline(
-                    kinds[result.name](**params).draw(result), f"{label}-{result.name}", f"{theory.title}: {result.name}"
-                )
+                figure = parts.inline(kinds[result.name](**params).draw(result), f"{label}-{result.name}", f"{theory.title}: {result.name}")
             except Exception as error:  # one that cannot be drawn must not cost the reader the whole page
                 figure = parts.undrawn(error)
         told = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in result.params.items())

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from markupsafe import Markup
@@ -105,10 +105,6 @@ def shared(result: Result, known: Sequence[Theory], group: Sequence[Series]) -> 
     }
 
 
-@overload
-def inline(figure: "Figure", name: str, label: str) -> Markup: ...
-@overload
-def inline(figure: "Figure | None", name: str, label: str) -> Markup | None: ...
 def inline(figure: "Figure | None", name: str, label: str) -> Markup | None:
     """A figure as SVG whose ids start with ``name`` and which is called ``label`` by what reads the page aloud; None of none."""
     if figure is None:

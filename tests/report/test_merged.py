@@ -174,7 +174,7 @@ def test_trainings_of_several_seeds_are_one_line():
     assert (reading.subject, reading.value, reading.null, reading.row["op"]) == ("tiny: vit in its training", 0.5, 0.25, ">=")
     assert (reading.n, reading.verdict) == (2, "outside assumptions")
     apart = together(trained(0, 0.6, minutes=5), trained(1, 0.7, minutes=30)).select(quantity="test accuracy")
-    assert [entry.subject for entry in apart] == ["tiny: vit, minutes 5", "tiny: vit, minutes 30"]
+    assert [entry.subject for entry in apart] == ["tiny: vit in its training, minutes 5", "tiny: vit in its training, minutes 30"]
     assert "95 % interval 49.72 % to 69.67 %" in apart[0].note.replace("\u00a0", " ")
 
 

@@ -29,7 +29,8 @@ function claims(section) {
     });
     const shown = rows.filter((row) => !row.hidden).length, all = `${rows.length} claim${rows.length === 1 ? "" : "s"}`;
     const order = column < 0 ? "" : `, sorted by ${heads[column].dataset.name}, ${down ? "descending" : "ascending"}`;
-    status.textContent = shown === 0 ? `No claim fits. Clear to see all ${all}.` : `${shown === rows.length ? all : `${shown} of ${all}`}${order}`;
+    const count = shown === rows.length ? all : `${shown} of ${all}`;
+    status.textContent = shown === 0 ? `No claim fits. Clear to see all ${all}.` : count + order;
   }
 
   function remember() {

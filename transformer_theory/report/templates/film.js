@@ -5,7 +5,10 @@ function film(figure) {
   const slider = figure.querySelector("input"), output = figure.querySelector("output");
   const [back, on, play] = ["back", "on", "play"].map((name) => figure.querySelector(`[data-${name}]`));
   const still = matchMedia("(prefers-reduced-motion: reduce)");
-  const draw = [told.attention && attention(figure.querySelector(".maps"), told.attention), told.features && plane(figure.querySelector(".plane"), told.features)];
+  const draw = [
+    told.attention && attention(figure.querySelector(".maps"), told.attention),
+    told.features && plane(figure.querySelector(".plane"), told.features),
+  ];
   let running = 0;
 
   function show(at) {

@@ -70,7 +70,7 @@ def _example(merged: Merged, inputs: Sequence[tuple[str, Theory | None]], shown:
         sections += map(_figure, (picture for picture in shown if picture.theory is None))
     return "\n".join(
         [
-            "% pdflatex example && bibtex example && pdflatex example && pdflatex example",
+            "% pdflatex example && bibtex example && pdflatex example && pdflatex example (and once more where it asks for it)",
             r"\documentclass[11pt]{article}",
             r"\usepackage[T1]{fontenc}",
             r"\usepackage{lmodern}",

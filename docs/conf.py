@@ -40,6 +40,8 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "image_scrapers": ("gallery_figures",),
     "capture_repr": (),
+    "thumbnail_size": (640, 256),  # the shape of most figures
+    "within_subsection_order": "FileNameSortKey",
 }
 
 autosummary_generate = True

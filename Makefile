@@ -35,7 +35,7 @@ ledger: .venv/.installed  ## every claim on 100 seeds in WORKERS processes, stor
 	@$(BIN)/python -m transformer_theory.report.ledger runs/ledger docs/claims.md
 
 docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 clean:  ## remove .venv, runs and everything else that was made

@@ -13,6 +13,7 @@ import torch
 from tests.problems.image_trainings import CPU
 from tests.problems.two_trainings import RATES, losses
 from transformer_theory.experiment import Result
+from transformer_theory.training import processes
 from transformer_theory.training.processes import Hardware, tells_of_loss
 
 REPOSITORY = Path(__file__).parents[2]
@@ -99,6 +100,22 @@ def test_hardware_that_is_not_here():
         Hardware("mps").resolved()
     assert CPU.resolved() == CPU
     assert Hardware().resolved().precision in ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("amx", "instructions", "processor", "precision"),
+    [
+        (True, True, "vendor_id : GenuineIntel", "bfloat16"),
+        (False, True, "vendor_id : GenuineIntel", "float32"),
+        (False, True, "vendor_id : AuthenticAMD", "bfloat16"),
+        (False, False, "vendor_id : AuthenticAMD", "float32"),
+    ],
+)
+def test_bfloat16_is_taken_where_the_processor_has_a_unit_for_it(monkeypatch, amx, instructions, processor, precision):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(processes, "_processor", lambda: processor)
+    assert Hardware("cpu").resolved().precision == precision
 
 
 def test_the_words_of_a_lost_process():

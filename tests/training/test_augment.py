@@ -170,7 +170,8 @@ def test_shifts_turns_and_shears_move_pixels_where_they_should():
     leaning = OPERATIONS["shear_x"](column, torch.tensor([1.0])).float()
     middles = (leaning[0, 0] * torch.arange(21)).sum(1) / leaning[0, 0].sum(1)
     assert torch.allclose(middles, 10 - 0.3 * (torch.arange(21.0) - 10), atol=0.02)
-    assert torch.equal(OPERATIONS["shear_y"](column.mT, torch.tensor([1.0])).mT.float(), leaning)
+    upright = OPERATIONS["shear_y"](column.mT, torch.tensor([1.0])).mT.float()
+    assert torch.allclose(upright, leaning, atol=1)  # a half is rounded up or down as the processor adds
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

@@ -229,7 +229,7 @@ def _slug(heading: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page and what it is made from; returns 2 with one line if it cannot."""
+    """Writes the page and what it is made from; an error that is raised on the way becomes one line, and 2 is returned."""
     from ..theories import THEORIES
 
     try:

@@ -95,6 +95,22 @@ def reseal(folder):
     (folder / "result.json").write_text(json.dumps(checksums.sealed(head, folder, ("table.jsonl", "arrays.npz"))))
 
 
+def test_provenance_with_other_keys_than_words_is_read_back(tmp_path):
+    Result("x", provenance={"threads": {2: 1, 10: np.int64(3)}}).save(tmp_path / "run")
+    assert Result.load(tmp_path / "run").provenance == {"threads": {"2": 1, "10": 3}}
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "..", "sub/file", ""])
+def test_a_checksum_of_a_file_elsewhere_is_refused(tmp_path, name):
+    Result("x").save(tmp_path / "run")
+    (tmp_path / "secret").write_text("not to be read")
+    head = json.loads((tmp_path / "run" / "result.json").read_text())
+    head["sha256"][name] = "0" * 64
+    (tmp_path / "run" / "result.json").write_text(json.dumps(head))
+    with pytest.raises(ValueError, match="checksums must be of files in the folder"):
+        Result.load(tmp_path / "run")
+
+
 def test_object_arrays_are_neither_written_nor_read(tmp_path):
     harmful = np.array([{"a": 1}], dtype=object)
     with pytest.raises(ValueError, match="Object arrays"):

@@ -29,6 +29,8 @@ def check(head: dict[str, Any], folder: Path) -> None:
     if found.pop("head") != _of_head(head):
         raise ValueError("result.json is not as it was stored: it was edited, or damaged")
     for name, digest in found.items():
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise ValueError(f"checksums must be of files in the folder, got one of {name!r}; result.json was edited")
         if digest != _of_file(folder / name):
             raise ValueError(f"{name} is not as it was stored: it was edited, damaged, or copied from another result")
 

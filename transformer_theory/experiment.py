@@ -86,7 +86,7 @@ class Result:
             "name": self.name,
             "params": jsonable(self.params),
             "sources": [str(s) for s in self.sources],
-            "provenance": self.provenance,
+            "provenance": jsonable(self.provenance),
         }
         with replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:  # a path would be given another ending
             np.savez_compressed(file, allow_pickle=False, **self.arrays)
@@ -224,7 +224,7 @@ def provenance(*, seed: int | None = None, device: str = "cpu", started: float |
 
 
 def _commit() -> dict[str, Any]:
-    """Commit and dirty flag of the repository that holds this package; empty outside one."""
+    """Commit of the repository that holds this package, and whether the package was changed since; empty outside one."""
     here = Path(__file__).parent
     git = ["git", "-C", str(here)]
     try:
@@ -232,7 +232,7 @@ def _commit() -> dict[str, Any]:
         if tracked.returncode:
             return {}
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return {}
     return {"commit": commit, "dirty": bool(changed)}

@@ -50,6 +50,11 @@ class Source:
         key, _, locator = text.partition(", ")
         return cls(key, locator)
 
+    @classmethod
+    def find(cls, text: str | None) -> "Source | None":
+        """The same, but None if the text names none that is in the bibliography: a stored row may be older or newer than it."""
+        return cls.parse(text) if text and text.partition(", ")[0] in entries() else None
+
     @property
     def label(self) -> str:
         """What a reader sees: ``"Tarzanagh et al. (2023a), Thm. 3"``."""

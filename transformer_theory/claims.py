@@ -18,6 +18,7 @@ from .intervals import clopper_pearson
 
 VerdictName = Literal["consistent", "violated", "inconclusive", "outside assumptions"]
 ControlName = Literal["fails", "passes", "inconclusive"]
+CLAIM, CLAIM_VERDICT = "claim: ", "claim verdict: "  # what the quantities of rows of seeds, and of all seeds, begin with
 CONTROL_WORDS: Mapping[ControlName, str] = {  # what each means for the check
     "fails": "fails as it must",
     "passes": "PASSES: no power",
@@ -193,7 +194,7 @@ class Verdict:
         return [
             {
                 "theory": theory,
-                "quantity": f"claim: {self.claim.id}",
+                "quantity": f"{CLAIM}{self.claim.id}",
                 "value": e.value,
                 "bound": e.bound,
                 "op": e.op,

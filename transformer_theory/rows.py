@@ -29,6 +29,8 @@ BASIS_WORDS: dict[Basis, str] = {
     "recomputed": "recomputed",
 }
 
+ASSUMPTION = "assumption: "  # what the quantity of a row that tells of one begins with
+
 
 class Row(TypedDict, total=False):
     """One measurement. ``theory``, ``quantity`` and ``value`` are always there (``value`` is None if nothing could be measured).
@@ -101,7 +103,7 @@ def assumption(theory: str, statement: str, holds: bool, *, value: float, source
     """A row that says whether the data meet an assumption; ``value`` is the number behind it. Its verdict is "holds" or "fails"."""
     return Row(
         theory=theory,
-        quantity=f"assumption: {statement}",
+        quantity=f"{ASSUMPTION}{statement}",
         value=float(value),
         verdict="holds" if holds else "fails",
         in_assumptions=bool(holds),

@@ -8,14 +8,14 @@ Source: none, this is machinery; the interval: :cite:t:`clopper1934use`.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .citations import Source
-from .claims import CONTROL_WORDS, Claim, ControlName, Evidence, Verdict, VerdictName, overall
+from .claims import CLAIM, CLAIM_VERDICT, CONTROL_WORDS, Claim, ControlName, Evidence, Verdict, VerdictName, overall
 from .experiment import Result, jsonable, provenance
 from .intervals import clopper_pearson
 from .rows import Row
@@ -23,7 +23,6 @@ from .threads import one_thread
 from .workers import at_work, stream
 
 NAME = "verify"  # of the result
-SEED, TOTAL = "claim: ", "claim verdict: "  # what the quantities of the rows begin with
 FORMAT = 1  # of the document
 
 
@@ -32,14 +31,19 @@ def rows(verdict: Verdict) -> list[Row]:
     claim = verdict.claim
     total = Row(
         theory=claim.id.split("/")[0],
-        quantity=f"{TOTAL}{claim.id}",
+        quantity=f"{CLAIM_VERDICT}{claim.id}",
         value=verdict.share,
-        verdict=verdict.verdict if verdict.control == "fails" else f"control {CONTROL_WORDS[verdict.control]}",
+        verdict=_said(verdict.verdict, verdict.control),
         control=verdict.control,
         source=str(claim.source),
         note=str(verdict),
     )
     return [*(Row(**row) for row in verdict.rows()), total]
+
+
+def _said(verdict: VerdictName, control: ControlName) -> str:
+    """The verdict; what is wrong with the control instead if it does not fail, since the check has no power then."""
+    return verdict if control == "fails" else f"control {CONTROL_WORDS[control]}"
 
 
 def verification(
@@ -90,7 +94,7 @@ class Summary:
 
     Attributes:
         id: of the claim.
-        source: as the rows state it.
+        source: as the rows state it; None if they state none that is in the bibliography.
         seeds, consistent, decided: how many there were, how many were consistent, and how many consistent or violated.
         verdict: of all seeds (:func:`~.claims.overall`).
         op: the claim holds if ``value op bound``.
@@ -98,12 +102,12 @@ class Summary:
             is finite.
         bound: the line of that seed; None if no seed has one, as where a solver always gave up.
         median: over the seeds with a finite value; None if there is none.
-        control: what the controls did.
+        control: what the controls did: "passes" if any row says so, "fails" only if all do.
         control_value: the control's value that comes nearest to passing; None if no value is finite.
     """
 
     id: str
-    source: Source
+    source: Source | None
     seeds: int
     consistent: int
     decided: int
@@ -139,6 +143,11 @@ class Summary:
         return float(low), float(high)
 
     @property
+    def said(self) -> str:
+        """The verdict, or what is wrong with the control: ``"control PASSES: no power"``."""
+        return _said(self.verdict, self.control)
+
+    @property
     def passed(self) -> bool:
         """Neither is the claim violated nor did its control do anything but fail."""
         return self.verdict != "violated" and self.control == "fails"
@@ -148,13 +157,14 @@ def summaries(result: Result) -> list[Summary]:
     """Of each claim that the result holds seeds of, in its order; any result may hold some, as that of a comparison does."""
     found: dict[str, list[Row]] = {}
     for row in result.table:
-        if row["quantity"].startswith(SEED):
-            found.setdefault(row["quantity"].removeprefix(SEED), []).append(row)
+        if row["quantity"].startswith(CLAIM):
+            found.setdefault(row["quantity"].removeprefix(CLAIM), []).append(row)
     return [_summary(id, own) for id, own in found.items()]
 
 
 def _summary(id: str, own: Sequence[Row]) -> Summary:
-    verdicts: list[Any] = [row.get("verdict") for row in own]
+    verdicts = [_known(row.get("verdict"), get_args(VerdictName)) for row in own]
+    controls = [_known(row.get("control"), get_args(ControlName)) for row in own]
     lined = next((row for row in own if _finite(row.get("bound")) is not None), own[0])  # a solver that gave up has no line
     op, bound = lined.get("op", "<="), _finite(lined.get("bound"))
     decided = [row for row in own if row.get("verdict") in ("consistent", "violated")]
@@ -162,7 +172,7 @@ def _summary(id: str, own: Sequence[Row]) -> Summary:
     control = max(_lines(own, "null", op), default=(0.0, None, None))
     return Summary(
         id=id,
-        source=Source.parse(own[0].get("source", "")),
+        source=next((source for row in own if (source := Source.find(row.get("source")))), None),
         seeds=len(own),
         consistent=verdicts.count("consistent"),
         decided=len(decided),
@@ -171,9 +181,14 @@ def _summary(id: str, own: Sequence[Row]) -> Summary:
         worst=nearest[1],
         bound=nearest[2],
         median=median(values) if (values := [value for row in own if (value := _finite(row["value"])) is not None]) else None,
-        control=own[0].get("control", "inconclusive"),
+        control=next(name for name in ("passes", "inconclusive", "fails") if name in controls),
         control_value=control[1],
     )
+
+
+def _known(word: str | None, words: Collection[str]) -> Any:
+    """The word; "inconclusive" if a row has none, or one that this version does not know."""
+    return word if word in words else "inconclusive"
 
 
 def _lines(own: Iterable[Row], column: Literal["value", "null"], op: str) -> list[tuple[float, float, float]]:

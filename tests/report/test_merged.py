@@ -118,8 +118,8 @@ def test_a_seed_with_another_value_and_a_control_that_passes_are_said():
 
 def test_another_line_is_another_check():
     found = together(claimed(range(3)), claimed(range(3, 5), bound=0.9)).entries
-    told = [(entry.claim.seeds, entry.subject) for entry in found]
-    assert told == [(3, "line ≥ 0.990, of result R1"), (2, "line ≥ 0.900, of result R2")]
+    told = [(entry.claim.seeds, entry.subject, entry.note) for entry in found]
+    assert told == [(3, "line ≥ 0.99", "of result R1"), (2, "line ≥ 0.9", "of result R2")]
 
 
 def test_everything_of_a_comparison_is_there_once():
@@ -194,3 +194,37 @@ def test_warnings_name_the_results():
 def test_no_result_is_an_error():
     with pytest.raises(ValueError, match="at least one, got none"):
         merged([])
+
+
+GAVE_UP = {"op": "<=", "bound": math.nan, "value": math.nan, "verdict": "inconclusive"}  # as Verdict.rows has it
+
+
+def given_up(result, *seeds):
+    return replace(result, table=[row | GAVE_UP if row["seed"] in seeds else row for row in result.table])
+
+
+@pytest.mark.parametrize("first", [[0], [], [0, 1, 2]])
+def test_a_seed_that_gave_up_makes_no_other_check(first):
+    entry = only(given_up(claimed(range(3)), *first), given_up(claimed(range(3, 6)), 4))
+    assert (entry.op, entry.claim.op, entry.claim.bound) == (">=", ">=", 0.99)
+    assert (entry.claim.seeds, entry.claim.decided, entry.claim.worst) == (6, 5 - len(first), 1.0)
+
+
+def test_rows_that_only_their_notes_tell_apart_are_not_paired_where_one_is_missing():
+    def noted(seed, **classes):
+        rows = [Row(theory="crate", quantity="q", value=value, note=name) for name, value in classes.items()]
+        return Result("crate.made", {"seed": seed}, rows)
+
+    equally = together(noted(0, first=1.0, second=5.0), noted(1, first=2.0, second=6.0)).entries
+    assert [(entry.value, entry.n, entry.again) for entry in equally] == [(1.5, 2, 1), (5.5, 2, 2)]
+    apart = together(noted(0, first=1.0, second=5.0), noted(1, second=6.0)).entries
+    assert [(entry.value, entry.n, entry.again) for entry in apart] == [(1.0, 1, 0), (5.0, 1, 0), (6.0, 1, 0)]
+    assert apart[2].note.startswith("second; of result R2, not merged")
+
+
+def test_means_of_the_largest_numbers_and_of_what_only_some_runs_state():
+    big = only(*(compared(row(value), seed=seed) for seed, value in enumerate((1.7e308, 1.5e308))))
+    assert big.value == pytest.approx(1.6e308)
+    assert only(*(compared(row(value), seed=seed) for seed, value in enumerate((1.7e308, -1.7e308)))).spread is None
+    partly = only(compared(row(0.5, null=0.1)), compared(row(0.7), seed=1))
+    assert (partly.null, partly.note) == (0.1, "null stated by 1 of 2 runs")

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -145,8 +146,8 @@ def test_claims_show_check_control_and_interval(page, compared, theories):
     assert "3 of 3 0.292 … 1" in text  # Clopper-Pearson: (0.025)^(1/3)
     assert "fails as it must" in text
     (first, second) = checked(compared, theories[0])
-    assert (first.id, first.value, first.control_value, first.control) == ("attention_svm/global-direction", 1.0, 0.4, "fails")
-    assert first.interval == pytest.approx((0.025 ** (1 / 3), 1.0))
+    assert (first.id, first.summary.worst, first.summary.control_value) == ("attention_svm/global-direction", 1.0, 0.4)
+    assert first.summary.interval == pytest.approx((0.025 ** (1 / 3), 1.0))
     assert second.verdict == "consistent"
 
 
@@ -170,10 +171,28 @@ def test_the_numbers_of_a_claim_are_of_its_worst_seed_with_its_own_line(theories
     seeds = [(0.99, 0.9, "consistent", 0.1), (0.95, 0.94, "consistent", 0.93), (0.2, 0.9, "outside assumptions", 0.5)]
     made = small([{**row, "value": v, "bound": b, "verdict": name, "null": c, "seed": i} for i, (v, b, name, c) in enumerate(seeds)])
     (claim,) = checked(made, theories[0])
-    assert (claim.value, claim.bound, claim.median, claim.control_value) == (0.95, 0.94, 0.95, 0.93)
-    assert (claim.judged, claim.consistent) == (2, 2)
+    found = claim.summary
+    assert (found.worst, found.bound, found.median, found.control_value) == (0.95, 0.94, 0.95, 0.93)
+    assert (found.decided, found.consistent) == (2, 2)
     (line,) = board([ClaimLine(theories[0], claim)]).lines
     assert (line.line, line.anchor) == ("≥\u00a00.940", "claim-attention-svm-global-direction")
+
+
+def test_a_claim_whose_first_seed_gave_up_keeps_its_line(theories):
+    row = {"theory": "attention_svm", "quantity": f"claim: {theories[0].claims[0].id}", "source": "gone2001, Thm. 1", "control": "fails"}
+    nothing = {**row, "op": "<=", "value": math.nan, "bound": math.nan, "null": 0.4, "verdict": "inconclusive", "seed": 0}
+    seeds = [{**row, "op": ">=", "value": v, "bound": 0.5, "null": 0.4, "verdict": "consistent", "seed": v} for v in (0.6, 0.9)]
+    (claim,) = checked(small([nothing, *seeds]), theories[0])
+    assert (claim.summary.op, claim.summary.worst, claim.summary.bound) == (">=", 0.6, 0.5)
+    assert (claim.verdict, claim.summary.source, claim.source) == ("consistent", None, "gone2001, Thm. 1")  # no paper of this version
+    assert board([ClaimLine(theories[0], claim)]).lines[0].line == "≥\u00a00.500"
+
+
+def test_an_assumption_that_does_not_say_whether_it_holds_is_shown(theories):
+    row = {"theory": "crate", "quantity": "assumption: tokens are unit vectors", "value": 0.5, "model": "raw"}
+    page = words(html(small([row]), theories=theories))
+    assert "0 of 1 hold" in page
+    assert "tokens are unit vectors" in page
 
 
 def test_every_formula_of_the_registry_becomes_mathml():

@@ -78,7 +78,7 @@ def _line_each(found: Sequence[Summary]) -> Table:
     table = Table("claim", "verdict", "seeds", "95 % interval", "measured", "line", "control", "source", box=None, padding=(0, 2, 0, 0))
     for one in found:
         numbers = (Text(text) for text in (*_counted(one), *_measured(one)))
-        table.add_row(one.id, judged(one.verdict), *numbers, _control(one), Text(one.source.label))
+        table.add_row(one.id, judged(one.verdict), *numbers, _control(one), Text(_label(one)))
     return table
 
 
@@ -88,10 +88,14 @@ def _lines_each(found: Sequence[Summary]) -> Table:
         table.add_column(name, no_wrap=True)
     table.add_column("control")
     for one in found:
-        name = Text(f"{one.id}\n  {one.source.label}")
+        name = Text(f"{one.id}\n  {_label(one)}")
         said = judged(one.verdict).append(f"\n{' '.join(_counted(one))}", style="default")
         table.add_row(name, said, "\n".join(_measured(one)), _control(one))
     return table
+
+
+def _label(one: Summary) -> str:
+    return one.source.label if one.source else ""
 
 
 def _counted(one: Summary) -> tuple[str, str]:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable
 
 from .. import citations
+from ..citations import Source
 from ..experiment import Result
 from ..theory import Theory
-from .views import cite, theories_of
+from .views import theories_of
 
 
 def keys(results: Result | Iterable[Result], known: Iterable[Theory] | None = None) -> list[str]:
@@ -18,7 +19,7 @@ def keys(results: Result | Iterable[Result], known: Iterable[Theory] | None = No
         for theory in theories_of(result, known):
             found += [source.key for source in theory.sources]
             found += [claim.source.key for claim in theory.claims]
-        found += [source.key for row in result.table if (source := cite(row.get("source"))) is not None]
+        found += [source.key for row in result.table if (source := Source.find(row.get("source"))) is not None]
     return list(dict.fromkeys(found))
 
 

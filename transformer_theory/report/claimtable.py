@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..citations import Source
 from ..theory import Theory
-from .views import Checked, cite
+from .views import Checked
 from .wording import NOTHING, kind, number, slug
 
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # kinds of verdicts, those that need a look first
@@ -45,24 +45,24 @@ class ClaimLine:
     @property
     def least(self) -> str:
         """Lower end of the interval of the share of consistent seeds, by which seeds are sorted."""
-        return self.sortable(self.checked.interval[0] if self.checked.interval else None)
+        found = self.checked.summary
+        return self.sortable(found.interval[0] if found.decided else None)
 
     @property
     def line(self) -> str:
         """``"≥ 0.990"``, of the seed that is nearest to it."""
-        bound = self.checked.bound
-        return NOTHING if bound is None else f"{'≤' if self.checked.op == '<=' else '≥'}\u00a0{number(bound)}"
+        found = self.checked.summary
+        return NOTHING if found.bound is None else f"{'≤' if found.op == '<=' else '≥'}\u00a0{number(found.bound)}"
 
     @property
     def source(self) -> Source | str:
         """Of the claim; what the result stored if this version does not know the claim."""
-        claim, rows = self.checked.claim, self.checked.rows
-        return claim.source if claim else (rows[0].get("source") or "" if rows else "")
+        return self.checked.claim.source if self.checked.claim else self.checked.source
 
     @property
     def key(self) -> str:
         """Of the source in the bibliography; empty if it is not there."""
-        found = self.source if isinstance(self.source, Source) else cite(self.source)
+        found = self.source if isinstance(self.source, Source) else Source.find(self.source)
         return found.key if found else ""
 
     @staticmethod

@@ -11,14 +11,14 @@ from markupsafe import Markup
 from ..experiment import Result
 from ..notes import is_share, shared
 from ..plotting import style
-from ..rows import Row
+from ..rows import ASSUMPTION, Row
 from ..theory import Theory
 from ..timeline import Series, series
 from . import figures, parts, wording
 from .claimtable import ClaimLine, board, tally
 from .facts import TEST
 from .frames import film
-from .views import ASSUMPTION, RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
+from .views import RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 
 def html(result: Result, *, theories: Iterable[Theory] | None = None) -> str:

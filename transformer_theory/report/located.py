@@ -7,14 +7,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..claims import CLAIM, CLAIM_VERDICT
 from ..experiment import Result
 from ..notes import joined
-from ..rows import Row
+from ..rows import ASSUMPTION, Row
 from ..theory import Theory
 from . import wording
 from .facts import Measured, facts
 from .readings import Readings, readings
-from .views import ASSUMPTION, CLAIM, CLAIM_VERDICT, findings, networks, view_of
+from .views import findings, networks, view_of
 
 Kind = Literal["claim", "prediction", "assumption", "reading", "network", "experiment", "absent"]
 """What a number is.

@@ -6,14 +6,17 @@ value of the worst seed. Further numbers of a row end in ``Spread``, ``Null``, `
 ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Line`` and ``Control``. Names have letters only;
 digits are spelt.
 
-A name never changes its meaning: where two numbers would have one name, each gets letters made of what it is, and the short name is gone,
-so that a document that used it does not compile instead of showing another number.
+Within one report a name is of one number, and it keeps its meaning when results are added: where two numbers would have one name, each gets
+letters made of what it is, and the short name is gone, so that a document that used it does not compile instead of showing another number.
+Names do not depend on the order of the results. Numbers that nothing tells apart from those of another run have none
+(:attr:`~.merged.Entry.again`).
 """
 
 import hashlib
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -52,14 +55,16 @@ class Macro:
 def macros(merged: Merged) -> list[Macro]:
     """All of them, sorted as the entries; equal results give equal names."""
     found = [*_totals(merged), *(one for entry in merged.entries for one in _of_entry(entry))]
+    often = Counter((identity, part) for _, identity, part, *_ in found)
     by_name: dict[str, set[str]] = {}
     for name, identity, part, *_ in found:
         by_name.setdefault(name + part, set()).add(identity)
     shared = {identity for identities in by_name.values() if len(identities) > 1 for identity in identities}
-    made = [
-        Macro(f"{name}{_told_apart(id) if id in shared else ''}{part}", told, value, says) for name, id, part, told, value, says in found
+    return [
+        Macro(f"{name}{_told_apart(id) if id in shared else ''}{part}", told, value, says)
+        for name, id, part, told, value, says in found
+        if often[id, part] == 1
     ]
-    return list({macro.name: macro for macro in made}.values())
 
 
 def definitions(merged: Merged) -> str:
@@ -83,20 +88,22 @@ def _totals(merged: Merged) -> Iterator[_Part]:
     for theory in merged.theories:
         own = merged.select(theory=theory.name, kind="claim")
         if own:
-            held = sum(
-                1 for one in own if one.claim is not None and one.verdict == "consistent" and one.claim.consistent == one.claim.seeds
-            )
+            held = sum(entry.holds for entry in own)
             name = PREFIX + _theory(theory.name)
             yield name, theory.name, "Claims", str(len(own)), len(own), f"{theory.name}: claims that were verified"
             yield name, theory.name, "ClaimsConsistent", str(held), held, f"{theory.name}: of these consistent on every seed"
 
 
 def _of_entry(entry: Entry) -> Iterator[_Part]:
+    if not entry.again:
+        return
     quantity = entry.quantity.rpartition("/")[2] if entry.kind == "claim" else entry.quantity
     quantity = quantity.removesuffix(wording.TRAINED).removesuffix(IN_LAYER)  # the subject says so
     name = PREFIX + _theory(entry.theory) + _words(quantity) + _words(entry.subject)
     place = {key: entry.rows[0].get(key) for key in ("model", "layer", "head", "step")}
-    identity = json.dumps([entry.theory, entry.kind, entry.quantity, entry.subject, entry.op, entry.basis, place], sort_keys=True)
+    lines = sorted({bound for row in entry.rows if (bound := row.get("bound")) is not None}) if entry.claim is not None else []
+    told = [entry.theory, entry.kind, entry.quantity, entry.subject, entry.op, entry.basis, entry.again]
+    identity = json.dumps([*told, place, lines], sort_keys=True)
     says = " | ".join(filter(None, (entry.theory, entry.quantity, entry.subject)))
     for part, value, told in _numbers(entry):
         if value is not None:

@@ -77,8 +77,8 @@ def _claims(found: Merged, theory: Theory) -> list[ClaimLine]:
     for entry in found.select(theory=theory.name, kind="claim"):
         number = seen[entry.quantity] = seen.get(entry.quantity, 0) + 1
         note = "; ".join(filter(None, (entry.subject, entry.note)))
-        checked = Checked(known.get(entry.quantity), entry.quantity, entry.rows, entry.verdict, note)
-        lines.append(ClaimLine(theory, checked, note, number))
+        if entry.claim is not None:
+            lines.append(ClaimLine(theory, Checked(known.get(entry.quantity), entry.claim, entry.source), note, number))
     return lines
 
 

@@ -11,20 +11,18 @@ such rows differ, the note gives their range.
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
 from typing import Literal
 
-from ..claims import CONTROL_WORDS, ControlName
 from ..experiment import Result
 from ..notes import joined, shared
 from ..rows import Basis, Row
 from ..theory import Theory
 from ..verification import Summary, summaries
 from . import wording
+from .averages import close, exactly, finite, mean, spread
 from .located import Kind, Located, located, unfinished
 from .views import theories_of
 
-SAME = 1e-9  # relative: numbers that differ by less are one number, rounded by another machine
 SEVERE = ("violated", "fails", "consistent", "holds", "inconclusive", "outside assumptions", "not applicable")  # which of several is told
 
 
@@ -48,6 +46,8 @@ class Entry:
         verdicts: all verdicts and how many rows have each.
         source: as the rows store it; may be empty.
         note: what all rows say, and what has to be said of the merging.
+        again: which of the rows of one run that nothing but their notes tells apart, counted from 1; 0 where the runs have different
+            numbers of them, so that it is not known which belong together and each stays alone.
         claim: of a claim: seeds, share with interval, worst seed, control; else None.
     """
 
@@ -69,6 +69,7 @@ class Entry:
     verdicts: dict[str, int]
     source: str
     note: str
+    again: int = 1
     claim: Summary | None = None
 
     @property
@@ -138,15 +139,9 @@ def merged(results: Iterable[Result], *, theories: Iterable[Theory] | None = Non
     if not results:
         raise ValueError("results must hold at least one, got none; name a folder that compare, verify, run or train has written")
     records = _records(results, theories)
-    groups: dict[Hashable, list[tuple[int, Located]]] = {}
-    for run, result in enumerate(results):
-        seen: dict[Hashable, int] = {}
-        for one in located(result, records):
-            key = one.theory, one.kind, one.quantity, one.family, one.place, one.setting, *_line_kind(one)
-            again = seen[key, one.seed] = seen.get((key, one.seed), 0) + 1  # rows that nothing tells apart are not runs of each other
-            groups.setdefault((key, again), []).append((run, one))
-    words = _settings_in_words([one for group in groups.values() for _, one in group])
-    entries = [entry for group in groups.values() for entry in _entries(group, words)]
+    found = [(run, one) for run, result in enumerate(results) for one in located(result, records)]
+    words = _settings_in_words([one for _, one in found])
+    entries = [entry for again, group in _groups(found) for entry in _entries(group, again, words)]
     order = {name: at for at, name in enumerate(theory.name for theory in records)}
     entries.sort(key=lambda entry: order.get(entry.theory, len(order)))
     return Merged(results, tuple(entries), tuple(records), _warnings(results))
@@ -162,6 +157,23 @@ def _records(results: Sequence[Result], theories: Iterable[Theory] | None) -> li
     order = {theory.name: at for at, theory in enumerate(known)}
     found = {theory.name: theory for result in results for theory in theories_of(result, known)}
     return sorted(found.values(), key=lambda theory: order.get(theory.name, len(order)))
+
+
+def _groups(found: Iterable[tuple[int, Located]]) -> Iterator[tuple[int, list[tuple[int, Located]]]]:
+    """What is one number over the runs, with :attr:`Entry.again`. Rows of one run that nothing but their notes tells apart are not runs
+    of each other; they belong together in their order if every run has equally many.
+    """
+    by_key: dict[Hashable, dict[Hashable, list[tuple[int, Located]]]] = {}
+    for run, one in found:
+        key = one.theory, one.kind, one.quantity, one.family, one.place, one.setting, *_line_kind(one)
+        by_key.setdefault(key, {}).setdefault((run, one.seed), []).append((run, one))
+    for runs in by_key.values():
+        parts = list(runs.values())
+        if parts[0][0][1].kind == "claim" or len({len(part) for part in parts}) == 1:
+            for at in range(max(map(len, parts))):
+                yield at + 1, [part[at] for part in parts if at < len(part)]
+        else:
+            yield from ((0, [one]) for part in parts for one in part)
 
 
 def _line_kind(one: Located) -> tuple[str | None, str | None]:
@@ -187,33 +199,38 @@ def _differing(settings: Sequence[dict[str, str]]) -> set[str]:
     return {name for name in names if len({setting.get(name) for setting in settings}) > 1}
 
 
-def _entries(group: list[tuple[int, Located]], words: Callable[[Located], str]) -> Iterator[Entry]:
-    one = group[0][1]
+def _entries(group: list[tuple[int, Located]], again: int, words: Callable[[Located], str]) -> Iterator[Entry]:
+    run, one = group[0]
     subject = ", ".join(filter(None, (one.family, one.place, words(one))))
     if one.kind != "claim":
-        yield _entry(one, subject, group)
+        alone = f"of {_plural('result', [run + 1])}, not merged, since not all runs have as many rows of this name"
+        entry = _entry(one, subject, group)
+        yield replace(entry, again=again, note=entry.note if again else joined(entry.note, alone))
         return
     checks = _checks(group)
     for check in checks:
-        told = f"line {_line(check[0][1].row)}, of {_plural('result', sorted({run + 1 for run, _ in check}))}" if len(checks) > 1 else ""
-        yield _claim(one, told, check)
+        entry = replace(_claim(one, _lines(check) if len(checks) > 1 else "", check), again=again)
+        where = _plural("result", sorted({run + 1 for run, _ in check}))
+        yield replace(entry, note=joined(entry.note, f"of {where}")) if len(checks) > 1 else entry
 
 
 def _entry(one: Located, subject: str, group: Sequence[tuple[int, Located]]) -> Entry:
     kept, repeated = _once(group)
     rows = tuple(found.row for _, found in kept)
-    column = {name: _finite(row.get(name) for row in rows) for name in ("value", "null", "predicted", "bound")}
-    mean = {name: _mean(numbers) for name, numbers in column.items()}
+    column = {name: finite(row.get(name) for row in rows) for name in ("value", "null", "predicted", "bound")}
+    means = {name: mean(numbers) for name, numbers in column.items()}
     values = column["value"]
     verdicts: dict[str, int] = {}
     for row in rows:
         name = wording.verdict(row)[0]
         verdicts[name] = verdicts.get(name, 0) + 1
     gravest = min((row.get("verdict") or "" for row in rows), key=_severity)
+    numbered = [row for row in rows if row["value"] is not None and math.isfinite(row["value"])]
     note = joined(
         shared(row.get("note") or "" for row in rows if row["value"] is not None or len(values) == 0),
         repeated,
         f"a number in {len(values)} of {len(rows)} runs" if 0 < len(values) < len(rows) else None,
+        *_partly(numbered),
         _range("predicted", column["predicted"]) if column["predicted"] != column["null"] else None,
         _range("line", column["bound"]) if column["bound"] not in (column["null"], column["predicted"]) else None,
     )
@@ -225,11 +242,11 @@ def _entry(one: Located, subject: str, group: Sequence[tuple[int, Located]]) -> 
         rows=rows,
         runs=tuple(run for run, _ in kept),
         n=len(values),
-        value=mean["value"],
-        spread=stdev(values) if len(values) > 1 else None,
-        null=mean["null"],
-        predicted=mean["predicted"],
-        bound=mean["bound"],
+        value=means["value"],
+        spread=spread(values),
+        null=means["null"],
+        predicted=means["predicted"],
+        bound=means["bound"],
         op=rows[0].get("op"),
         basis=rows[0].get("basis"),
         verdict=gravest,
@@ -243,11 +260,7 @@ def _claim(one: Located, subject: str, group: Sequence[tuple[int, Located]]) -> 
     """Evidence of one check, a seed once; the control must have failed in every result."""
     entry = _entry(one, subject, group)
     (found,) = summaries(Result("merged", table=list(entry.rows)))
-    said: set[ControlName] = {row.get("control", "inconclusive") for row in entry.rows}
-    order: tuple[ControlName, ...] = ("passes", "inconclusive", "fails")
-    found = replace(found, control=next(name for name in order if name in said))
-    verdict = found.verdict if found.control == "fails" else f"control {CONTROL_WORDS[found.control]}"
-    return replace(entry, verdict=verdict, claim=found)
+    return replace(entry, op=found.op, verdict=found.said, claim=found)
 
 
 def _checks(group: list[tuple[int, Located]]) -> list[list[tuple[int, Located]]]:
@@ -266,14 +279,23 @@ def _checks(group: list[tuple[int, Located]]) -> list[list[tuple[int, Located]]]
 
 
 def _one_line(left: Sequence[tuple[int, Located]], right: Sequence[tuple[int, Located]]) -> bool:
-    """Whether two results hold a claim against one line. The line of some claims depends on the seed; then common seeds tell."""
-    first, second = ({one.seed: (one.row.get("op"), one.row.get("bound")) for _, one in part} for part in (left, right))
+    """Whether two results hold a claim against one line. The line of some claims depends on the seed; then common seeds tell.
+
+    A seed whose solver gave up has no line, so it says nothing of it; a result with no other seeds fits any line.
+    """
+    first, second = ({one.seed: (one.row.get("op"), one.row.get("bound")) for _, one in _lined(part)} for part in (left, right))
+    if not first or not second:
+        return True
     pairs = [(first[seed], second[seed]) for seed in first.keys() & second.keys()]
     if not pairs and len(set(first.values())) == len(set(second.values())) == 1:
         pairs = [(next(iter(first.values())), next(iter(second.values())))]
     if {op for op, _ in first.values()} != {op for op, _ in second.values()}:
         return False
-    return all(_close(one, other) for (_, one), (_, other) in pairs)
+    return all(close(one, other) for (_, one), (_, other) in pairs)
+
+
+def _lined(part: Sequence[tuple[int, Located]]) -> list[tuple[int, Located]]:
+    return [found for found in part if finite([found[1].row.get("bound")])]
 
 
 def _once(group: Sequence[tuple[int, Located]]) -> tuple[list[tuple[int, Located]], str | None]:
@@ -285,7 +307,7 @@ def _once(group: Sequence[tuple[int, Located]]) -> tuple[list[tuple[int, Located
     other = [same for same in by_seed.values() if any(not _alike(same[0][1].row, one.row) for _, one in same)]
     if not other:
         return kept, None
-    example = " and ".join(dict.fromkeys(_exactly(one.row["value"]) for _, one in other[0]))
+    example = " and ".join(dict.fromkeys(exactly(one.row["value"]) for _, one in other[0]))
     who = "the run" if len(by_seed) == 1 and None in by_seed else f"{len(other)} of {len(by_seed)} seeds"
     results = _plural("result", sorted({run + 1 for same in other for run, _ in same}))
     return kept, f"{who} gave other numbers when measured again ({example}, {results}), and counts once, with its worst verdict"
@@ -295,40 +317,30 @@ def _alike(left: Row, right: Row) -> bool:
     """Whether two rows of one seed say the same, up to the rounding of another machine beside the numbers they are held against."""
     if left.get("verdict") != right.get("verdict"):
         return False
-    beside = _finite(row.get(name) for row in (left, right) for name in ("value", "bound", "predicted"))
-    return _close(left["value"], right["value"], max(map(abs, beside), default=0.0))
+    beside = finite(row.get(name) for row in (left, right) for name in ("value", "bound", "predicted"))
+    return close(left["value"], right["value"], max(map(abs, beside), default=0.0))
 
 
-def _close(left: float | None, right: float | None, scale: float = 0.0) -> bool:
-    """Whether both are one number, or both are none."""
-    first, second = _finite([left]), _finite([right])
-    if not first or not second:
-        return len(first) == len(second)
-    return math.isclose(first[0], second[0], rel_tol=SAME, abs_tol=SAME * scale)
-
-
-def _finite(numbers: Iterable[float | int | None]) -> list[float]:
-    return [float(number) for number in numbers if number is not None and math.isfinite(number)]
-
-
-def _mean(numbers: Sequence[float]) -> float | None:
-    """None of none; equal numbers to the last digit."""
-    return numbers[0] if len(set(numbers)) == 1 else fmean(numbers) if numbers else None
+def _partly(rows: Sequence[Row]) -> Iterator[str]:
+    """``"null stated by 2 of 3 runs"``: what only some of the rows that have a number state, so that its mean is not of all."""
+    told: dict[int, list[str]] = {}
+    for name, column in (("null", "null"), ("prediction", "predicted"), ("line", "bound")):
+        told.setdefault(len(finite(row.get(column) for row in rows)), []).append(name)
+    yield from (f"{' and '.join(names)} stated by {n} of {len(rows)} runs" for n, names in told.items() if 0 < n < len(rows))
 
 
 def _range(name: str, numbers: Sequence[float]) -> str | None:
     """``"predicted 0.9 to 0.95 over the runs"``; None if all are one number."""
-    if not numbers or all(_close(numbers[0], number) for number in numbers):
+    if not numbers or all(close(numbers[0], number) for number in numbers):
         return None
     return f"{name} {wording.number(min(numbers))} to {wording.number(max(numbers))} over the runs"
 
 
-def _line(row: Row) -> str:
-    return f"{'≤' if row.get('op') == '<=' else '≥'} {wording.number(row.get('bound'))}"
-
-
-def _exactly(value: float | int | None) -> str:
-    return "none" if value is None or not math.isfinite(value) else f"{value:.6g}"
+def _lines(check: Sequence[tuple[int, Located]]) -> str:
+    """``"line ≥ 0.99"``, ``"line ≤ 0.1 to 0.25"``: what a claim was held against, in the digits that tell it from another line."""
+    found = [one.row for _, one in _lined(check)]
+    ends = dict.fromkeys(exactly(end) for bounds in [finite(row.get("bound") for row in found)] for end in (min(bounds), max(bounds)))
+    return f"line {'≤' if found[0].get('op') == '<=' else '≥'} {' to '.join(ends)}"
 
 
 def _severity(verdict: str) -> int:

@@ -14,6 +14,7 @@ import torch
 from markupsafe import Markup
 
 from .. import citations
+from ..citations import Source
 from ..experiment import Result
 from ..notes import is_share
 from ..plotting import svg
@@ -21,7 +22,7 @@ from ..theory import Theory
 from ..timeline import Correlations, Series, changes, rank_correlations, sentences
 from . import figures, mathfont, wording
 from .formulas import mathml, paragraphs
-from .views import cite, networks
+from .views import networks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +154,7 @@ def _quantity(text: str) -> Markup:
 
 def _source(text) -> Markup:
     """A link for a :class:`Source` or the text that a row stores; text that is not in the bibliography stays text."""
-    found = cite(text) if isinstance(text, str | None) else text
+    found = Source.find(text) if isinstance(text, str | None) else text
     if found is None:
         return Markup("{}").format(text or "")
     return Markup('<a href="{}">{}</a>').format(found.url, found.label) if found.url else Markup("{}").format(found.label)

@@ -16,7 +16,6 @@ from ..theory import Theory
 from . import wording
 from .located import IN_LAYER
 from .merged import Entry, Merged
-from .views import cite
 
 MANY = 150  # rows of an experiment that a table shows, at most
 
@@ -177,7 +176,7 @@ def _claims(merged: Merged, theory: Theory) -> Table | None:
         if found is None:
             continue
         low, high = found.interval
-        source = cite(entry.source)
+        source = Source.find(entry.source)
         name = Plain(entry.quantity.rpartition("/")[2])
         line = f"{'≤' if found.op == '<=' else '≥'}\u00a0{wording.number(found.bound)}"
         counts = f"{found.consistent} of {found.seeds} [{low:.2f},\u00a0{high:.2f}]" if found.decided else f"0 of {found.seeds}"
@@ -241,7 +240,7 @@ def _experiments(merged: Merged, theory: Theory) -> Table | None:
         beside = [entry for entry in same if entry.predicted is not None or entry.bound is not None or entry.verdict]
         shown = (same if len(same) <= MANY else beside)[:MANY]
         left_out += len(same) - len(shown)
-        source = cite(next((entry.source for entry in same if entry.source), ""))
+        source = Source.find(next((entry.source for entry in same if entry.source), ""))
         heading = (Plain(name), " ", source) if source else Plain(name)
         blocks.append(_block(heading, shown, lambda entry, name=name: _numbers(entry, _of_experiment(entry, name))))
     rest = f" {left_out:,} further numbers, most of them beside no prediction, are left out here." if left_out else ""
@@ -300,7 +299,7 @@ def _silent(entries: Sequence[Entry]) -> Block:
 
 
 def _headed(entry: Entry) -> Cell:
-    source = cite(entry.source)
+    source = Source.find(entry.source)
     return (entry.quantity, " ", source) if source else (entry.quantity,)
 
 

@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..citations import Source
 from ..experiment import Result
 from ..theory import Theory
 from . import wording
-from .views import RAW, Line, cite, summary
+from .views import RAW, Line, summary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +71,7 @@ def _cells(line: Line) -> "list[Text]":
     row = line.row
     if row is None:
         return [Text(wording.NOTHING), Text(), Text()]
-    null, source = row.get("null"), cite(row.get("source"))
+    null, source = row.get("null"), Source.find(row.get("source"))
     measured = Text(wording.number(row["value"]), style="bold")
     if null is not None:
         side = {"above its null": "> ", "below its null": "< "}.get(wording.beside_null(row), "") if line.trained else ""

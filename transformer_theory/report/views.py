@@ -5,21 +5,18 @@ raw; arrays of another view are stored as ``"<view>::<name>"``.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import Literal
 
-from ..citations import Source, entries
-from ..claims import CONTROL_WORDS, Claim, ControlName, Evidence, Verdict
+from ..claims import CLAIM, CLAIM_VERDICT, CONTROL_WORDS, Claim
 from ..experiment import Result
 from ..rows import Row
 from ..theory import Theory
 from ..timeline import Series, series
+from ..verification import Summary, summaries
 from . import wording
 
 RAW = "raw"
-CLAIM, CLAIM_VERDICT, ASSUMPTION = "claim: ", "claim verdict: ", "assumption: "
 
 
 def view(result: Result, model: str) -> Result:
@@ -47,7 +44,7 @@ def view_of(row: Row) -> str:
 
 def findings(result: Result) -> list[Row]:
     """Rows that are neither readings in training (``step``) nor claims."""
-    return [row for row in result.table if row.get("step") is None and not row["quantity"].startswith(("claim: ", "claim verdict: "))]
+    return [row for row in result.table if row.get("step") is None and not row["quantity"].startswith((CLAIM, CLAIM_VERDICT))]
 
 
 def networks(result: Result) -> list[str]:
@@ -134,91 +131,39 @@ def in_trained(row: Row, theory: Theory) -> bool:
 
 @dataclass(frozen=True)
 class Checked:
-    """A claim with what its seeds said, read back from the rows."""
+    """A claim with what its seeds said.
+
+    Attributes:
+        claim: its record; None if this version does not know it.
+        summary: of its seeds.
+        source: as the rows store it; may be empty.
+    """
 
     claim: Claim | None
-    id: str
-    rows: Sequence[Row]
-    verdict: str
-    note: str
+    summary: Summary
+    source: str
 
     @property
-    def judged(self) -> int:
-        return sum(row.get("verdict") in ("consistent", "violated") for row in self.rows)
+    def id(self) -> str:
+        return self.summary.id
 
     @property
-    def consistent(self) -> int:
-        return sum(row.get("verdict") == "consistent" for row in self.rows)
-
-    @property
-    def op(self) -> str:
-        """The claim holds if ``value op bound``."""
-        return next((op for row in self.rows if (op := row.get("op"))), "<=")
-
-    @property
-    def value(self) -> float | None:
-        """Of the seed nearest to its line, or farthest beyond it, among those that decide (if none does, among all)."""
-        return self._nearest[0]
-
-    @property
-    def bound(self) -> float | None:
-        """The line of that seed."""
-        return self._nearest[1]
-
-    @property
-    def median(self) -> float | None:
-        """Over all seeds."""
-        finite = [value for row in self.rows if (value := row["value"]) is not None and math.isfinite(value)]
-        return median(finite) if finite else None
-
-    @property
-    def control_value(self) -> float | None:
-        """The control's value that comes nearest to passing."""
-        return max(self._lines(self.rows, "null"), default=(0.0, None, None))[1]
-
-    @property
-    def _nearest(self) -> tuple[float | None, float | None]:
-        decided = [row for row in self.rows if row.get("verdict") in ("consistent", "violated")]
-        return min(self._lines(decided or self.rows, "value"), default=(0.0, None, None))[1:]
-
-    def _lines(self, rows: Iterable[Row], column: Literal["value", "null"]) -> list[tuple[float, float, float]]:
-        """How far on its side of the line each number lies, the number, and the line; of rows where both are finite."""
-        found = [(row.get(column), row.get("bound")) for row in rows]
-        sign = 1 if self.op == ">=" else -1
-        return [(sign * (v - b), v, b) for v, b in found if v is not None and b is not None and math.isfinite(v) and math.isfinite(b)]
-
-    @property
-    def control(self) -> ControlName | None:
-        """What the control did (:attr:`~transformer_theory.claims.Verdict.control`); None if the result does not say."""
-        return next((said for row in self.rows if (said := row.get("control"))), None)
+    def verdict(self) -> str:
+        """That of all seeds, or what is wrong with the control."""
+        return self.summary.said
 
     @property
     def control_words(self) -> str:
-        """The same in words; empty if the result does not say."""
-        return CONTROL_WORDS[self.control] if self.control else ""
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Clopper-Pearson interval of the share of consistent seeds, as :class:`~transformer_theory.claims.Verdict` computes it."""
-        if not self.judged:
-            return None
-        decided = [row for row in self.rows if row.get("verdict") in ("consistent", "violated")]
-        stand_in = [Evidence(0.0, 0.0 if row.get("verdict") == "consistent" else -1.0, "<=") for row in decided]
-        return Verdict(self.claim, tuple(range(len(decided))), tuple(stand_in), ()).interval  # pyright: ignore[reportArgumentType]
+        """What the control did, in words."""
+        return CONTROL_WORDS[self.summary.control]
 
 
 def checked(result: Result, theory: Theory) -> list[Checked]:
     """The theory's claims as they were verified in this result."""
     own = [row for row in result.table if row["theory"] == theory.name]
-    ids = dict.fromkeys(row["quantity"].removeprefix(CLAIM) for row in own if row["quantity"].startswith(CLAIM))
     known = {claim.id: claim for claim in theory.claims}
-    found = []
-    for name in ids:
-        total = next((row for row in own if row["quantity"] == CLAIM_VERDICT + name), None)
-        rows = [row for row in own if row["quantity"] == CLAIM + name]
-        said = (total or {}).get("verdict") or next((row.get("verdict") or "" for row in rows), "")
-        found.append(Checked(known.get(name), name, rows, said, (total or {}).get("note") or ""))
-    return found
+    sources = {row["quantity"]: row.get("source") or "" for row in own}
+    return [Checked(known.get(one.id), one, sources[CLAIM + one.id]) for one in summaries(replace(result, table=own))]
 
 
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
@@ -234,8 +179,3 @@ def image_grid(count: int) -> int | None:
     """Side of the square grid of ``count`` patches; None if it is not a square."""
     side = math.isqrt(count)
     return side if side * side == count and side > 1 else None
-
-
-def cite(text: str | None) -> Source | None:
-    """The source that a row states; None if it states none that is in the bibliography."""
-    return Source.parse(text) if text and text.partition(", ")[0] in entries() else None

@@ -31,7 +31,7 @@ from ...linalg import cosine
 from .alignment import alignment
 from .builders import distinct_constraints
 from .constraint_set import Constraints, came, check_tensor
-from .dynamics import State, start, trajectory
+from .dynamics import State, is_stationary, start, trajectory
 from .dynamics.gradient import merged
 from .dynamics.settings import check_steps
 from .feasibility import Construction, construct
@@ -294,8 +294,8 @@ def analyse(
         What was found. A selection that is infeasible, tied scores and equal tokens are part of it, with the tokens named.
     Raises:
         TypeError: not a tensor, steps that are no sequence of numbers, or a rate or seed that is no number.
-        ValueError: no input, a single token an input, nothing but zeros as queries, float32, values that are not finite, no step to look
-            at, or a rate or seed out of range.
+        ValueError: no input, one token an input, nothing but zeros as queries, float32, values that are not finite, no step, or a rate or
+            seed out of range.
 
     Source: :cite:t:`tarzanagh2023transformers`.
     """
@@ -308,9 +308,9 @@ def analyse(
     given = Instance(tokens, query, scores)
     instance, first = _merge(Instance(unit_scale(given.tokens), unit_scale(given.query), given.scores))
     begin = start(instance)
-    states = tuple(trajectory(instance, begin, at=at if at[0] == 0 else (0, *at), rate=rate))
-    everywhere = torch.ones(len(instance.query), dtype=torch.bool)
-    best = selection_of(instance, instance.optimal(), among=everywhere)
+    times, stays = at if at[0] == 0 else (0, *at), is_stationary(instance, begin.W)
+    states = tuple((State(begin.W, step) for step in times) if stays else trajectory(instance, begin, at=times, rate=rate))
+    best = selection_of(instance, instance.optimal(), among=torch.ones(len(instance.query), dtype=torch.bool))
     end, T = states[-1].W, instance.scores.shape[1]
     share, top = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
     decided = share >= enough(first.sum(-1))

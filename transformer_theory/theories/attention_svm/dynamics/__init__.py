@@ -7,7 +7,7 @@ descent in another norm · :mod:`.polyak` step · :mod:`.path` least loss within
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from .descent import descent_direction, normalised_descent, plain_descent, trajectory
+from .descent import descent_direction, is_stationary, normalised_descent, plain_descent, trajectory
 from .heads import Head, HeadInstance, differentiable, relu_head
 from .joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
 from .losses import EXPONENTIAL, LINEAR, LOGISTIC, Loss
@@ -33,6 +33,7 @@ __all__ = [
     "descent_direction",
     "differentiable",
     "factored_path",
+    "is_stationary",
     "joint_descent",
     "joint_targets",
     "load",

@@ -166,6 +166,21 @@ def _run(
         yield state_now  # pyright: ignore[reportReturnType]
 
 
+@torch.no_grad()
+def is_stationary(instance: Instance | HeadInstance, W: Tensor, *, loss: Loss = LOGISTIC) -> bool:
+    """Whether the gradient at W ``[d, d_z]`` is zero up to rounding: its terms cancel to 1e-14 of the sum of their norms.
+
+    Descent would leave such a point by rounding alone, in a direction that the processor chooses.
+
+    Raises:
+        ValueError: as :class:`~.gradient.Gradient`.
+    """
+    data = Gradient(instance, loss)
+    c, _ = data.coefficients(data.logits(data.query @ W.mT))
+    terms = c.abs()[..., None] * data.tokens.norm(dim=-1, keepdim=True) * data.query.norm(dim=-1)[..., None, None]
+    return bool((data.pulled(c).mT @ data.query).norm() <= 1e-14 * terms.sum())
+
+
 def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
     """The direction ``[..., d, d_z]`` at norm one, whatever its size, and the logarithm of its norm; zero and a finite number if it is
     zero."""

@@ -82,6 +82,9 @@ def test_one_result_gets_its_page_or_figure_again(stored, tmp_path, capsys, monk
         assert capsys.readouterr().out.endswith(f"report: {stored / name / 'report.html'}\n")
     assert "add some of --html, --latex, --markdown, --bibtex, --figures" in refused(capsys, stored)
     assert refused(capsys, stored / "seed0", stored / "seed1").startswith("2 results go together")
+    (tmp_path / "one").mkdir()
+    shutil.move(stored / "coin", tmp_path / "one" / "coin")
+    assert "one/coin is the only result here; name it itself" in refused(capsys, tmp_path / "one")
 
 
 def test_a_folder_named_twice_counts_once(stored, tmp_path):
@@ -113,6 +116,34 @@ def test_nothing_is_written_where_one_file_cannot_be(stored, tmp_path, capsys):
     assert "file/r.bib" in said
     assert files(tmp_path) == before
     assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_drawn(stored, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("transformer_theory.report.pictures._both", lambda figure: pytest.fail("drawn"))
+    x, t = tmp_path / "x", tmp_path / "t"
+    assert f"{x} cannot be a file and the folder of {x}/all.tex" in refused(capsys, stored, "--html", x, "--latex", x)
+    (t / "all.tex").mkdir(parents=True)
+    assert f"{t}/all.tex is a folder where a file should be" in refused(capsys, stored, "--html", x, "--latex", t, "--overwrite")
+    (t / "all.tex").rmdir()
+    (t / "figures").mkdir()
+    (t / "figures" / "stand-in-coin.pdf").write_text("mine")
+    assert "stand-in-coin.pdf exists already" in refused(capsys, stored, "--html", x, "--latex", t)
+    assert not x.exists()
+    assert files(t) == ["figures/stand-in-coin.pdf"]
+    kept = files(stored)
+    (stored / "seed0" / "report.html").mkdir()
+    assert "report.html is a folder where a file should be" in refused(capsys, stored / "seed0")
+    assert files(stored) == kept
+
+
+def test_figures_are_drawn_once(stored, tmp_path, monkeypatch):
+    from transformer_theory.report import pictures
+
+    drawn, both = [], pictures._both
+    monkeypatch.setattr(pictures, "_both", lambda figure: drawn.append(figure) or both(figure))
+    assert main(["report", str(stored / "coin"), "--figures", str(tmp_path / "f"), "--latex", str(tmp_path / "t")]) == 0
+    assert files(tmp_path / "f") == files(tmp_path / "t" / "figures") == ["stand-in-coin.pdf", "stand-in-coin.svg"]
+    assert len(drawn) == 1
 
 
 @pytest.mark.parametrize("missing", ["result.json", "table.jsonl", "arrays.npz"])

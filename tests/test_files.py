@@ -1,8 +1,10 @@
 """A file is there whole or not at all."""
 
+from pathlib import Path
+
 import pytest
 
-from transformer_theory.files import replacing
+from transformer_theory.files import check_targets, replacing, write_together
 
 
 def test_a_file_is_replaced_only_when_its_draft_is_whole(tmp_path):
@@ -29,3 +31,46 @@ def test_what_went_wrong_is_not_hidden_by_the_draft_that_never_came_to_be(tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError), replacing(tmp_path / "file" / "numbers.txt") as draft:
         draft.write_text("new")
+
+
+def everything(folder):
+    return {str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_a_rename_that_fails_undoes_those_before_it(tmp_path, monkeypatch):
+    (tmp_path / "old.txt").write_text("old")
+    before = everything(tmp_path)
+    files = {tmp_path / name: b"new" for name in ("old.txt", "new/first.txt", "last.txt")}
+    replace = Path.replace
+
+    def fails(self, target):
+        if target.name == "last.txt":
+            raise OSError(5, "the disk is gone")
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fails)
+        with pytest.raises(PermissionError, match=r"cannot write to .*last.txt \(the disk is gone\)"):
+            write_together(files)
+    assert everything(tmp_path) == before
+    write_together(files)
+    assert everything(tmp_path) == {"old.txt": "new", "new": None, "new/first.txt": "new", "last.txt": "new"}
+
+
+def test_a_draft_that_fails_leaves_all_as_it_was(tmp_path):
+    (tmp_path / "old.txt").write_text("old")
+    (tmp_path / "file").write_text("x")
+    before = everything(tmp_path)
+    with pytest.raises(PermissionError, match=r"cannot write to .*numbers.txt"):
+        write_together({tmp_path / "old.txt": b"new", tmp_path / "new" / "a": b"", tmp_path / "file" / "numbers.txt": b"new"})
+    assert everything(tmp_path) == before
+
+
+def test_targets_that_cannot_be_files_together_are_named(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileExistsError, match="folder is a folder where a file should be"):
+        check_targets([tmp_path / "folder"])
+    with pytest.raises(ValueError, match="x twice"):
+        check_targets([tmp_path / "x", tmp_path / "y" / ".." / "x"])
+    with pytest.raises(ValueError, match=r"x cannot be a file and the folder of .*all.tex"):
+        check_targets([tmp_path / "x" / "all.tex", tmp_path / "x"])

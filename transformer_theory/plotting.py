@@ -256,6 +256,12 @@ def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.
     return figure
 
 
+def plain(name: str) -> str:
+    r"""A name of data or of a network for a label, where ``$`` is a dollar: matplotlib would read ``a$x$`` as a formula, and stop at
+    one that it cannot set."""
+    return name.replace("$", r"\$")
+
+
 def svg(figure: "Figure", prefix: str = "") -> str:
     """The figure as an ``<svg>`` element: the same figure gives the same bytes (fixed hash salt, no date, no version).
 

@@ -12,13 +12,15 @@ import pytest
 from tests.report import synthetic
 from transformer_theory.citations import entries
 from transformer_theory.experiment import Result
-from transformer_theory.report import latex_folder
+from transformer_theory.report import latex_folder, page
 from transformer_theory.report.latex import floats, latex
 from transformer_theory.report.latex import text as in_latex
-from transformer_theory.report.latex_text import escape, is_mathematics, prose
+from transformer_theory.report.latex_folder import names
+from transformer_theory.report.latex_text import escape, prose
 from transformer_theory.report.macros import macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
+from transformer_theory.report.mathematics import FONTS, ONE, OPERATORS, SIGNS, SIZES, SYMBOLS, TEXT, TWO, is_mathematics
 from transformer_theory.report.merged import merged
 from transformer_theory.report.pictures import Picture, files, pictures
 from transformer_theory.report.tables import Code, Plain, of_theory, overall, provenance
@@ -79,9 +81,30 @@ def test_latex_escapes_every_special_character():
         "a%b",
         r"x\\\input y",
         "#1",
+        "x^2^3",
+        "x_1'_2",
+        "x^2'",
+        "x_",
+        r"\left( x",
+        r"x \right)",
+        r"{\left(} x \right)",
+        r"\left\alpha x \right)",
+        r"a \middle| b",
+        r"\frac",
+        r"\frac{a}",
+        r"\sqrt",
+        r"\sqrt[3",
+        r"\hat\mathcal F",
+        r"x^\sqrt{2}",
+        r"x_\log",
+        r"\text{a_b}",
+        r"\text{\alpha}",
+        r"\textbf",
+        r"x \limits",
+        "{" * 200 + "}" * 200,
     ],
 )
-def test_a_formula_with_an_unknown_command_is_text(formula):
+def test_what_latex_could_not_set_as_a_formula_is_text(formula):
     assert not is_mathematics(formula)
     assert prose(f"see ${formula}$ here") == f"see {escape(f'${formula}$')} here"
 
@@ -104,6 +127,17 @@ def test_all_formulas_of_the_registry_are_known_mathematics():
     formulas = [found for text in texts_of_the_registry() for found in re.findall(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", text, re.DOTALL)]
     assert len(formulas) > 300
     assert [formula for formula in formulas if not is_mathematics(" ".join(formula.split()))] == []
+
+
+def test_theories_of_like_names_have_files_and_labels_of_their_own():
+    rows = [Row(theory=name, quantity="x", value=1.0) for name in ("my theory", "my-theory", "macros")]
+    like = merged([Result("compare", {"data": "d"}, rows)])
+    made, _ = latex_folder(like, drawn=files([]))
+    assert {"my-theory.tex", "my-theory-2.tex", "theory-macros.tex", "macros.tex"} <= set(made)
+    assert set(made) == {name for name in names(like) if not name.startswith("figures/")}
+    labels = re.findall(r"\\label\{(.*?)\}", b"".join(made.values()).decode())
+    assert len(labels) == len(set(labels)) > 4
+    assert made["example.tex"].count(rb"\input{my-theory") == 2
 
 
 def test_every_table_has_whole_rows_and_known_keys(folder):
@@ -170,12 +204,27 @@ def test_a_name_for_two_numbers_is_a_name_for_none():
     assert (turned[0.0], turned[1.0]) == (both[1.0], both[0.0])  # a name goes with what the number is, not with the order
 
 
+def mathematics():
+    """Every command that may stand in a formula, in every place where it may."""
+    yield from (r"\sqrt[3]{x}", r"\left(\frac{a}{b}\right)^2_i", "x''^{2}_3", r"\operatorname*{arg\,max}_x f", r"a_\frac12", "_2F_1", "x^Δ")
+    yield from (r"\left.x\middle|y\right\}", r"\text{a\_b \& c, 5\%}", r"\sum\limits_i^n", r"x_\text{max}^\top", "x²", r"\hat é", "x'^2")
+    yield from (f"{command} {{}}_a" for command in OPERATORS | SYMBOLS)
+    yield from (f"a^{command}_{command} b" for command in SIGNS)
+    yield from (f"a_{command}{{B}} {command} X {command}{{A_B}}" for command in FONTS)  # some have no small letters
+    yield from (f"{command}{what}" for command in ONE - FONTS for what in ("{a_b}", " x", r"\theta"))
+    yield from (f"{command}{what}{what}" for command in TWO for what in ("{a_b}", " x", r"\theta"))
+    yield from (f"a{script}{command}{{b c}}" for command in TEXT for script in ("", "_"))
+    yield from (f"{size}| x {size}\\rangle" for size in SIZES)
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="no pdflatex and bibtex here")
 def test_a_real_latex_sets_all_of_it(folder, together, tmp_path):
     for name, data in folder.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    registry = "\n\n".join(prose(text) for text in texts_of_the_registry())
+    assert [formula for formula in mathematics() if not is_mathematics(formula)] == []
+    every = " ".join(f"${formula}$" for formula in sorted(mathematics()))
+    registry = "\n\n".join(prose(text) for text in (*texts_of_the_registry(), every))
     example = (tmp_path / "example.tex").read_text()
     numbers = "\n\n".join(f"number: \\{macro.name}." for macro in macros(together)[:40])
     (tmp_path / "example.tex").write_text(example.replace(r"\bibliographystyle", f"{numbers}\n\n{registry}\n\n\\bibliographystyle"))
@@ -232,6 +281,22 @@ def test_a_figure_that_cannot_be_drawn_is_said():
 
     made, shown, failed = files([Picture("x", "the title", None, fail), Picture("y", "nothing to draw", None, lambda: None)])
     assert (made, shown, failed) == ({}, [], ["the title could not be drawn (KeyError: 'curve')"])
+
+
+def test_names_with_dollars_are_no_formulas():
+    rows = [
+        Row(theory="network", quantity=quantity, value=1.0 / (step + 1), step=step, model=model)
+        for quantity in ("loss", "accuracy")
+        for step in range(3)
+        for model in ("a$x^2^3$", r"\$\frac$")
+    ]
+    order = next(theory.order_parameter for theory in THEORIES if theory.name == "crate")
+    rows += [Row(theory="crate", quantity=order, value=float(step), null=0.0, step=step, model="a$x^2^3$", layer=0) for step in range(3)]
+    result = Result("compare", {"data": "$x^2^3$", "theories": ["crate"], "models": {"a$x^2^3$": {}}}, rows)
+    made, _, failed = files(pictures(merged([result])))
+    assert failed == []
+    assert {"x-2-3-learning.svg", "x-2-3-timeline.pdf"} <= set(made)
+    assert "a$x^2^3$" in page(result)
 
 
 def test_markdown_keeps_formulas_and_escapes_the_rest(together):

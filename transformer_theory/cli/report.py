@@ -1,18 +1,18 @@
 """``report``: from stored results to a page, LaTeX, Markdown, BibTeX and figures; all that one command writes, or nothing."""
 
 import argparse
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import replacing
+from ..files import check_targets, write_together
 from .terminal import NAME, progress_line
 
 if TYPE_CHECKING:
     from ..report.merged import Merged
+    from ..report.pictures import Drawn
     from ..report.stored import Stored
 
 OUTPUTS = ("html", "latex", "markdown", "bibtex", "figures")
@@ -26,6 +26,8 @@ def write_report(options: argparse.Namespace) -> int:
         OSError: an output exists and is not to be overwritten, or cannot be written.
     """
     from ..report.merged import merged
+    from ..report.pictures import files as draw
+    from ..report.pictures import pictures
     from ..report.stored import gathered
 
     asked = {name: path for name in OUTPUTS if (path := getattr(options, name)) is not None}
@@ -37,12 +39,15 @@ def write_report(options: argparse.Namespace) -> int:
             return 0
         together = merged(one.result for one in found)
         _check_places(asked)
+        _check_files(_places(asked, together), found, options.overwrite)  # before drawing, which takes long
+        drawn = draw(pictures(together) if asked.keys() & {"latex", "figures"} else [], progress=progress)
         files: dict[Path, bytes] = {}
         for name, path in asked.items():
             progress(f"making the {name}")
-            _add(files, _made(name, path, found, together, progress))
-        _check_files(files, found, options.overwrite)
-        _write(files)
+            files |= _made(name, path, found, together, drawn)
+        write_together(files)
+    for sentence in drawn.failed:
+        print(f"{NAME}: {sentence}", file=sys.stderr)
     for note in together.notes:
         print(f"{NAME}: {note}", file=sys.stderr)
     for name, path in asked.items():
@@ -60,6 +65,8 @@ def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
 
     if len(found) != 1 or found[0].folder not in named:
         told = ", ".join(f"--{name}" for name in OUTPUTS)
+        if len(found) == 1:
+            raise ValueError(f"{found[0].folder} is the only result here; name it itself for its page or figure, or add some of {told}")
         raise ValueError(f"{len(found)} results go together into files of your choice, got no name for any; add some of {told}")
     one = found[0]
     if one.result.name in (COMPARE, TRAIN, VERIFY):
@@ -67,28 +74,33 @@ def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
     kind = experiment(one.result.name)
     params = {name: tuple(value) if isinstance(value, list) else value for name, value in one.result.params.items()}
     path = one.folder / "figure.svg"
-    _write({path: svg(kind(**params).draw(one.result)).encode()})
+    write_together({path: svg(kind(**params).draw(one.result)).encode()})
     return path
 
 
-def _made(name: str, path: Path, found: "list[Stored]", together: "Merged", progress: Callable[[str], None]) -> dict[Path, bytes]:
-    """The files of one output; what could not be drawn is told."""
+def _places(asked: Mapping[str, Path], together: "Merged") -> list[Path]:
+    """Every file that the outputs may come to, in the order in which they are asked for."""
+    from ..report.latex_folder import names
+    from ..report.pictures import names as drawn
+    from ..report.pictures import pictures
+
+    inside = {"latex": lambda: names(together), "figures": lambda: drawn(pictures(together))}
+    return [one for name, path in asked.items() for one in ([path / i for i in inside[name]()] if name in inside else [path])]
+
+
+def _made(name: str, path: Path, found: "list[Stored]", together: "Merged", drawn: "Drawn") -> dict[Path, bytes]:
+    """The files of one output."""
     from .. import report
     from ..report.bibtex import references
     from ..report.latex_folder import latex_folder
     from ..report.markdown import markdown
-    from ..report.pictures import files, pictures
     from ..report.tables import provenance
 
     folders, checksums = [str(one.folder) for one in found], [one.checksums for one in found]
-    failed: list[str] = []
-    if name == "latex":
-        made, failed = latex_folder(together, folders=folders, checksums=checksums, progress=progress)
-    elif name == "figures":
-        made, _, failed = files(pictures(together), progress=progress)
-    for sentence in failed:
-        print(f"{NAME}: {sentence}", file=sys.stderr)
     if name in ("latex", "figures"):
+        made = drawn.files
+        if name == "latex":
+            made, _ = latex_folder(together, folders=folders, checksums=checksums, drawn=drawn)
         return {path / inner: data for inner, data in made.items()}
     if name == "html":
         text = report.page(together.results)
@@ -109,40 +121,15 @@ def _check_places(asked: Mapping[str, Path]) -> None:
             raise FileExistsError(f"--{name} must name a file, got the folder {path}; choose a file in it")
 
 
-def _add(files: dict[Path, bytes], more: Mapping[Path, bytes]) -> None:
-    known = {os.path.abspath(path) for path in files}
-    for path in more:
-        if os.path.abspath(path) in known:
-            raise ValueError(f"each output must be a file of its own, got {path} twice; choose another name for one of them")
-    files.update(more)
-
-
 def _check_files(files: Iterable[Path], found: "list[Stored]", overwrite: bool) -> None:
+    """Raises an error for a file that cannot be written or must not be replaced."""
     from ..report.stored import FILES
 
+    files = list(files)
+    check_targets(files)
     stored = {(one.folder / name).resolve() for one in found for name in FILES}
     for path in files:
         if path.resolve() in stored:
             raise FileExistsError(f"{path} holds the measured numbers, which no report replaces; choose another name")
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} exists already; choose another name, or pass --overwrite to replace it")
-
-
-def _write(files: Mapping[Path, bytes]) -> None:
-    """All files or none: each is drafted beside its place before the first takes it; folders that are missing are made."""
-    made: list[Path] = []
-    path = None
-    try:
-        with contextlib.ExitStack() as stack:
-            for path, data in files.items():
-                for folder in reversed([folder for folder in path.parents if not folder.exists()]):
-                    folder.mkdir()
-                    made.append(folder)
-                stack.enter_context(replacing(path)).write_bytes(data)
-    except BaseException as error:
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):  # somebody has put something there
-                folder.rmdir()
-        if isinstance(error, OSError):
-            raise PermissionError(f"cannot write to {path} ({error.strerror}); choose another place") from error
-        raise

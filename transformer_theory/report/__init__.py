@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..experiment import Result
-from ..files import replacing
+from ..files import write_together
 from ..theory import Theory
 from .bibtex import bibtex
 from .formulas import mathml
@@ -63,12 +63,13 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
 
     Args:
         result: of ``compare`` or ``train``, fresh or loaded.
-        directory: an existing folder; files of these names are replaced.
+        directory: an existing folder; files of these names are replaced, all or none.
         theories: records that give titles, statements and figures; the registry if None.
     Returns:
         The path of ``report.html``.
     Raises:
         ValueError: the folder does not exist.
+        OSError: one of the files cannot be written; it says which.
     """
     folder = Path(directory)
     if not folder.is_dir():
@@ -77,7 +78,5 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
     files = {"report.html": page(result, theories=known), "references.bib": bibtex(result, theories=known)}
     if result.name != TRAINING:
         files["table.tex"] = latex(result, theories=known)
-    for name, text in files.items():
-        with replacing(folder / name) as draft:
-            draft.write_text(text, encoding="utf-8")
+    write_together({folder / name: text.encode() for name, text in files.items()})
     return folder / "report.html"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..experiment import Result
 from ..notes import is_share
-from ..plotting import COLOURS, axes, colour, label_ends, line
+from ..plotting import COLOURS, axes, colour, label_ends, line, plain
 from ..timeline import Series, series
 from .attended import attended, ink, seen
 from .wording import amount, drawn
@@ -41,7 +41,7 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
                 at = int(np.searchsorted(s.steps, s.crossing))
                 ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
         ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
-        ax.set_title(model)
+        ax.set_title(plain(model))
         ax.set_ylabel("0 = null,\n±1 = largest distance from it")
         ax.margins(x=0.02)
         rooted = _steps([s for s in moving if s.model == model], ax)
@@ -54,7 +54,7 @@ def _label(s: Series) -> str:
     """A curve's name, with its theory and with what 0 and 1 stand for."""
     zero = "" if s.nulls is not None else f"0 = {amount(float(s.values.min()), s.quantity)}, "
     one = s.scale if s.nulls is not None else float(s.values.max())
-    name = s.quantity if s.theory == "network" else f"{s.theory}: {s.quantity}"
+    name = s.quantity if s.theory == "network" else f"{plain(s.theory)}: {s.quantity}"
     return drawn("\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {amount(one, s.quantity)}"]))
 
 
@@ -90,7 +90,7 @@ def learning(result: Result) -> "Figure | None":
         names = list(dict.fromkeys(s.quantity for s in kind))
         for s in kind:
             dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
-            label = s.model if len(names) == 1 else f"{s.model}:\n{s.quantity}"
+            label = plain(s.model) if len(names) == 1 else f"{plain(s.model)}:\n{s.quantity}"
             line(ax, s.steps, s.values, label=label, linestyle=dashes, color=tints[s.model])  # pyright: ignore[reportArgumentType]
         ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
         if is_share(names[0]):
@@ -155,7 +155,7 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
             x, y = np.median(points[own == label], axis=0)[:2]
             text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
             text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
-        ax.set(xticks=[], yticks=[], title=model, xlabel="first principal component", ylabel="second")
+        ax.set(xticks=[], yticks=[], title=plain(model), xlabel="first principal component", ylabel="second")
         ax.grid(False)
     for ax in panels[len(there) :]:
         ax.set_visible(False)

@@ -6,7 +6,8 @@ r"""A folder of LaTeX made from results: tables to ``\input``, macros, figures, 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..theory import Theory
 from . import tables, wording
@@ -16,7 +17,9 @@ from .latex import PACKAGES, floats, longtable, typewriter
 from .latex_text import escape
 from .macros import definitions, example, macros
 from .merged import Merged
-from .pictures import Picture, files, pictures
+from .pictures import Drawn, Picture, files, pictures
+from .pictures import names as drawn_names
+from .tables import Table
 
 OWN = ("all", "networks", "macros", "appendix", "example")  # files that are of no theory
 
@@ -26,6 +29,7 @@ def latex_folder(
     *,
     folders: Sequence[str] = (),
     checksums: Sequence[Mapping[str, str]] = (),
+    drawn: Drawn | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, bytes], list[str]]:
     """The files by their names in the folder, and a sentence for each figure that could not be drawn.
@@ -33,24 +37,40 @@ def latex_folder(
     Args:
         merged: the results.
         folders, checksums: as :func:`~.appendix.appendix` takes them.
+        drawn: the figures, if they are drawn already.
         progress: called with a line before each figure, which take a second each.
     """
-    drawn, shown, failed = files(pictures(merged), progress=progress)
+    drawn = drawn or files(pictures(merged), progress=progress)
     texts = {"all.tex": floats(tables.overall(merged))}
     inputs: list[tuple[str, Theory | None]] = []
-    for theory in merged.theories:
-        if found := tables.of_theory(merged, theory):
-            name = file_name(theory)
-            texts[f"{name}.tex"] = "\n".join(map(longtable, found))
-            inputs.append((name, theory))
+    for name, theory, found in _theories(merged):
+        texts[f"{name}.tex"] = "\n".join(map(longtable, found))
+        inputs.append((name, theory))
     if (reached := tables.networks(merged)) is not None:
         texts["networks.tex"] = longtable(reached)
         inputs.append(("networks", None))
     texts["macros.tex"] = definitions(merged)
     texts["appendix.tex"] = appendix(merged, folders=folders, checksums=checksums)
     texts["references.bib"] = references(merged.results, theories=merged.theories)
-    texts["example.tex"] = _example(merged, inputs, shown)
-    return {name: text.encode() for name, text in texts.items()} | {f"figures/{name}": data for name, data in drawn.items()}, failed
+    texts["example.tex"] = _example(merged, inputs, drawn.shown)
+    figures = {f"figures/{name}": data for name, data in drawn.files.items()}
+    return {name: text.encode() for name, text in texts.items()} | figures, drawn.failed
+
+
+def names(merged: Merged) -> list[str]:
+    """The files that :func:`latex_folder` makes of these results, found without drawing; some figures may have nothing to draw."""
+    own = [name for name in OWN if name != "networks" or tables.networks(merged) is not None]
+    texts = [f"{name}.tex" for name in (*own, *(name for name, *_ in _theories(merged)))]
+    return [*texts, "references.bib", *(f"figures/{name}" for name in drawn_names(pictures(merged)))]
+
+
+def _theories(merged: Merged) -> Iterator[tuple[str, Theory, list[Table]]]:
+    """Each theory that has any table, with the name of its file; files and labels of theories with like names are numbered."""
+    own = [(theory, found) for theory in merged.theories if (found := tables.of_theory(merged, theory))]
+    labels = wording.apart(wording.slug(theory.name) for theory, _ in own)
+    for (theory, found), label, name in zip(own, labels, wording.apart(file_name(theory) for theory, _ in own)):
+        first = wording.slug(theory.name)
+        yield name, theory, [replace(table, name=f"{label}{table.name.removeprefix(first)}") for table in found]
 
 
 def file_name(theory: Theory) -> str:

@@ -1,13 +1,14 @@
 r"""Words and formulas in LaTeX that pdflatex sets, in ASCII.
 
 What comes from data, networks and results cannot become a command: names are escaped letter by letter, and a formula is set as one only if
-every command in it is known mathematics.
+it is known mathematics (:func:`.mathematics.is_mathematics`).
 """
 
 import re
 import unicodedata
 
 from . import wording
+from .mathematics import CAPITALS, GREEK, is_mathematics
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -67,25 +68,8 @@ _SPECIAL = {
 }
 _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0328\u0331", "`'^~=u.\"rHvdckb"))
 _SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
-_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
-_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 _LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
 _LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
-_OTHERS = """
-varepsilon vartheta varphi varrho varsigma ell hbar partial nabla infty emptyset varnothing forall exists neg prime sum prod int
-oint bigcup bigcap bigoplus bigotimes cdot cdots ldots dots vdots ddots times div pm mp ast star circ bullet odot oplus ominus
-otimes oslash circledast cup cap setminus smallsetminus wedge vee land lor lnot to gets mapsto longmapsto rightarrow leftarrow
-longrightarrow Rightarrow Leftarrow Leftrightarrow leftrightarrow implies iff uparrow downarrow le leq ge geq ne neq ll gg sim
-simeq approx equiv cong propto asymp doteq mid nmid parallel perp in ni notin subset subseteq supset supseteq succ succeq prec
-preceq lesssim gtrsim top bot dagger langle rangle lVert rVert lvert rvert Vert vert lfloor rfloor lceil rceil lbrace rbrace left
-right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr frac tfrac dfrac binom tbinom sqrt surd overline
-underline hat widehat tilde widetilde bar vec dot ddot check breve acute overbrace underbrace stackrel overset underset substack
-phantom mathrm mathbf mathcal mathbb mathsf mathit mathtt mathfrak boldsymbol operatorname text textrm textbf textit mathrel
-mathbin mathop mathord limits nolimits log ln exp min max sup inf lim limsup liminf arg det dim ker deg gcd hom Pr sin cos tan
-sinh cosh tanh arcsin arccos arctan quad qquad displaystyle textstyle scriptstyle colon mod bmod pmod checkmark square blacksquare
-triangle triangleq angle Re Im aleph
-"""
-MATHEMATICS = frozenset(f"{_GREEK} {_CAPITALS} {_OTHERS}".split())
 FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", re.DOTALL)
 CODE = re.compile(r"`([^`$\n]+)`")
 
@@ -124,7 +108,7 @@ def _command(character: str) -> str:
         letter = letter.title() if greek[1] == "CAPITAL" else letter
         if letter in _LATIN:
             return _LATIN[letter]
-        if letter in f"{_GREEK} {_CAPITALS}".split():
+        if letter in f"{GREEK} {CAPITALS}".split():
             return rf"\ensuremath{{\{letter}}}"
     return rf"\texttt{{U+{ord(character):04X}}}"
 
@@ -151,18 +135,4 @@ def _formula(latex: str) -> str:
 
 def _in_formula(character: str) -> str:
     found = _command(character)
-    return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", found) if found.startswith(r"\ensuremath") else rf"\text{{{found}}}"
-
-
-def is_mathematics(latex: str) -> bool:
-    r"""Whether a formula has only known commands, and braces that are balanced: nothing that reads a file or defines anything."""
-    bare = re.sub(r"\\[{}|,;:! %_#&]", " ", latex)
-    commands = re.findall(r"\\([A-Za-z]+|.?)", bare)
-    if any(name not in MATHEMATICS for name in commands) or re.search(r"[%#&~$]|\^\^", bare):
-        return False
-    depth = 0
-    for brace in re.findall(r"[{}]", bare):
-        depth += 1 if brace == "{" else -1
-        if depth < 0:
-            return False
-    return depth == 0
+    return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", found) if found.startswith(r"\ensuremath") else rf"{{\text{{{found}}}}}"

@@ -5,19 +5,19 @@ Each is a pure function of the stored result: the same result gives the same byt
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..experiment import Result
 from ..notes import is_share
 from ..plotting import pdf, style, svg
+from ..rows import ASSUMPTION
 from ..theory import Theory
 from . import figures, training_figures, wording
 from .facts import facts
 from .located import COMPARE, TRAIN, data_of
 from .merged import Merged
 from .readings import readings
-from .views import ASSUMPTION, RAW, findings, networks, on_timeline, theories_of, view, view_of, views
+from .views import RAW, findings, networks, on_timeline, theories_of, view, view_of, views
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,8 +56,27 @@ def pictures(merged: Merged) -> list[Picture]:
     return _named_apart(found)
 
 
-def files(found: Sequence[Picture], *, progress: Callable[[str], None] | None = None) -> tuple[dict[str, bytes], list[Picture], list[str]]:
-    """The figures drawn: files by name, the pictures behind them, and a sentence for each that could not be drawn.
+class Drawn(NamedTuple):
+    """Figures as files.
+
+    Attributes:
+        files: by their names.
+        shown: the pictures behind them.
+        failed: a sentence for each picture that could not be drawn.
+    """
+
+    files: dict[str, bytes]
+    shown: list[Picture]
+    failed: list[str]
+
+
+def names(found: Iterable[Picture]) -> list[str]:
+    """The files that these pictures become where there is something to draw."""
+    return [f"{picture.name}.{ending}" for picture in found for ending in ("svg", "pdf")]
+
+
+def files(found: Sequence[Picture], *, progress: Callable[[str], None] | None = None) -> Drawn:
+    """The figures drawn, each as SVG and as PDF.
 
     Args:
         found: what to draw.
@@ -72,12 +91,13 @@ def files(found: Sequence[Picture], *, progress: Callable[[str], None] | None = 
             try:
                 drawn = _both(picture.draw())
             except Exception as error:  # one of them must not cost the reader all that can be drawn
-                failed.append(f"{picture.title} could not be drawn ({type(error).__name__}: {error})")
+                said = " ".join(str(error).split())
+                failed.append(f"{picture.title} could not be drawn ({type(error).__name__}: {said})")
                 continue
         if drawn is not None:
-            made[f"{picture.name}.svg"], made[f"{picture.name}.pdf"] = drawn
+            made.update(zip(names([picture]), drawn))
             shown.append(picture)
-    return made, shown, failed
+    return Drawn(made, shown, failed)
 
 
 def _both(figure: "Figure | None") -> tuple[bytes, bytes] | None:
@@ -140,11 +160,5 @@ def _timeline(result: Result, known: Iterable[Theory]) -> Iterator[Picture]:
         yield Picture("timeline", "all theories over the same training steps", None, lambda: figures.timeline(drawn))
 
 
-def _named_apart(found: Iterable[Picture]) -> list[Picture]:
-    """Names that slugs made equal are numbered."""
-    apart: dict[str, Picture] = {}
-    for picture in found:
-        free = (name for name in chain([picture.name], (f"{picture.name}-{number}" for number in count(2))) if name not in apart)
-        name = next(free)
-        apart[name] = replace(picture, name=name)
-    return list(apart.values())
+def _named_apart(found: Sequence[Picture]) -> list[Picture]:
+    return [replace(picture, name=name) for picture, name in zip(found, wording.apart(picture.name for picture in found))]

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterable
+from itertools import chain, count
 
 from .. import notes
 from ..rows import Row
@@ -192,3 +194,11 @@ def split_subject(text: str, most: int = 80) -> tuple[str, str]:
 def slug(text: str) -> str:
     """A name as an HTML id."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def apart(names: Iterable[str]) -> list[str]:
+    """Names with numbers behind those that are there already: ``["a", "a"] -> ["a", "a-2"]``."""
+    found: list[str] = []
+    for name in names:
+        found.append(next(free for free in chain([name], (f"{name}-{number}" for number in count(2))) if free not in found))
+    return found

@@ -52,8 +52,8 @@ def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
         selected = float(1 - instance.attention(states[-1]).amax(-1).min()) < SATURATED
         detail[f"descent on {name}"] = after
         judged.append(settling(before, after, BOUND, done=selected, detail={}))
-    worst = max(judged, key=lambda one: (GRAVE.index(one.verdict), one.value))  # the nearer of two may still be falling, or stuck
-    return replace(worst, detail={**worst.detail, **detail})
+    worst = max(judged, key=lambda one: GRAVE.index(one.verdict))  # beside a farther one that still falls the nearer may be stuck
+    return replace(worst, value=max(one.value for one in judged), detail={**worst.detail, **detail})
 
 
 def _each_its_norm(generator: torch.Generator) -> Evidence:

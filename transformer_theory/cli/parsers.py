@@ -26,7 +26,8 @@ VERIFY_JSON = (
 
 REPORT_MORE = (
     "Runs that differ only in their seed become one line, mean and standard deviation. Without an output, one DIR gets its page "
-    "(report.html) or figure (figure.svg) again. All outputs are written or, if a result cannot be read or a file exists, none."
+    "(report.html) or figure (figure.svg) again. All outputs are written or, if a result cannot be read or a file exists, none. "
+    "--overwrite replaces files of these names only: what else is in a folder, of an older report too, stays."
 )
 
 

@@ -1,7 +1,5 @@
 """The main job: every theory on the same data and the same networks."""
 
-import importlib
-
 import jaxtyping
 import pytest
 import torch
@@ -12,7 +10,6 @@ from transformer_theory.threads import one_thread
 from transformer_theory.training.recipes import RECIPES
 from transformer_theory.training.watch import checkpoints
 
-COMPARE = importlib.import_module("transformer_theory.compare")
 STEPS = 6
 
 
@@ -24,9 +21,8 @@ def digits() -> TokenData:
 @pytest.fixture(scope="module")
 def result(digits):
     with pytest.MonkeyPatch.context() as patch:  # the contract asks every claim with more seeds and checks shapes
-        patch.setattr(COMPARE, "CLAIM_SEEDS", range(1))
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        return tt.compare(digits, steps=STEPS, networks=("ViT", "CRATE (paper form)"))
+        return tt.compare(digits, steps=STEPS, networks=("ViT", "CRATE (paper form)"), claim_seeds=1)
 
 
 def test_every_theory_answers_once_on_every_view(result):
@@ -70,19 +66,19 @@ def test_arrays_hold_what_the_pictures_show(result, digits):
     assert result.arrays["network/images"].shape[1:] == digits.images.shape[1:]
 
 
-def test_the_same_seed_gives_the_same_rows(digits, monkeypatch, unchecked):
-    monkeypatch.setattr(COMPARE, "_claims", lambda theory: iter(()))  # they have seeds of their own
-    few = {"theories": ["scan_snap"], "networks": ("CRATE (released form)",), "steps": 3}
+def test_the_same_seed_gives_the_same_rows(digits, unchecked):
+    few = {"theories": ["scan_snap"], "networks": ("CRATE (released form)",), "steps": 3, "claim_seeds": 0}
     before = torch.random.get_rng_state()
     first, second, other = (tt.compare(digits[:80], seed=seed, **few).table for seed in (1, 1, 2))
     assert first == second
     assert first != other
+    assert not any(row["quantity"].startswith("claim") for row in first)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_tokens_alone_are_enough_to_be_told_what_is_missing(generator):
     data = TokenData(torch.randn(30, 5, 6, generator=generator, dtype=torch.float64))
-    result = tt.compare(data)
+    result = tt.compare(data, claim_seeds=1)
     (networks,) = result.select(theory="network")
     assert networks["verdict"].startswith("not applicable: training needs labels")
     assert result.select(theory="scan_snap", model="raw")[0]["verdict"] == "not applicable: needs ids, next_id"
@@ -105,6 +101,7 @@ def test_stored_and_read_back_it_is_the_same(result, tmp_path):
         ({"theories": []}, "at least one"),
         ({"networks": ("VIT",)}, "unknown network 'VIT'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"claim_seeds": -1}, "claim_seeds must be at least 0, which leaves the claims out, got -1"),
         ({"device": "nowhere"}, "got 'nowhere'"),
     ],
 )

@@ -62,10 +62,9 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(runs):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(COMPARE, "_claims", lambda theory: iter(()))  # they know of no networks
         patch.setattr(image_sets, "MOST", 200)  # so that the rooms read some of the test images only, as of large sets
         models = [runs / "crate", runs / "vit" / "best.safetensors", runs / "crate" / "early.safetensors", runs / "crate"]
-        return tt.compare((TRAIN, TEST), THEORIES, models=models)
+        return tt.compare((TRAIN, TEST), THEORIES, models=models, claim_seeds=0)  # claims know of no networks
 
 
 def test_every_theory_answers_on_the_images_and_on_the_features_of_each_network(result):
@@ -160,9 +159,8 @@ def test_pictures_in_colour_are_no_negatives():
     np.testing.assert_allclose(attended.ink(np.stack([shade] * 3)), 1 - shade)
 
 
-def test_small_networks_beside_them_learn_training_images(runs, monkeypatch):
-    monkeypatch.setattr(COMPARE, "_claims", lambda theory: iter(()))
-    both = tt.compare((TRAIN, TEST), ["rate_reduction"], models=[saved.load(runs / "vit")], networks=("ViT",), steps=2)
+def test_small_networks_beside_them_learn_training_images(runs):
+    both = tt.compare((TRAIN, TEST), ["rate_reduction"], models=[saved.load(runs / "vit")], networks=("ViT",), steps=2, claim_seeds=0)
     assert both.params["steps of the small networks"] == 2
     assert {row.get("model") for row in both.select(theory="rate_reduction", quantity="rate reduction as a share of the optimum")} == {
         "raw",

@@ -43,7 +43,7 @@ from .verification import rows as claim_rows
 TRAIN_SHARE = 0.7
 WORDS = 32  # of the codebook of a network's features
 FEATURE_SEQUENCES = 512  # held-out sequences whose features the rooms read
-CLAIM_SEEDS = range(3)  # the quick setting; `transformer-theory verify` takes more
+CLAIM_SEEDS = 3  # the quick setting; `transformer-theory verify` takes more
 
 
 def compare(
@@ -54,6 +54,7 @@ def compare(
     steps: int = 600,
     networks: Sequence[str] | None = None,
     models: Sequence[str | Path | Saved] = (),
+    claim_seeds: int = CLAIM_SEEDS,
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
 ) -> Result:
@@ -68,19 +69,20 @@ def compare(
         networks: small networks to train, names in ``training.RECIPES``; if None, all, or none beside ``models``. They learn the labels;
             without labels of two classes none is trained (a row says so). Of images they learn the training part.
         models: trained networks: files or folders that ``train`` has left, or what ``training.saved.load`` gave.
+        claim_seeds: seeds that each claim is checked on. The claims draw instances of their own and depend on no data: 0 leaves them out.
         device: where the networks train and are read.
         progress: called with one line at each stage.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
-        ValueError: an unknown theory, network or device, fewer than 1 step, data that cannot be read, a model that is none or that does not
-            fit the images, or models without images.
+        ValueError: an unknown theory, network or device, fewer than 1 step or 0 seeds, data that cannot be read, a model that is none or
+            that does not fit the images, or models without images.
         FileNotFoundError: there is no such model.
     """
     started = time.perf_counter()
     chosen = choose(theories)
     recipes = _recipes((() if models else tuple(RECIPES)) if networks is None else networks)
-    _check(steps, device)
+    _check(steps, claim_seeds, device)
     say = progress or (lambda text: None)
     read, found = _read(data, models, device)
     with torch.random.fork_rng(devices=[]), one_thread():
@@ -95,7 +97,7 @@ def compare(
         def parts() -> tuple[TokenData, TokenData]:
             return raw.split(TRAIN_SHARE, torch.Generator().manual_seed(seed)) if images is None else (_tokens(images[0], seed), raw)
 
-        rows, arrays = collect(_stream(raw, parts, images, chosen, recipes, found, steps, seed, device, say))
+        rows, arrays = collect(_stream(raw, parts, images, chosen, recipes, found, steps, seed, claim_seeds, device, say))
         origin = provenance(seed=seed, device=device, started=started)
     params = {
         "data": raw.name,
@@ -140,6 +142,7 @@ def _stream(
     found: Sequence[Compared],
     steps: int,
     seed: int,
+    claim_seeds: int,
     device: str,
     progress: Callable[[str], None],
 ) -> Iterator[Row | Arrays]:
@@ -184,9 +187,10 @@ def _stream(
         for theory in theories:
             progress(f"{theory.title}: its own model on {'the raw tokens' if view == 'raw' else f'the features of {view}'}")
             yield from _as_view(theory.measure(tokens, torch.Generator().manual_seed(seed)), view)
-    for theory in theories:
+    for theory in theories if claim_seeds else ():
         progress(f"{theory.title}: {len(theory.claims)} claims, each with its control")
-        yield from _claims(theory)
+        for claim in theory.claims:
+            yield from claim_rows(_verdict(claim, claim_seeds))
 
 
 def _side_by_side(found: Sequence[Compared], train: Images, test: Images, progress: Callable[[str], None]) -> Iterator[Row]:
@@ -296,14 +300,9 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
 
 
 @functools.cache
-def _verdict(claim: Claim) -> Verdict:
+def _verdict(claim: Claim, seeds: int) -> Verdict:
     """It depends on neither data nor networks, so several comparisons in one process check each claim once."""
-    return claim.verify(CLAIM_SEEDS)
-
-
-def _claims(theory: Theory) -> Iterator[Row]:
-    for claim in theory.claims:
-        yield from claim_rows(_verdict(claim))
+    return claim.verify(range(seeds))
 
 
 def _recipes(names: Sequence[str]) -> list[Recipe]:
@@ -313,9 +312,11 @@ def _recipes(names: Sequence[str]) -> list[Recipe]:
     return [RECIPES[name] for name in names]
 
 
-def _check(steps: int, device: str) -> None:
+def _check(steps: int, claim_seeds: int, device: str) -> None:
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    if claim_seeds < 0:
+        raise ValueError(f"claim_seeds must be at least 0, which leaves the claims out, got {claim_seeds}")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -39,7 +39,8 @@ def compare_theories(options: argparse.Namespace) -> int:
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
         chosen = choose(names)
-        given = {} if options.steps is None else {"steps": options.steps}
+        told = {"steps": options.steps, "claim_seeds": options.claim_seeds}
+        given = {name: number for name, number in told.items() if number is not None}
         if options.networks is not None:
             given["networks"] = _networks(options.networks)
         if options.models:

@@ -125,6 +125,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     networks = made.add_argument("--networks", metavar="A,B", help="some networks only, or none for the raw tokens alone (default: all)")
     given = "networks that train has left, folders of runs or their .safetensors, in place of small ones; --data then names images"
     made.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=given)
+    told = "seeds that each claim is checked on; claims draw instances of their own, so 0, for none, saves their time (default: 3)"
+    made.add_argument("--claim-seeds", type=_seed, metavar="N", help=told)
     made.add_argument("--device", default="cpu", help="where the networks train and are read (default: cpu)")
     if argv[:1] == ["compare"]:
         _tell_about_networks(steps, networks)

@@ -20,7 +20,7 @@ def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str
         folder: where the files lie.
         names: of the files.
     """
-    return head | {FIELD: {name: _of_file(folder / name) for name in names} | {"head": _of_head(head)}}
+    return head | {FIELD: {name: of_file(folder / name) for name in names} | {"head": _of_head(head)}}
 
 
 def check(head: dict[str, Any], folder: Path) -> None:
@@ -31,11 +31,12 @@ def check(head: dict[str, Any], folder: Path) -> None:
     for name, digest in found.items():
         if name in ("", ".", "..") or Path(name).name != name:
             raise ValueError(f"checksums must be of files in the folder, got one of {name!r}; result.json was edited")
-        if digest != _of_file(folder / name):
+        if digest != of_file(folder / name):
             raise ValueError(f"{name} is not as it was stored: it was edited, damaged, or copied from another result")
 
 
-def _of_file(path: Path) -> str:
+def of_file(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

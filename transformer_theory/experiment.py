@@ -270,6 +270,15 @@ class Experiment:
         """A setting of seconds, for tests and docs."""
         return cls()
 
+    @classmethod
+    def of(cls, result: Result) -> "Experiment":
+        """The experiment with the parameters of a stored result, where tuples have become lists.
+
+        Raises:
+            TypeError, ValueError: they are not parameters of this experiment, or beyond their bounds.
+        """
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()})
+
     def at_defaults(self, *names: str) -> bool:
         """Whether these parameters (none named: all) hold their default values: a published number stands only beside its own settings."""
         usual = type(self)()

@@ -71,10 +71,8 @@ def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
     one = found[0]
     if one.result.name in (COMPARE, TRAIN, VERIFY):
         return report.write(one.result, one.folder)
-    kind = experiment(one.result.name)
-    params = {name: tuple(value) if isinstance(value, list) else value for name, value in one.result.params.items()}
     path = one.folder / "figure.svg"
-    write_together({path: svg(kind(**params).draw(one.result)).encode()})
+    write_together({path: svg(experiment(one.result.name).of(one.result).draw(one.result)).encode()})
     return path
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..claims import Claim
 from ..experiment import Result
-from ..files import replacing
+from ..files import write_together
 from ..theory import Theory
 from ..verification import Summary, document, reworded
 from .wording import clock, formulas, number
@@ -241,9 +241,7 @@ def main(arguments: Sequence[str]) -> int:
         before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
         documents = merged([*before, *(document(Result.load(folder), claims) for folder in folders)], claims)
         texts = {stored: json.dumps(documents, indent=1, ensure_ascii=False) + "\n", page: ledger(documents, THEORIES)}
-        for path, text in texts.items():
-            with replacing(path) as draft:
-                draft.write_text(text, encoding="utf-8")
+        write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)
         return 2

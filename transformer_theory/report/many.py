@@ -123,8 +123,8 @@ def _figures(found: Merged, theory: Theory) -> list[dict[str, Any]]:
         label = found.label(run)
         with style():
             try:
-                params = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
-                figure = parts.inline(kinds[result.name](**params).draw(result), f"{label}-{result.name}", f"{theory.title}: {result.name}")
+                picture = kinds[result.name].of(result).draw(result)
+                figure = parts.inline(picture, f"{label}-{result.name}", f"{theory.title}: {result.name}")
             except Exception as error:  # one that cannot be drawn must not cost the reader the whole page
                 figure = parts.undrawn(error)
         told = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in result.params.items())

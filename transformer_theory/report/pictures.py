@@ -5,7 +5,7 @@ Each is a pure function of the stored result: the same result gives the same byt
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..experiment import Result
 from ..notes import is_share
@@ -115,9 +115,8 @@ def _of_result(result: Result, known: Iterable[Theory]) -> Iterator[Picture]:
     elif result.name == TRAIN:
         yield from _of_training(result, known)
     elif kind := next((kind for theory in known for kind in theory.experiments if kind.name == result.name), None):
-        params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in result.params.items()}
         theory = next(theory.name for theory in known if kind in theory.experiments)
-        yield Picture("", "the figure of the experiment", theory, lambda: kind(**params).draw(result))
+        yield Picture("", "the figure of the experiment", theory, lambda: kind.of(result).draw(result))
 
 
 def _of_comparison(result: Result, known: Iterable[Theory]) -> Iterator[Picture]:

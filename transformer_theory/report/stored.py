@@ -1,10 +1,10 @@
 """Stored results found in folders, with the checksums of their files; what lacks a file is said, not skipped."""
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..checksums import of_file
 from ..experiment import Result
 
 FILES = ("result.json", "table.jsonl", "arrays.npz")
@@ -36,7 +36,7 @@ def gathered(directories: Iterable[Path]) -> list[Stored]:
     for directory in directories:
         for folder in _results(directory):
             found.setdefault(folder.resolve(), folder)
-    return [Stored(folder, Result.load(folder), {name: _sha256(folder / name) for name in FILES}) for folder in found.values()]
+    return [Stored(folder, Result.load(folder), {name: of_file(folder / name) for name in FILES}) for folder in found.values()]
 
 
 def _results(directory: Path) -> list[Path]:
@@ -53,8 +53,3 @@ def _results(directory: Path) -> list[Path]:
 def _begun(folder: Path) -> bool:
     """Whether a folder has any file of a result: if it lacks another, loading says so."""
     return any((folder / name).is_file() for name in FILES)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ Source: the model is that of :cite:t:`tarzanagh2023transformers`; normalised des
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TypeVar, no_type_check
 
 import torch
 from jaxtyping import Float
@@ -131,6 +131,7 @@ def trajectory(
     check_state(instance, state)
     unit, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
+    @no_type_check
     def length(size: Tensor, C: Tensor | None) -> Tensor:
         if C is None or not eps:
             return unit / size.add_(max(least, FAINT))
@@ -181,6 +182,7 @@ def is_stationary(instance: Instance | HeadInstance, W: Tensor, *, loss: Loss = 
     return bool((data.pulled(c).mT @ data.query).norm() <= 1e-14 * terms.sum())
 
 
+@no_type_check
 def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
     """The direction ``[..., d, d_z]`` at norm one, whatever its size, and the logarithm of its norm; zero and a finite number if it is
     zero."""

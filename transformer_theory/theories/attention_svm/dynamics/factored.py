@@ -10,6 +10,8 @@ gradients, are held in one tensor, filled up with zeros if :math:`d \ne d_z`: on
 Source: :cite:t:`tarzanagh2023transformers`.
 """
 
+from typing import no_type_check
+
 import torch
 from torch import Tensor
 
@@ -39,11 +41,13 @@ class Pair:
         self.turn_pulls = Product(self.P, self.K, r)
         self.turn = Product(left.flatten(0, 1).mT, right.flatten(0, 1), self.direction.flatten(0, 1))
 
+    @no_type_check
     def logits(self) -> Tensor:
         self.turn_queries()
         self.image()
         return self.data.logits(self.images)
 
+    @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         rest: Tensor | None = C
         if self.decay:
@@ -55,6 +59,7 @@ class Pair:
             self.direction.add_(self.both, alpha=self.decay)
         return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
 
+    @no_type_check
     def move(self, length: Tensor) -> None:
         self.both.addcmul_(self.direction, length, value=-1)
 

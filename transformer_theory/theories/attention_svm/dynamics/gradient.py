@@ -16,12 +16,16 @@ Inputs without a say in W must not set C: those whose query is zero, or whose to
 the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
 that tokens may be taken from their mean.
 
+What every step of a run calls, here and beside, takes tensors without names of shapes and is spared run-time checks of types
+(``no_type_check``), which take longer than the step.
+
 Source: the model is that of :cite:t:`tarzanagh2023transformers`.
 """
 
 import math
 from collections.abc import Callable
 from functools import cached_property
+from typing import no_type_check
 
 import torch
 from torch import Tensor
@@ -68,6 +72,7 @@ class Gradient:
         else:
             self.gains, self.distinct, self.tame = _head_gains(instance, tokens, silent), False, False
 
+    @no_type_check
     def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """:math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]``."""
         if self.offset is not None:
@@ -92,6 +97,7 @@ class Gradient:
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(slope), C
 
+    @no_type_check
     def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
         """The same in fewer operations, where no two tokens of an input have the same score: then top alone has no say in C.
 
@@ -109,12 +115,14 @@ class Gradient:
         return pull.addcmul_(others, e).scatter_(-1, top, excess).mul_(weight), C
 
     @torch.no_grad()
+    @no_type_check
     def descent(self, W: Tensor) -> tuple[Tensor, Tensor]:
         """The negative gradient at W ``[*trials, d, d_z]`` as :func:`~.descent.descent_direction` gives it."""
         shape = W.shape
         c, C = self.coefficients(self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT))
         return -(self.pulled(c).mT @ self.query).reshape(shape), (C - math.log(self.inputs)).reshape(shape[:-2])
 
+    @no_type_check
     def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         """c times its scale, and the logarithm of what is left out of it: beyond e^200 any penalty is nothing beside the gradient."""
         if self.tame:
@@ -150,12 +158,14 @@ def check_scale(**data: Tensor) -> None:
             )
 
 
+@no_type_check
 def _moderate(values: Tensor) -> bool:
     """Whether all but zeros are of moderate size."""
     size = values.abs()
     return bool(((size == 0) | (size >= MODERATE) & (size <= 1 / MODERATE)).all())
 
 
+@no_type_check
 def _positive(slope: Tensor) -> Tensor:
     """Slopes are: zero means that it is too small a number."""
     return slope.clamp(min=1e-300)
@@ -185,6 +195,7 @@ def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tenso
 def _head_gains(instance: HeadInstance, tokens: Tensor, silent: Tensor) -> Gains:
     trials, labels = instance.trials, instance.labels.reshape(*tokens.shape[:2], 1)
 
+    @no_type_check
     def gains(share: Tensor) -> tuple[Tensor, Tensor]:
         mixture = (share[..., None, :] @ tokens).squeeze(-2)
         value, gradient = instance.head(mixture.reshape(*trials, *mixture.shape[1:]))

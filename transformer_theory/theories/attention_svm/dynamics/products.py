@@ -6,6 +6,8 @@ about half the time of ``torch.bmm``, and larger ones in the same; it reads and 
 Source: the sizes are those of the runs of :cite:t:`tarzanagh2023transformers`.
 """
 
+from typing import no_type_check
+
 import numpy as np
 from torch import Tensor
 
@@ -16,6 +18,7 @@ class Product:
     def __init__(self, left: Tensor, right: Tensor, out: Tensor):
         self.left, self.right, self.out = left.numpy(), right.numpy(), out.numpy()
 
+    @no_type_check
     def __call__(self) -> None:
         np.matmul(self.left, self.right, out=self.out)
 
@@ -26,6 +29,7 @@ class Rows:
     def __init__(self, matrices: Tensor):
         self.matrices = matrices.contiguous().numpy()
 
+    @no_type_check
     def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """``[trials, n, k]`` -> ``[trials, n, m]``, to ``out`` if given."""
         rows, k, m = self.matrices.shape

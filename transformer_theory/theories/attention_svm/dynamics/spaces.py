@@ -21,6 +21,8 @@ the coefficients of :mod:`.gradient` and gives the norm of the direction, :math:
 Source: textbook (kernel trick), for the model of :cite:t:`tarzanagh2023transformers`.
 """
 
+from typing import no_type_check
+
 import torch
 from torch import Tensor
 
@@ -38,9 +40,11 @@ class Weights:
         self.transposed = self.W.mT
         self.direction = self.W
 
+    @no_type_check
     def logits(self) -> Tensor:
         return self.data.logits(torch.bmm(self.data.query, self.transposed))
 
+    @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         rest: Tensor | None = C
         if self.decay:
@@ -50,6 +54,7 @@ class Weights:
             self.direction.add_(self.W, alpha=self.decay)
         return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
 
+    @no_type_check
     def move(self, length: Tensor) -> None:
         self.W.addcmul_(self.direction, length, value=-1)
 
@@ -78,11 +83,13 @@ class _Span:
         """The direction of the numbers that c stands for, and the square of the norm of the matrix ``[trials, 1, 1]``."""
         raise NotImplementedError
 
+    @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         self.c = c
         self.direction, square = self.turned(c)
         return square.clamp_(min=0.0).sqrt_(), C
 
+    @no_type_check
     def move(self, length: Tensor) -> None:
         self.values.addcmul_(self.direction, length, value=-1)
         self.taken.addcmul_(self.c, length)
@@ -103,9 +110,11 @@ class Images(_Span):
     def first(self, images: Tensor) -> Tensor:
         return images
 
+    @no_type_check
     def logits(self) -> Tensor:
         return self.data.logits(self.values)
 
+    @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
         P = self.data.pulled(c)
         direction = torch.bmm(self.queries, P)
@@ -127,9 +136,11 @@ class Logits(_Span):
     def first(self, images: Tensor) -> Tensor:
         return self.data.logits(images).contiguous()
 
+    @no_type_check
     def logits(self) -> Tensor:
         return self.values
 
+    @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
         direction = self.gram(c.view(len(c), 1, -1), out=self.turned_into).view(c.shape)
         return direction, (c * direction).sum((-2, -1), keepdim=True)

@@ -12,7 +12,7 @@ help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
 
 demo: .venv/.installed  ## all theories on the same real data; the page is runs/digits/report.html
-	@$(BIN)/transformer-theory compare --data digits --out runs/digits --overwrite
+	@$(BIN)/transformer-theory compare --data digits --workers $(WORKERS) --out runs/digits --overwrite
 
 test: .venv/.installed  ## all tests
 	@$(BIN)/pytest -n 2 --dist worksteal

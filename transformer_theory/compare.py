@@ -13,17 +13,17 @@ ones: they are read on test images, of which the raw tokens are cut. All of it b
 * arrays: ``"<room>/..."`` on the raw tokens, ``"<network>::<room>/..."`` on features, ``"network/<network>/..."`` of the networks.
 """
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from . import data as data_module
-from .claims import Claim, Evidence, Verdict
+from .claims import Evidence
 from .data import Images, TokenData, image_sets
 from .errors import nearest
 from .experiment import Result, provenance
@@ -39,6 +39,8 @@ from .training.saved import Saved
 from .training.side_by_side import runs_of, side_by_side
 from .training.watch import PICTURED, watched_training
 from .verification import rows as claim_rows
+from .verification import verdicts
+from .workers import at_work
 
 TRAIN_SHARE = 0.7
 WORDS = 32  # of the codebook of a network's features
@@ -56,6 +58,7 @@ def compare(
     models: Sequence[str | Path | Saved] = (),
     claim_seeds: int = CLAIM_SEEDS,
     device: str = "cpu",
+    workers: int | str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Result:
     """What each theory predicts on these data, what was measured, and where the two agree. Runs on one thread (its matrices are small).
@@ -71,13 +74,16 @@ def compare(
         models: trained networks: files or folders that ``train`` has left, or what ``training.saved.load`` gave.
         claim_seeds: seeds that each claim is checked on. The claims draw instances of their own and depend on no data: 0 leaves them out.
         device: where the networks train and are read.
+        workers: processes that share the claims and their seeds, or the address of a dask scheduler (see :func:`~.workers.at_work`); None
+            leaves the active joblib context as it is. The rows do not depend on them.
         progress: called with one line at each stage.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
-        ValueError: an unknown theory, network or device, fewer than 1 step or 0 seeds, data that cannot be read, a model that is none or
-            that does not fit the images, or models without images.
+        ValueError: an unknown theory, network or device, fewer than 1 step or 0 seeds, no such workers, data that cannot be read, a
+            model that is none or that does not fit the images, or models without images.
         FileNotFoundError: there is no such model.
+        ConnectionError: no scheduler answers, or it has no workers.
     """
     started = time.perf_counter()
     chosen = choose(theories)
@@ -85,7 +91,7 @@ def compare(
     _check(steps, claim_seeds, device)
     say = progress or (lambda text: None)
     read, found = _read(data, models, device)
-    with torch.random.fork_rng(devices=[]), one_thread():
+    with torch.random.fork_rng(devices=[]), at_work(workers), one_thread():
         if isinstance(read, TokenData):
             raw, images = read, None
         else:
@@ -146,6 +152,8 @@ def _stream(
     device: str,
     progress: Callable[[str], None],
 ) -> Iterator[Row | Arrays]:
+    claims = [claim for theory in theories for claim in theory.claims] if claim_seeds else []
+    checked = verdicts(claims, range(claim_seeds))  # by other processes, if there are any, while the networks train here
     views = {"raw": raw}
     if found:
         assert images is not None
@@ -189,8 +197,8 @@ def _stream(
             yield from _as_view(theory.measure(tokens, torch.Generator().manual_seed(seed)), view)
     for theory in theories if claim_seeds else ():
         progress(f"{theory.title}: {len(theory.claims)} claims, each with its control")
-        for claim in theory.claims:
-            yield from claim_rows(_verdict(claim, claim_seeds))
+        for verdict in islice(checked, len(theory.claims)):
+            yield from claim_rows(verdict)
 
 
 def _side_by_side(found: Sequence[Compared], train: Images, test: Images, progress: Callable[[str], None]) -> Iterator[Row]:
@@ -297,12 +305,6 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
         model=model,
         note=joined(f"mean over layers and heads after {last:,} steps", common(rows)),
     )
-
-
-@functools.cache
-def _verdict(claim: Claim, seeds: int) -> Verdict:
-    """It depends on neither data nor networks, so several comparisons in one process check each claim once."""
-    return claim.verify(range(seeds))
 
 
 def _recipes(names: Sequence[str]) -> list[Recipe]:

@@ -8,7 +8,7 @@ Source: none, this is machinery; the interval: :cite:t:`clopper1934use`.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -74,14 +74,20 @@ def verification(
     told = "1 seed" if len(numbers) == 1 else f"{len(numbers)} seeds, each"
     table: list[Row] = []
     with at_work(workers) as present, one_thread():
-        examined = stream(_examine, ({"claim": claim, "seed": seed} for claim in chosen for seed in numbers))
+        found = verdicts(chosen, numbers)
         for number, claim in enumerate(chosen, 1):
             if progress:
                 progress(f"{claim.id} ({number} of {len(chosen)}): {told} with its control")
-            table += rows(Verdict.of(claim, numbers, islice(examined, len(numbers))))
+            table += rows(next(found))
         record = provenance(started=started) | {"workers": present.number}
     sources = tuple(dict.fromkeys(claim.source for claim in chosen))
     return Result(NAME, {"claims": [claim.id for claim in chosen], "seeds": len(numbers)}, table, {}, sources, record)
+
+
+def verdicts(claims: Sequence[Claim], seeds: Sequence[int]) -> Iterator[Verdict]:
+    """Each claim's verdict over the seeds, in order, as soon as it is there (:func:`~.workers.stream`)."""
+    examined = stream(_examine, ({"claim": claim, "seed": seed} for claim in claims for seed in seeds))
+    return (Verdict.of(claim, seeds, islice(examined, len(seeds))) for claim in claims)
 
 
 def _examine(*, claim: Claim, seed: int) -> tuple[Evidence, Evidence]:

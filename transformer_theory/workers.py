@@ -32,7 +32,7 @@ _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=la
 
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
     """``function(**setting)`` for each setting, in order, each as soon as it and those before it are there, over whatever joblib context is
-    active (none: one after the other, here).
+    active (none: one after the other, here, each when it is asked for; over several processes the work begins at once).
 
     Each call has one thread, so the results do not depend on the number of workers, provided that they depend on their arguments alone:
     draw random numbers from a seed in the setting. The function must be importable, arguments and results must be picklable.
@@ -43,7 +43,7 @@ def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> It
         present.asked = True
     # the annotation of joblib knows nothing of return_as
     made: Any = Parallel(return_as="generator")(delayed(_alone)(function, setting) for setting in settings)
-    yield from made
+    return made
 
 
 def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:

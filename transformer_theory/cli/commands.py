@@ -39,7 +39,7 @@ def compare_theories(options: argparse.Namespace) -> int:
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
         chosen = choose(names)
-        told = {"steps": options.steps, "claim_seeds": options.claim_seeds}
+        told = {"steps": options.steps, "claim_seeds": options.claim_seeds, "workers": options.workers}
         given = {name: number for name, number in told.items() if number is not None}
         if options.networks is not None:
             given["networks"] = _networks(options.networks)

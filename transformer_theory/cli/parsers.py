@@ -109,6 +109,10 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         told = "side in pixels to which the images of a folder are cropped and scaled (default: they must be square and of one size)"
         made.add_argument("--size", type=_count, metavar="N", help=told)
 
+    def sharing(made: argparse.ArgumentParser, who: str) -> None:
+        told = f"{who}, or the address of a dask scheduler, tcp://HOST:PORT (default: 1)"
+        made.add_argument("--workers", type=_workers, default=1, metavar="N|ADDRESS", help=told)
+
     made = command("list", commands.list_theories, "theories with their claims and experiments, or what one of these says")
     made.add_argument(
         "name", nargs="?", metavar="THEORY|CLAIM|EXPERIMENT", help="what it states, assumes and measures (default: all names)"
@@ -128,6 +132,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     told = "seeds that each claim is checked on; claims draw instances of their own, so 0, for none, saves their time (default: 3)"
     made.add_argument("--claim-seeds", type=_seed, metavar="N", help=told)
     made.add_argument("--device", default="cpu", help="where the networks train and are read (default: cpu)")
+    sharing(made, "processes that share claims and seeds")
     if argv[:1] == ["compare"]:
         _tell_about_networks(steps, networks)
 
@@ -137,8 +142,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     told = "claims, theories (all claims of each), or all there are (see list)"
     made.add_argument("claims", nargs="+", metavar="CLAIM|THEORY|all", help=told)
     made.add_argument("--seeds", type=_count, default=5, metavar="N", help="number of seeds, each of which draws an instance (default: 5)")
-    how = "processes that share claims and seeds, or the address of a dask scheduler, tcp://HOST:PORT (default: 1)"
-    made.add_argument("--workers", type=_workers, default=1, metavar="N|ADDRESS", help=how)
+    sharing(made, "processes that share claims and seeds")
     made.add_argument("--json", action="store_true", help="print one JSON document in the place of the table")
     told = "store the verification in this folder too; refused if it exists"
     made.add_argument("--out", type=_path, metavar="DIR", help=told)
@@ -148,8 +152,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     made.add_argument("experiment", metavar="EXPERIMENT", help="its name (see list); then its own parameters as options")
     stored(made)
     made.add_argument("--quick", action="store_true", help="a setting of seconds; options given still count")
-    how = "processes for a sweep over settings, or the address of a dask scheduler, tcp://HOST:PORT (default: 1)"
-    made.add_argument("--workers", type=_workers, default=1, metavar="N|ADDRESS", help=how)
+    sharing(made, "processes for a sweep over settings")
     if argv[:1] == ["run"]:
         _experiment_options(made, argv[1:])
 

@@ -1,23 +1,38 @@
 """What the command line shows: results on stdout, progress on stderr."""
 
 import contextlib
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "transformer-theory"
-WIDTH = 160  # columns where the output is no terminal
+WIDTH = 160  # columns where the output is no terminal and COLUMNS is not set
 
 
 def console() -> "Console":
-    """A console for the result, wide enough for a table in a file."""
+    """A console for the result. In a pipe or a file it is wide enough for a table, or as wide as COLUMNS says, and lines end where their
+    text does."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+    if sys.stdout.isatty():
+        return Console()
+    return Console(file=cast(IO[str], _Trimmed()), width=None if os.environ.get("COLUMNS", "").isdigit() else WIDTH)
+
+
+class _Trimmed:
+    """Standard output without the blanks by which tables are filled up to their width."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,19 @@
+"""What a pipe gets: lines as wide as COLUMNS says, which end where their text does."""
+
+import pytest
+
+from transformer_theory.cli import main
+from transformer_theory.cli.terminal import WIDTH
+
+
+@pytest.mark.parametrize(("columns", "least", "most"), [("80", 70, 80), ("120", 90, 120), (None, 121, WIDTH), ("wide", 121, WIDTH)])
+def test_lines_are_as_wide_as_asked_and_end_with_their_text(columns, least, most, monkeypatch, capsys):
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert least <= max(map(len, lines)) <= most
+    assert all(line == line.rstrip() for line in lines)
+    assert any(line.startswith("    attention_svm/") for line in lines)

@@ -16,6 +16,7 @@ Source: :cite:t:`tian2023scan`. Time is measured in steps with a batch of one; a
 """
 
 import math
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -45,6 +46,7 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
     return torch.as_tensor(scaled_gain(t.numpy(), vocab_size, eta_y), dtype=torch.float64) / vocab_size
 
 
+@no_type_check
 def scaled_gain(t: np.ndarray, vocab_size: int, eta_y: float) -> np.ndarray:
     """M h(t) for an array of times, unchecked: :func:`h` for the inner loop of an integrator."""
     from scipy.special import wrightomega

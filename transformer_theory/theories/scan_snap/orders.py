@@ -61,8 +61,11 @@ def agreement(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tens
 
     Source: textbook.
     """
-    order = torch.sign(a[:, None] - a) * torch.sign(b[..., :, None] - b[..., None, :])
-    return order.sum((-1, -2)) / order.abs().sum((-1, -2))
+    first, second = torch.triu_indices(len(a), len(a), 1)
+    differ = a[first] != a[second]  # ties do not count, and distinctness has many
+    first, second = first[differ], second[differ]
+    order = torch.sign(a[first] - a[second]) * torch.sign(b[..., first] - b[..., second])
+    return order.sum(-1) / order.abs().sum(-1)
 
 
 def chance(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: torch.Generator) -> float:

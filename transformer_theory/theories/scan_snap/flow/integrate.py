@@ -13,7 +13,7 @@ Source: the flows of :cite:t:`tian2023scan`; the method is that of scipy.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, no_type_check
 
 import numpy as np
 from jaxtyping import Float
@@ -87,6 +87,7 @@ def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method)
     end = max(float(u[-1]), 1e-12)
     evaluations = 0
 
+    @no_type_check
     def in_log_time(v: float, y: np.ndarray) -> np.ndarray:
         nonlocal evaluations
         evaluations += 1

@@ -14,6 +14,7 @@ Source: :cite:t:`tian2023scan`.
 """
 
 import math
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -60,6 +61,7 @@ def lemma4_flow(
     shape, ratio = (classes.queries, classes.tokens), eta_z / eta_y
     cut, velocity = shape[0] * shape[1], _velocity(classes)
 
+    @no_type_check
     def rate(at: float, state: np.ndarray) -> np.ndarray:
         speed, drive = velocity(at, state[:cut].reshape(shape))
         return ratio * np.concatenate([speed.ravel(), drive])
@@ -76,13 +78,14 @@ def _velocity(classes: SequenceClasses):
     q = np.full((K, K), -M / (M - 1) ** 2)
     np.fill_diagonal(q, M / (M - 1))
 
+    @no_type_check
     def velocity(s: float, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         f = featured(logits)
         x = scaled_gain(w * s, M, 1.0)
         pull = ((M - 1) / M * x)[:, None] * q / (1 + np.exp(np.minimum(x - math.log(M - 1), 700.0)))
         a = inverse_gram(f) @ pull
         g = a.T @ f
-        along = (f * g).sum(1)
+        along = np.add.reduce(f * g, 1)
         return owner @ (f * (g - f * along[:, None])), a.diagonal() - along
 
     return velocity

@@ -28,6 +28,7 @@ Source: derived from :cite:t:`tian2023scan`; the tests compare with the flows of
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -75,6 +76,7 @@ def symmetric_exact_flow(
     """The exact population flow; see :func:`~.trained_decoder.exact_flow` for arguments and errors."""
     K, M = classes.classes, classes.vocab_size
 
+    @no_type_check
     def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
         return [fc * (M / K * rest), fd * ((rho + others) / K), fd * ((rho + rest) / K)]
 
@@ -87,6 +89,7 @@ def symmetric_modified_flow(
     """Lemma 3's flow; see :func:`~.trained_decoder.modified_flow` for arguments and errors (these classes are always independent)."""
     K, M = classes.classes, classes.vocab_size
 
+    @no_type_check
     def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
         eps, own = float(fc @ fc), float(fd @ fd)
         all_ = 1 + (K - 1) * eps
@@ -104,6 +107,7 @@ def symmetric_lemma4_flow(
     s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
     featured = _features(classes)
 
+    @no_type_check
     def rate(at: float, z: np.ndarray) -> np.ndarray:
         f = featured(z)
         square = f * f
@@ -123,6 +127,7 @@ def _features(classes: SymmetricClasses) -> Callable[[np.ndarray], np.ndarray]:
     """Features of a class by its logits, both ``[C + D]``."""
     log_p = torch.cat([classes.common, classes.distinct]).log().numpy()
 
+    @no_type_check
     def at(z: np.ndarray) -> np.ndarray:
         f = np.exp(log_p + z - np.max(log_p + z))
         return f / math.sqrt(f @ f)
@@ -151,6 +156,7 @@ def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
     featured = _features(classes)
     speed = np.repeat([ratio * classes.per_query / K, ratio / K], [C, D])
 
+    @no_type_check
     def rate(_: float, state: np.ndarray) -> np.ndarray:
         u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
         f = featured(state[decoder:])

@@ -14,6 +14,7 @@ Source: :cite:t:`tian2023scan`.
 """
 
 import math
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -77,14 +78,15 @@ def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
     if rest:
         pooled[K], share[K] = math.log(rest), 1 / rest
 
+    @no_type_check
     def rate(_: float, state: np.ndarray) -> np.ndarray:
         Y, f = state[: S * columns].reshape(S, columns), featured(state[S * columns :].reshape(Q, S))
         scores = f @ Y + pooled
-        alpha = np.exp(scores - scores.max(1, keepdims=True))
-        alpha /= alpha.sum(1, keepdims=True)
+        alpha = np.exp(scores - np.maximum.reduce(scores, 1, keepdims=True))
+        alpha /= np.add.reduce(alpha, 1, keepdims=True)
         residual = -alpha
         residual[own, own] = 0.0
-        residual[own, own] = -residual.sum(1)
+        residual[own, own] = -np.add.reduce(residual, 1)
         out = np.empty_like(state)
         np.matmul(direction(f).T, w * residual * share, out=out[: S * columns].reshape(S, columns))
         out[S * columns :] = (ratio * (owner @ normal_part(f, residual @ Y.T))).ravel()

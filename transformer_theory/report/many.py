@@ -18,7 +18,8 @@ from .claimtable import ClaimLine, board
 from .html import pictures
 from .located import COMPARE, TRAIN, data_of
 from .merged import Entry, Merged, merged
-from .views import Checked
+from .pictures import pictures as all_pictures
+from .views import RAW, Checked
 from .views import networks as networks_of
 from .wording import TRAINED
 
@@ -114,21 +115,25 @@ def _group(entries: Sequence[Entry], comes_first: Callable[[Entry], bool]) -> di
 
 
 def _figures(found: Merged, theory: Theory) -> list[dict[str, Any]]:
-    """What the theory's experiments drew, by result."""
-    kinds = {kind.name: kind for kind in theory.experiments}
+    """What the theory draws of each result: of a comparison on the raw tokens only, since every view is on the comparison's own page."""
+    experiments = {kind.name for kind in theory.experiments}
     drawn = []
-    for run, result in enumerate(found.results):
-        if result.name not in kinds:
+    for picture in all_pictures(found):
+        if picture.theory != theory.name or picture.view not in ("", RAW):
             continue
-        label = found.label(run)
+        label = found.label(picture.run)
         with style():
             try:
-                picture = kinds[result.name].of(result).draw(result)
-                figure = parts.inline(picture, f"{label}-{result.name}", f"{theory.title}: {result.name}")
+                figure = parts.inline(picture.draw(), f"{label}-{picture.name}", picture.title)
             except Exception as error:  # one that cannot be drawn must not cost the reader the whole page
                 figure = parts.undrawn(error)
-        told = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in result.params.items())
-        drawn.append({"label": label, "name": result.name, "told": told or "no parameters", "drawn": figure})
+        result = found.results[picture.run]
+        params = result.params if result.name in experiments else {}
+        told = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in params.items())
+        if figure is None:
+            continue
+        title = picture.title.replace(f" ({label})", "", 1)  # the caption begins with it
+        drawn.append({"label": label, "title": title, "told": told, "drawn": figure})
     return drawn
 
 

@@ -34,12 +34,16 @@ class Picture:
         title: in plain words.
         theory: whose it is; None of what is not one theory's.
         draw: draws it; None if there is nothing to draw.
+        view: of which data of a comparison; empty if it is of no single view.
+        run: of which result, counted from 0.
     """
 
     name: str
     title: str
     theory: str | None
     draw: Callable[[], "Figure | None"]
+    view: str = ""
+    run: int = 0
 
 
 def pictures(merged: Merged) -> list[Picture]:
@@ -52,7 +56,7 @@ def pictures(merged: Merged) -> list[Picture]:
         told = f" ({merged.label(run)})" if like else ""
         for picture in _of_result(result, merged.theories):
             whole = "-".join(filter(None, (name, picture.name)))
-            found.append(Picture(whole, f"{data_of(result)}{told}: {picture.title}", picture.theory, picture.draw))
+            found.append(replace(picture, name=whole, title=f"{data_of(result)}{told}: {picture.title}", run=run))
     return _named_apart(found)
 
 
@@ -127,7 +131,7 @@ def _of_comparison(result: Result, known: Iterable[Theory]) -> Iterator[Picture]
             if any(not wording.absent(row) and not row["quantity"].startswith(ASSUMPTION) for row in rows):
                 title = f"{theory.title}, {wording.subject(name)}"
                 draw = lambda theory=theory, name=name: theory.draw(view(result, name))  # noqa: E731
-                yield Picture(f"{wording.slug(theory.name)}-{wording.slug(name)}", title, theory.name, draw)
+                yield Picture(f"{wording.slug(theory.name)}-{wording.slug(name)}", title, theory.name, draw, name)
     yield from _timeline(result, own)
     models = networks(result)
     yield Picture("learning", "the networks learn", None, lambda: figures.learning(result))

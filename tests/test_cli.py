@@ -193,15 +193,6 @@ def test_piped_output_is_wide_enough(capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) >= 100
 
 
-def test_the_process_returns_the_code_and_one_line():
-    running = process("cite", "nobody1900nothing")
-    out, err = running.communicate(timeout=60)
-    assert running.returncode == 2
-    assert out == ""
-    assert err.startswith("transformer-theory: unknown theory, claim, key or folder 'nobody1900nothing'")
-    assert err.count("\n") == 1
-
-
 def test_a_reader_that_leaves_early_is_no_error():
     running = process("cite", "yu2020learning")
     running.stdout.close()

@@ -17,11 +17,6 @@ from transformer_theory.theory import Theory
 ROOMS = sorted(path.parent.name for path in (Path(tt.__file__).parent / "theories").glob("*/__init__.py"))
 
 
-def fresh(code: str) -> str:
-    """What a new process prints."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
 def test_the_registry_is_a_plain_tuple_of_every_room():
     assert type(THEORIES) is tuple
     assert sorted(record.name for record in THEORIES) == ROOMS
@@ -31,31 +26,23 @@ def test_the_registry_is_a_plain_tuple_of_every_room():
     assert all(getattr(tt, record.name).THEORY is record for record in THEORIES)
 
 
-WAYS = (  # ROOMS stands for their number
-    "import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
-    "from transformer_theory.theories import THEORIES; import transformer_theory as tt; assert tt.theories() is THEORIES",
-    "import transformer_theory.theories; import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
-    "import transformer_theory as tt; from transformer_theory.theories import crate; assert len(tt.theories()) == ROOMS",
-    "import transformer_theory.theories.crate.problem; import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
-    "from transformer_theory import attention_svm, scan_snap, rate_reduction, crate, metrics, models, theories; assert theories()",
-    "from transformer_theory import *; assert len(theories()) == ROOMS and callable(compare)",
-    "import transformer_theory.cli; import transformer_theory.compare; import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
-    "from transformer_theory.compare import choose; import transformer_theory as tt; assert callable(tt.compare) and callable(choose)",
+WAYS = (  # each list begins where nothing of the library has been imported; ROOMS stands for the number of rooms
+    (
+        "import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
+        "import transformer_theory as tt; from transformer_theory.theories import crate; assert len(tt.theories()) == ROOMS",
+        "from transformer_theory import attention_svm, scan_snap, rate_reduction, crate, metrics, models, theories; assert theories()",
+        "from transformer_theory import *; assert len(theories()) == ROOMS and callable(compare)",
+    ),
+    (
+        "from transformer_theory.theories import THEORIES; import transformer_theory as tt; assert tt.theories() is THEORIES",
+        "import transformer_theory.theories; import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
+    ),
+    ("import transformer_theory.theories.crate.problem; import transformer_theory as tt; assert len(tt.theories()) == ROOMS",),
+    (
+        "from transformer_theory.compare import choose; import transformer_theory as tt; assert callable(tt.compare) and callable(choose)",
+        "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert len(tt.theories()) == ROOMS",
+    ),
 )
-
-
-def test_theories_is_the_function_however_it_is_reached():
-    code = f"""
-import sys
-for way in {WAYS!r}:
-    for name in [name for name in sys.modules if name.split('.')[0] == 'transformer_theory']:
-        del sys.modules[name]
-    try:
-        exec(way.replace('ROOMS', '{len(ROOMS)}'), {{}})
-    except Exception as error:
-        print(way, '->', type(error).__name__, error)
-"""
-    assert fresh(code) == ""
 
 
 def test_compare_keeps_its_signature():
@@ -74,9 +61,12 @@ LAZY = ("cvxpy", "scipy", "sklearn", "matplotlib", "joblib", "distributed", "jin
 LAZY += ("beartype", "lightning_fabric", "pytorch_lightning", "transformers", "accelerate", "safetensors", "PIL", "pooch")
 
 
-def test_an_import_brings_only_what_it_needs_and_changes_nothing():
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> list[str]:
+    """What a fresh process tells of an import: a line of what is new, one of what should be late, then a line for each way that fails."""
     code = f"""
 import sys, warnings, torch, numpy, einops, jaxtyping
+sys.dont_write_bytecode, sys.pycache_prefix = False, {str(tmp_path_factory.mktemp("compiled"))!r}  # it imports several times
 warnings.simplefilter("error")
 
 def settings():
@@ -92,8 +82,26 @@ from transformer_theory import attention_svm, scan_snap, rate_reduction, crate, 
 assert attention_svm.THEORY.name == 'attention_svm' and models.CRATE and metrics.rate_reduction
 import transformer_theory.cli
 print(sorted(set(sys.modules) & set({LAZY!r})))
+for ways in {WAYS!r}:
+    for name in [name for name in sys.modules if name.split('.')[0] == 'transformer_theory']:
+        del sys.modules[name]
+    for way in ways:
+        try:
+            exec(way.replace('ROOMS', '{len(ROOMS)}'), {{}})
+        except Exception as error:
+            print(way, '->', type(error).__name__, error)
 """
-    assert fresh(code) == "['transformer_theory']\n[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_an_import_brings_only_what_it_needs_and_changes_nothing(told):
+    assert told[:2] == ["['transformer_theory']", "[]"]
+
+
+def test_theories_is_the_function_however_it_is_reached(told):
+    assert told[2:] == []
 
 
 def test_names_find_their_records():

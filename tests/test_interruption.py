@@ -6,6 +6,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from tests.stand_in import process
@@ -25,17 +26,19 @@ def names(folder):
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path):
-    running = process("compare", "--data", "digits", "--out", str(tmp_path / "runs" / "digits"), "--steps", "100000")
+    np.savez(tmp_path / "few.npz", tokens=np.random.default_rng(0).normal(size=(40, 4, 3)), labels=np.arange(40) % 2)
+    given = ["--data", str(tmp_path / "few.npz"), "--theories", "rate_reduction", "--networks", "ViT", "--steps", "100000"]
+    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
     first = running.stderr.readline()  # the first line of progress: the work has begun
     assert " s  " in first, first + running.stderr.read()
-    assert any(entry.name.startswith(".digits.") for entry in (tmp_path / "runs").iterdir())
+    assert any(entry.name.startswith(".few.") for entry in (tmp_path / "runs").iterdir())
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130
     assert err.splitlines()[-1] == "transformer-theory: interrupted; nothing was written"
     assert "Traceback" not in err
-    assert names(tmp_path) == []
+    assert names(tmp_path) == ["few.npz"]
 
 
 def test_sigterm_is_ctrl_c(tmp_path):

@@ -22,7 +22,7 @@ def test_equal_scores_of_the_others_do_not_make_descent_global_for_several_input
     torch.testing.assert_close(best.W, torch.tensor([[0.1], [0.42]], dtype=torch.float64))
     assert room.first_step_condition(instance) < 0
 
-    end = room.normalised_descent(instance, room.start(instance), steps=20_000)
+    end = room.normalised_descent(instance, room.start(instance), steps=3000)
     select = instance.selected(end.W)
     assert select.tolist() == [0, 1]
     assert float(instance.attention(end.W).amax(-1).min()) > 1 - 1e-12

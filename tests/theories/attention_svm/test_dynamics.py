@@ -152,10 +152,10 @@ def test_the_cheapest_space_is_chosen():
 
 @pytest.fixture(scope="module")
 def published():
-    """Forty seeds of the published problem, the starts, and what each kind of descent selects."""
+    """Forty seeds of the published problem, and starts."""
     instance = room.published_instances(range(40), inputs=6, tokens=8, dim=10)
     generator = torch.Generator().manual_seed(0)
-    return instance, room.random_start(instance, generator=generator), room.random_factors(instance, generator=generator)
+    return instance, room.random_start(instance, generator=generator)
 
 
 def mean_cosine(instance, state, select, solve):
@@ -165,7 +165,7 @@ def mean_cosine(instance, state, select, solve):
 
 def test_w_goes_to_the_frobenius_solution_as_published(published):
     """Mean .989 at step 1000 and .998 at 2000 over a hundred seeds; with eps, .996 at 2000."""
-    instance, begin, _ = published
+    instance, begin = published
     half, end = room.trajectory(instance, begin, at=(1000, 2000))
     stalled = room.normalised_descent(instance, begin, steps=2000, eps=EPS)
     at = [mean_cosine(instance, s, instance.selected(end.W), room.frobenius_max_margin).mean() for s in (half, end, stalled)]
@@ -175,25 +175,13 @@ def test_w_goes_to_the_frobenius_solution_as_published(published):
     assert at[2] < at[1]
 
 
-def test_factors_go_to_the_nuclear_solution_as_published(published):
-    """With the penalty a median of .9967 at step 1000 over a hundred seeds; without, less."""
-    instance, _, begin = published
-    medians = {}
-    for name, settings in {"penalty": {"eps": EPS, "penalty": EPS}, "exact": {}}.items():
-        half, end = room.trajectory(instance, begin, at=(1000, 2000), **settings)
-        assert torch.isfinite(end.W).all()
-        medians[name] = mean_cosine(instance, half, instance.selected(end.W), room.nuclear_max_margin).median()
-    assert medians["penalty"] == pytest.approx(0.9967, abs=0.0015)
-    assert 0.975 < medians["exact"] < medians["penalty"] - 0.003
-
-
 def test_eps_stops_a_run_that_the_exact_gradient_continues():
     instance = problem(1, 4, 5, seed=2)
-    exact, stalled = (room.normalised_descent(instance, room.start(instance), steps=8000, eps=eps) for eps in (0.0, EPS))
-    assert float(exact.W.norm()) > 780
-    assert float(stalled.W.norm()) < 300
-    later = room.normalised_descent(instance, stalled, steps=1000, eps=EPS)
-    assert float((later.W - stalled.W).norm()) < 10  # of the hundred that exact steps go
+    exact, stalled = (room.normalised_descent(instance, room.start(instance), steps=3000, eps=eps) for eps in (0.0, EPS))
+    assert float(exact.W.norm()) > 290
+    assert float(stalled.W.norm()) < 100
+    later = room.normalised_descent(instance, stalled, steps=500, eps=EPS)
+    assert float((later.W - stalled.W).norm()) < 5  # of the fifty that exact steps go
 
 
 # ---- stop, save, continue

@@ -1,11 +1,9 @@
-"""The experiment with attention on several tokens: published data, the rule of acceptance, rows and figure; its claim and the solvers'."""
+"""The experiment with attention on several tokens: published data, the rule of acceptance, rows and figure."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.attention_svm.claims import multi_token as shared_claims
-from transformer_theory.theories.attention_svm.claims import solvers as solver_claims
 from transformer_theory.theories.attention_svm.experiments.multi_token import MultiToken, descend, draw_trials
 
 
@@ -34,9 +32,9 @@ def _labels(seed):
     return torch.randn(3, generator=generator)
 
 
-@pytest.fixture(scope="module")
-def result():
-    return MultiToken(dims=(4,), trials=200, steps=1000, every=250).run()
+@pytest.fixture
+def result(run):
+    return run(MultiToken(dims=(4,), trials=200, steps=1000, every=250))
 
 
 def test_the_prediction_is_nearer_than_the_direction_and_both_than_one_token(result):
@@ -84,11 +82,3 @@ def test_no_accepted_trial_gives_rows_and_a_figure_all_the_same():
     result = MultiToken(dims=(4,), trials=20, steps=10, every=10).run()
     assert [row["value"] for row in result.table] == [0.0]
     assert MultiToken().draw(result).axes
-
-
-@pytest.mark.parametrize("claim", [*shared_claims.CLAIMS, *solver_claims.CLAIMS], ids=lambda claim: claim.id)
-def test_claims_hold_and_their_controls_fail(claim):
-    verdict = claim.verify(range(200, 203))
-    assert verdict.verdict == "consistent"
-    assert verdict.share == 1
-    assert verdict.control == "fails"

@@ -9,9 +9,9 @@ from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.experiments.trajectories import Trajectories
 
 
-@pytest.fixture(scope="module")
-def result():
-    return Trajectories().run()
+@pytest.fixture
+def result(run):
+    return run(Trajectories())
 
 
 def digits(value: float, shown: float) -> bool:

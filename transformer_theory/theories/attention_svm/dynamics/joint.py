@@ -25,6 +25,7 @@ descent with equal steps, is worked out here.
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import no_type_check
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -166,6 +167,7 @@ def _check_state(instance: JointInstance, state: JointState) -> None:
             raise ValueError(f"{name} must be {shape}, got {list(value.shape)}")
 
 
+@no_type_check
 def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Negative gradients in p and v, each as direction and logarithm of its scale: n times the gradient is minus the direction times its
     exponential. As :mod:`.gradient`, with the slope of the loss in the scale too; tokens are signed by the label of their input."""
@@ -186,6 +188,7 @@ def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss
     return along_p, scale_p.squeeze(-1), along_v, scale_v.squeeze(-1)
 
 
+@no_type_check
 def _shortened(vector: Tensor, eps: float, scale: Tensor) -> Tensor:
     """The vector over its norm plus eps, which is in units of the gradient."""
     along, log_size = unit(vector, over=-1)

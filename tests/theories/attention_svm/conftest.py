@@ -1,0 +1,25 @@
+"""What several files of this room ask for."""
+
+from collections.abc import Callable
+from functools import cache
+
+import jaxtyping
+import pytest
+
+from transformer_theory.experiment import Experiment, Result
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[[Experiment], Result]:
+    """Runs an experiment once for all who ask; without shape checks, which the contract of experiments makes on each."""
+
+    @cache
+    def once(experiment: Experiment) -> Result:
+        before = jaxtyping.config.jaxtyping_disable
+        jaxtyping.config.update("jaxtyping_disable", True)
+        try:
+            return experiment.run()
+        finally:
+            jaxtyping.config.update("jaxtyping_disable", before)
+
+    return once

@@ -1,4 +1,4 @@
-"""Scan-and-snap with known answers: the explicit model with one-hot tokens, the paper's data, and numbers worked out independently."""
+"""Scan-and-snap with known answers: the explicit model with one-hot tokens, the paper's data, and instances of the theory."""
 
 import torch
 from torch import Tensor
@@ -6,22 +6,12 @@ from torch import Tensor
 from transformer_theory.data import TokenData, one_hot
 from transformer_theory.theories.scan_snap import SequenceClasses, single_common
 
-# single common token, ten distinct tokens of weights 0.1 .. 1 a class, eta_Y = 1, one query: logit of the common token at t / t0'
-# (classes, vocabulary, eta_Z, common share), t / t0', exact flow, Lemma 4, closed form
-LOGITS = [
-    ((2, 1000, 0.01, 0.2), 1.07, -0.00058, -0.03454, -0.04377),
-    ((2, 1000, 0.01, 0.2), 10.6, -0.00459, -0.08854, -0.10592),
-    ((2, 1000, 0.01, 0.2), 1.02e4, -0.04786, -0.20113, -0.22038),
-    ((10, 10, 0.01, 0.05), 1.08, -0.00391, -0.00395, None),
-    ((10, 10, 0.01, 0.05), 1.03e4, -0.13049, -0.12885, -0.02415),
-]
-
 # Syn-Small: loss before training is ln 34, and the plateau of the loss after 100 steps with momentum lies around 2e-5
 SYN_SMALL_PLATEAU = (1e-5, 4e-5)
 
 
 def one_common(classes: int, vocab_size: int, common_share: float) -> SequenceClasses:
-    """The instance behind ``LOGITS``."""
+    """One common token and ten distinct ones of weights 0.1 .. 1 a class, one query."""
     weights = torch.linspace(0.1, 1, 10, dtype=torch.float64).expand(classes, -1)
     return single_common(weights, common_share, vocab_size=vocab_size)
 

@@ -5,11 +5,11 @@ import hashlib
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from tests.report.markup import Reader, well_formed, words
 from tests.report.synthetic import THEORIES, small
 from transformer_theory.citations import Source
 from transformer_theory.claims import Evidence
@@ -21,52 +21,15 @@ from transformer_theory.report.views import checked, summary, views
 from transformer_theory.rows import by_construction, finding, not_applicable
 from transformer_theory.theories import THEORIES as REGISTERED
 
-VOID = {"meta", "br", "link", "img", "hr", "input", "path", "use", "rect", "circle", "image"}
-
-
-class Reader(HTMLParser):
-    """Collects text, tags with attributes and ids, and notices tags that do not match."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.tags, self.text, self.crossed = [], [], [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if tag in VOID:
-            return
-        if not self.open or self.open[-1] != tag:
-            self.crossed.append((tag, self.open[-3:], self.getpos()))
-        else:
-            self.open.pop()
-
-    def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("style", "script"):
-            self.text.append(data)
-
-
-def words(page: str) -> str:
-    return " ".join(" ".join(Reader(page).text).split())
-
 
 def test_markup_is_well_formed_and_ids_are_unique(page):
-    reader = Reader(page)
-    assert reader.crossed == []
-    assert reader.open == []
-    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    targets = {attributes["href"][1:] for _, attributes in reader.tags if attributes.get("href", "").startswith("#")}
-    targets |= {attributes["xlink:href"][1:] for _, attributes in reader.tags if attributes.get("xlink:href", "").startswith("#")}
-    targets |= set(re.findall(r"url\(#([^)]+)\)", page))
-    assert targets <= set(ids)
+    well_formed(page)
+
+
+def test_broken_markup_is_found():
+    for page in ("<p><b></p></b>", "<p>", '<i id="a"></i><i id="a"></i>', '<a href="#b"></a>', '<use xlink:href="#b"/>', "url(#b)"):
+        with pytest.raises(AssertionError):
+            well_formed(page)
 
 
 def test_one_script_runs_and_nothing_is_loaded(page):
@@ -365,12 +328,16 @@ def test_attention_without_images_or_square_grid_shows_the_maps():
     assert 'id="attention-vit-figure_1"' not in wrong
 
 
-def test_write_makes_three_files_and_a_stored_result_gives_the_same_bytes(compared, theories, tmp_path, page):
-    stored = Result.load(compared.save(tmp_path / "stored"))
+def test_write_makes_three_files_and_a_stored_result_gives_the_same_bytes(compared, theories, tmp_path):
+    rows = [row for row in compared.table if row["theory"] == "crate" and "step" not in row]  # all figures take seconds
+    fresh = replace(compared, table=rows, arrays={name: array for name, array in compared.arrays.items() if "crate/" in name})
+    stored = Result.load(fresh.save(tmp_path / "stored"))
     (tmp_path / "pages").mkdir()
     path = write(stored, tmp_path / "pages", theories=theories)
     assert path == tmp_path / "pages" / "report.html"
+    page = html(fresh, theories=theories)
     assert path.read_text(encoding="utf-8") == page
+    assert 'id="crate-raw-figure_1"' in page
     assert sorted(file.name for file in path.parent.iterdir()) == ["references.bib", "report.html", "table.tex"]
     with pytest.raises(ValueError, match="existing folder"):
-        write(compared, tmp_path / "nowhere", theories=theories)
+        write(fresh, tmp_path / "nowhere", theories=theories)

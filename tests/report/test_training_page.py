@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.report.test_page import Reader, words
+from tests.report.markup import well_formed, words
 from transformer_theory.citations import Source
 from transformer_theory.cli import main
 from transformer_theory.experiment import Result
@@ -56,12 +56,7 @@ def made() -> str:
 
 
 def test_markup_is_well_formed_self_contained_and_escaped(made):
-    reader = Reader(made)
-    assert (reader.crossed, reader.open) == ([], [])
-    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    targets = {attributes["href"][1:] for _, attributes in reader.tags if attributes.get("href", "").startswith("#")}
-    assert targets <= set(ids)
+    reader = well_formed(made)
     assert [tag for tag, _ in reader.tags if tag in ("script", "iframe", "link", "object")] == ["script"]  # the page's own
     for tag, attributes in reader.tags:
         for name in ("src", "href", "xlink:href"):

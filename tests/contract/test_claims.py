@@ -1,4 +1,4 @@
-"""What every claim keeps: its check is consistent on every seed, and its control is violated on every seed."""
+"""What every claim keeps: its check is consistent on two seeds and its control violated on both; the ledger has 100 seeds of each."""
 
 import time
 from collections import Counter
@@ -12,6 +12,7 @@ from transformer_theory.claims import Claim
 from transformer_theory.theories import THEORIES
 
 CLAIMS = [(theory.name, claim) for theory in THEORIES for claim in theory.claims]
+SEEDS = (3, 4)
 every_claim = pytest.mark.parametrize(("room", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
 
 
@@ -36,16 +37,16 @@ def test_the_record_is_complete(room: str, claim: Claim):
 @every_claim
 def test_consistent_and_with_power_and_the_seed_decides(room: str, claim: Claim, request):
     torch.manual_seed(2)
-    checked = claim.check(torch.Generator().manual_seed(3))
+    checked = claim.check(torch.Generator().manual_seed(SEEDS[0]))
     request.getfixturevalue("unchecked")  # shapes were checked once
     torch.manual_seed(1)
     state = torch.get_rng_state()
     started = time.perf_counter()
-    verdict = claim.verify(range(5))
-    assert verdict.evidence[3].value == checked.value
-    print(f"{claim.id}: {(time.perf_counter() - started) / 5:.2f} s a seed, check and control")
+    verdict = claim.verify(SEEDS)
+    assert verdict.evidence[0].value == checked.value
+    print(f"{claim.id}: {(time.perf_counter() - started) / len(SEEDS):.2f} s a seed, check and control")
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
     assert verdict.verdict == "consistent", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.evidence]
     assert verdict.control == "fails", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.controls]
-    assert [row["seed"] for row in verdict.rows()] == [*range(5)]
+    assert [row["seed"] for row in verdict.rows()] == [*SEEDS]
     assert all(row["quantity"] == f"claim: {claim.id}" and row["source"] for row in verdict.rows())

@@ -44,7 +44,7 @@ def test_fista_finds_the_optimum_of_an_independent_solver():
 @pytest.mark.parametrize(("longer", "stronger"), [(1.0, 1e8), (1.0, 1e-8), (1e-9, 1.0), (1e9, 1.0)])
 def test_the_verified_code_does_not_depend_on_units(longer, stronger):
     """Y in another unit scales the code, D in another scales it back, and lambda goes with both."""
-    tokens, dictionary = gaussian(5, 12), gaussian(12, 18, seed=1)
+    tokens, dictionary = gaussian(5, 8), gaussian(8, 12, seed=1)
     tokens[2] *= 0.1  # every token is held against itself
     best = crate.fista(tokens, dictionary, lam=0.1)
     found = crate.fista(longer * tokens, stronger * dictionary, lam=0.1 * longer * stronger)

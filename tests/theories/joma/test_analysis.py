@@ -23,10 +23,11 @@ def worded(*, queries: int = 1, n: int = 60, length: int = 10):
     return context, 20 + torch.arange(n) // 3 % queries, next_id + 25
 
 
-def test_the_parts_are_those_of_the_data_set():
+def test_the_parts_are_those_of_the_data_set(request):
     """analyse of arrays and of tensors, and the reading of a data set with the same seed, are one."""
     context, query, following = worded(queries=2)
     found = joma.analyse(context, query, following, seed=3)
+    request.getfixturevalue("unchecked")  # shapes were checked once
     again = joma.analyse(context.numpy().astype(np.int32), query.numpy(), following.numpy(), seed=3)
     ids = torch.cat([context, query[:, None]], dim=1)
     data = TokenData(tokens=torch.nn.functional.one_hot(ids, 30).double(), ids=ids, next_id=following, vocab_size=30)
@@ -77,7 +78,7 @@ def test_agreement_that_the_null_has_too_is_no_evidence(value, null, verdict):
     assert against_null(value, null, 0.5, "<=", met=False).verdict == "outside assumptions"
 
 
-def test_every_softmax_row_has_a_null():
+def test_every_softmax_row_has_a_null(unchecked):
     rows = [row for row in joma.analyse(*worded()).rows() if ("bound" in row and row["quantity"] == ANSWER) or "moment" in row["quantity"]]
     assert len(rows) >= 2
     assert all("null" in row for row in rows if "relative error" in row["quantity"])

@@ -58,7 +58,7 @@ def test_rare_tokens_share_a_column(monkeypatch):
     assert read.own.counts.sum(1).tolist() == pytest.approx([1.0] * 60)
 
 
-def test_one_query_keeps_the_exponential_invariant_and_several_do_not():
+def test_one_query_keeps_the_exponential_invariant_and_several_do_not(unchecked):  # the contract checks shapes
     (one, _), (several, arrays) = (collect(predict_and_measure(worded(queries=q), generator())) for q in (1, 2))
     drift = {row["quantity"]: row for row in [*one, *several] if "drift" in row["quantity"]}
     assert drift["drift of the exponential invariant, one query"]["value"] < 1e-6
@@ -121,7 +121,7 @@ def test_a_vector_has_stable_rank_one():
     assert gaussian_rank(7, 1) == gaussian_rank(1, 7) == gaussian_rank(1, 1) == 1
 
 
-def test_the_correlation_hides_what_the_error_shows():
+def test_the_correlation_hides_what_the_error_shows(unchecked):  # the contract checks shapes
     """The setting of Fig. 2: the correlation stays above .9 while the size of the prediction goes wrong."""
     result = experiments.Invariant(seeds=1).run()
     value = {(row["quantity"], row.get("step")): row["value"] for row in result.table if "seed" not in row}

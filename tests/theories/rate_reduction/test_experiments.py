@@ -4,6 +4,8 @@ import pytest
 
 from transformer_theory.theories import rate_reduction as room
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # the contract checks shapes
+
 
 def values(experiment) -> dict[str, float]:
     return {row["quantity"]: row["value"] for row in experiment.run().table}
@@ -20,6 +22,13 @@ def test_redunet_on_digits_reaches_the_known_numbers():
     assert found["accuracy, least ||x C_j|| after"] >= 0.985
     assert found["accuracy from shuffled labels"] < 0.15  # ... but has learned nothing
     assert found["accuracy, 5 layers after back-propagation"] >= 0.98
+
+
+def test_redunet_on_gaussians_reaches_the_known_numbers():
+    found = values(room.ReduNetGaussians.quick())
+    for d, before, after in ((2, 0.790, 0.875), (3, 1.640, 1.879)):
+        assert found[f"rate reduction before, d = {d}"] == pytest.approx(before, abs=0.03)
+        assert found[f"rate reduction after, d = {d}"] == pytest.approx(after, abs=0.001)
 
 
 def test_redunet_on_iris_tells_flowers_apart():

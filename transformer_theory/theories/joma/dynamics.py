@@ -13,6 +13,7 @@ does not have. Source: :cite:t:`tian2024joma`.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import no_type_check
 
 import torch
 from jaxtyping import Float, Int
@@ -59,6 +60,7 @@ def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, 
     return gap.square().sum(-1) / 2, gap
 
 
+@no_type_check
 def _one_hot(targets: Tensor, h: Tensor) -> Tensor:
     if int(targets.max()) >= h.shape[-1]:
         raise ValueError(f"targets must lie in [0, {h.shape[-1]}), a unit for each class, got {int(targets.max())}; take more units")
@@ -106,6 +108,7 @@ class Model:
         """eta_z / eta_v."""
         return self.rate_logits / self.rate_lower
 
+    @no_type_check  # here and below: what a step is made of is checked once, by velocity, Block, loss and attention
     def attend(self, block: Block, contexts: Contexts) -> Float[Tensor, "*runs n M"]:
         """b of each sample."""
         return self.attention.attend(block.logits[..., contexts.query, :], contexts.counts)
@@ -126,6 +129,7 @@ class Model:
             self.rate_lower * (g.mT @ asks / n - self.decay * block.offset),
         )
 
+    @no_type_check
     def _forward(self, block: Block, contexts: Contexts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """b, slope of the activation, loss and -dL/dh, all of each sample."""
         b = self.attend(block, contexts)
@@ -152,11 +156,13 @@ class Path:
         return Block(self.states.logits[index], self.states.lower[index], self.states.offset[index])
 
 
+@no_type_check
 def euler(block: Block, velocity: Velocity, step: float) -> Block:
     """One step of gradient descent. Source: textbook."""
     return block.plus(velocity(block), step)
 
 
+@no_type_check
 def rk4(block: Block, velocity: Velocity, step: float) -> Block:
     """One step of the classical Runge-Kutta method, error of order step^5. Source: textbook."""
     first = velocity(block)

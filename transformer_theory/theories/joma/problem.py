@@ -13,6 +13,7 @@ Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
+from typing import no_type_check
 
 import torch
 from jaxtyping import Float, Int
@@ -75,6 +76,7 @@ class Block:
     lower: Float[Tensor, "*runs K M"]
     offset: Float[Tensor, "*runs K Q"]
 
+    @no_type_check  # the new block is checked
     def plus(self, velocity: "Block", step: float) -> "Block":
         """``self + step * velocity``."""
         return Block(self.logits + step * velocity.logits, self.lower + step * velocity.lower, self.offset + step * velocity.offset)

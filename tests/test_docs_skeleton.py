@@ -53,12 +53,27 @@ def run(project: Path, *command: str) -> str:
     return done.stdout
 
 
+POWER = """
+from pathlib import Path
+
+import transformer_theory as tt
+
+
+def test_the_control_of_averaging_has_power_on_many_seeds():
+    verdict = tt.verify("averaging/diameter", range(20))
+    assert Path(tt.__file__).is_relative_to(Path(__file__).parents[1])
+    assert (verdict.share, verdict.control) == (1.0, "fails")
+"""
+
+
 def test_the_page_holds_every_file():
     assert [Path(name).name for name in FILES] == ["problem.py", "claims.py", "analysis.py", "experiments.py", "__init__.py"]
 
 
 def test_the_room_passes_the_contract_and_the_registry_takes_it(project: Path):
-    """Both commands of the page at once, of the tests that look at the room; shapes are checked in the new room alone."""
+    """Both commands of the page at once, of the tests that look at the room; shapes are checked in the new room alone. One test more,
+    in the same process, verifies the claim on many seeds."""
+    (project / "tests" / "test_power.py").write_text(POWER, encoding="utf-8")
     first, second = re.findall(r"^\.venv/bin/pytest (.*?)(?: -k averaging)?$", PAGE, re.MULTILINE)
     assert set(first.split()) < set(second.split())
     plugin = (project / "pyproject.toml").read_text(encoding="utf-8")
@@ -66,19 +81,13 @@ def test_the_room_passes_the_contract_and_the_registry_takes_it(project: Path):
     narrow = plugin.replace("--jaxtyping-packages=transformer_theory,", "--jaxtyping-packages=transformer_theory.theories.averaging,")
     (project / "pyproject.toml").write_text(narrow, encoding="utf-8")
     chosen = "averaging or registry or registered or names or cite or exported or table_of_the_readme"
-    told = run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *second.split(), "-k", chosen)
+    told = run(project, "-m", "pytest", "-v", "-p", "no:cacheprovider", *second.split(), "tests/test_power.py", "-k", chosen)
     passed = re.search(r"(\d+) passed, \d+ deselected", told)
     assert passed, told
     assert int(passed[1]) > 50
+    assert "test_the_control_of_averaging_has_power_on_many_seeds PASSED" in told
 
 
 def test_the_room_has_style(project: Path):
     run(project, "-m", "ruff", "check", "--no-cache", "transformer_theory/theories/averaging")
     run(project, "-m", "ruff", "format", "--check", "--no-cache", "transformer_theory/theories/averaging")
-
-
-def test_the_control_has_power_on_many_seeds(project: Path):
-    code = "import transformer_theory as tt; v = tt.verify('averaging/diameter', range(20)); print(tt.__file__, v.share, v.control)"
-    file, share, control = run(project, "-c", code).split()
-    assert Path(file).is_relative_to(project)
-    assert (share, control) == ("1.0", "fails")

@@ -145,7 +145,7 @@ def test_first_term_is_the_whole_prediction_for_exponential_attention():
     assert_close(invariants.first_term(Exponential(), path)[-1], z[-1] - z[0], rtol=0, atol=1e-10)
 
 
-def test_equal_contexts_leave_only_the_motion_of_the_mean():
+def test_equal_contexts_leave_only_the_motion_of_the_mean(unchecked):
     """Where the expectation factorises, the mean attention of each moment makes the softmax invariant exact; that of the start does not."""
     drawn = sampled_contexts(generator())
     contexts = Contexts(drawn.counts.mean(0).expand_as(drawn.counts), drawn.query, drawn.targets)

@@ -45,7 +45,7 @@ def search(X, eps):
 @pytest.mark.parametrize("dim", [4, 30])  # fewer and more dimensions than samples
 @pytest.mark.parametrize("eps", [0.05, 0.3])
 def test_it_is_the_search_over_all_pairs(dim, eps, unchecked):
-    X, _ = mixture((1, 2, 2), 5, dim)
+    X, _ = mixture((1, 2, 2), 4, dim)
     labels, lengths = search(X, eps)
     found = CodingLengthClustering(eps).fit(X)
     assert np.allclose(found.lengths_, lengths, rtol=1e-10)

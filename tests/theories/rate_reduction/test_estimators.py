@@ -87,7 +87,7 @@ def test_redunet_is_the_constructed_network(digits):
 
 
 @pytest.mark.parametrize("n", [40, 100])
-def test_few_samples_take_shorter_steps(n, digits):
+def test_few_samples_take_shorter_steps(n, digits, unchecked):
     """η = 0.5 throws samples that guess their class across the sphere, which ΔR does not show; the default step does not."""
     X, y, unseen, truth = digits
     model = ReduNetClassifier().fit(X[:n], y[:n])

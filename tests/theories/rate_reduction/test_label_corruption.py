@@ -42,7 +42,7 @@ def test_labels_are_wrong_where_they_may_be_and_right_where_it_counts():
 
 
 @pytest.mark.parametrize("loss", ["rate reduction", "cross-entropy"])
-def test_both_losses_learn_clean_labels(loss):
+def test_both_losses_learn_clean_labels(loss, unchecked):
     readings = read_training(loss=loss, rate=0.03, ratio=0.0, seed=0, steps=80, batch=400, ranks=(4,), eps=0.5**0.5)
     assert np.array(readings).shape == (8, 2, 2)
     own = {"rate reduction": 1, "cross-entropy": 0}[loss]

@@ -120,14 +120,14 @@ def test_between_the_passes_one_gradient_is_kept():
     assert parts.loss.requires_grad
 
 
-def test_training_reaches_the_known_optimum():
+def test_training_reaches_the_known_optimum(unchecked):
     from tests.problems.rate_reduction import MCR2_OPTIMUM
 
     y = torch.arange(60) % 3
     raw = torch.randn(60, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     loss = MaximalCodingRateReduction(eps=EPS)
     optimiser = torch.optim.Adam([raw], lr=0.05)
-    for _ in range(600):
+    for _ in range(250):  # 1e-10 from the optimum
         optimiser.zero_grad()
         loss(unit_norm(raw), y).loss.backward()
         optimiser.step()

@@ -17,12 +17,12 @@ def ascents(sizes, ranks, dim, *, eps, generator, starts):
     return max(float(rate_reduction(X, y, eps=eps)) for X, y, _ in found)
 
 
-def test_projected_gradient_ascent_from_anywhere_ends_at_the_closed_form():
+def test_projected_gradient_ascent_from_anywhere_ends_at_the_closed_form(unchecked):  # test_redunet checks the shapes of a layer
     """Plain steps on all of X, no budget of ranks: the spheres ||X_j||_F = sqrt(n_j) are the only constraint."""
     sizes, dim = (20, 20, 20), 12
     X, y = torch.randn(60, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.arange(3).repeat_interleave(20)
     own, step = torch.nn.functional.one_hot(y).double(), 2 * room.guaranteed_step(60, dim, eps=EPS)
-    for _ in range(1500):
+    for _ in range(300):  # at half of them the distance is rounding
         X = X + step * room.layer(X, y, eps=EPS).gradient(X, own)
         X = torch.cat([x * (len(x) ** 0.5 / x.norm()) for x in X.split(sizes)])
     assert float(rate_reduction(X, y, eps=EPS)) == pytest.approx(MCR2_OPTIMUM, abs=1e-9)
@@ -32,9 +32,9 @@ def test_projected_gradient_ascent_from_anywhere_ends_at_the_closed_form():
 
 
 @pytest.mark.parametrize(("sizes", "budget", "dim", "eps"), [((10, 20, 30), (2, 3, 5), 10, EPS), ((5, 12), (2, 4), 6, 0.8)])
-def test_unequal_classes_reach_the_closed_form_and_no_more(generator, sizes, budget, dim, eps):
+def test_unequal_classes_reach_the_closed_form_and_no_more(generator, unchecked, sizes, budget, dim, eps):
     best = room.optimum(sizes, dim, eps=eps, budget=budget)
-    reached = ascents(sizes, budget, dim, eps=eps, generator=generator, starts=6)
+    reached = ascents(sizes, budget, dim, eps=eps, generator=generator, starts=4)
     assert reached == pytest.approx(best.value, abs=1e-9)
     assert reached <= best.value + 1e-12
 

@@ -157,7 +157,7 @@ def test_equal_moments_are_a_minimum(generator):
     assert problem.steepest(X) > 0.05
 
 
-def test_ascents_end_at_flat_orthogonal_classes(generator):
+def test_ascents_end_at_flat_orthogonal_classes(generator, unchecked):
     best = room.optimum(SIZES, DIM, eps=EPS).value
     for _ in range(4):
         start = anywhere(generator)

@@ -50,7 +50,7 @@ class Landscape(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Landscape":
-        return cls(starts=5)
+        return cls(starts=3)
 
     def measure(self) -> Iterator[Row | Arrays]:
         """Values reached, and value, disorder and largest eigenvalue of every critical point found."""

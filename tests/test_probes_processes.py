@@ -1,6 +1,7 @@
 """A reading of a model on two processes is a reading of all their data."""
 
 import pickle
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from transformer_theory.probes import across_processes, probe
 def tables(tmp_path_factory) -> list[dict]:
     """What each process read."""
     folder = tmp_path_factory.mktemp("processes")
-    multiprocessing.start_processes(work, (str(folder),), 2, start_method="spawn")
+    get_context("forkserver").set_forkserver_preload(["tests.problems.two_processes"])  # imported once for both, which takes the time
+    multiprocessing.start_processes(work, (str(folder),), 2, start_method="forkserver")
     return [pickle.loads((folder / str(rank)).read_bytes()) for rank in (0, 1)]
 
 

@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import jaxtyping
@@ -20,10 +21,20 @@ UPSTAIRS = ("compare", "cli", "__main__", "models", "training", "report", "theor
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Absolute names of what a file of the package imports, wherever in the file: ``transformer_theory.data.tokens`` and names in it."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -32,7 +43,7 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def inside(names: Iterator[str], *parts: str) -> list[str]:
+def inside(names: Iterable[str], *parts: str) -> list[str]:
     """The imported names that lie in the given part of the package."""
     prefix = ".".join(["transformer_theory", *parts])
     return [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
@@ -78,7 +89,7 @@ def plain_tensors(node: ast.FunctionDef) -> bool:
 
 @every_file
 def test_docstrings_say_what_a_user_needs(path: Path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     if path.name in ("__init__.py", "__main__.py") and not [*public(tree.body)]:
         return
     module = ast.get_docstring(tree) or ""
@@ -103,10 +114,10 @@ def test_docstrings_say_what_a_user_needs(path: Path):
 def test_the_mathematics_of_a_room_names_its_source(room: str):
     silent = []
     for path in sorted((PACKAGE / "theories" / room).rglob("*.py")):
-        if path.name not in ("__init__.py", "experiments.py") and "figures" not in (path.stem, path.parent.name):
-            text = path.read_text(encoding="utf-8")
-            if ":cite:" not in (ast.get_docstring(ast.parse(text)) or "") and "Source(" not in text:
-                silent.append(path.name)
+        if path.name in ("__init__.py", "experiments.py") or "figures" in (path.stem, path.parent.name):
+            continue
+        if ":cite:" not in (ast.get_docstring(parsed(path)) or "") and "Source(" not in path.read_text(encoding="utf-8"):
+            silent.append(path.name)
     assert not silent, f"neither :cite: in the module's docstring nor a Source: {silent}"
 
 

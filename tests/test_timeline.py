@@ -130,8 +130,8 @@ def test_interval_covers_a_known_correlation():
     truth = 6 / np.pi * np.arcsin(0.6 / 2)
     draw, covered = np.random.default_rng(1), 0
     for trial in range(60):
-        x = draw.standard_normal(60)
-        y = 0.6 * x + 0.8 * draw.standard_normal(60)
+        x = draw.standard_normal(30)
+        y = 0.6 * x + 0.8 * draw.standard_normal(30)
         found = rank_correlations([curve("x", x), curve("y", y)], generator=generator(trial), draws=200)
         low, high = found.low[0][1], found.high[0][1]
         assert low is not None

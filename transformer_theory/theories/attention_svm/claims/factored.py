@@ -10,6 +10,7 @@ import torch
 
 from ....citations import Source
 from ....claims import Claim, Evidence
+from ....errors import NotConverged
 from ....linalg import cosine
 from ..builders import constraints
 from ..dynamics import normalised_descent, random_factors, random_start
@@ -20,15 +21,18 @@ from .settling import settling
 
 PAPER = "tarzanagh2023transformers"
 BOUND = 0.035
+MOST = 100  # draws; nearly all are kept
 GRAVE = ("consistent", "inconclusive", "violated")
 
 
 def _run(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list[torch.Tensor], int]:
     """Where descent on W and on K, Q stands half-way and ends, from random starts; the factors with the published penalty, the rounding
     unit. Drawn again until both select the best tokens, as they must for the targets to be theirs; last, how often it was drawn again.
+
+    Raises:
+        NotConverged: none of :data:`MOST` draws does.
     """
-    redraws = 0
-    while True:
+    for redraws in range(MOST):
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
         whole, factors = random_start(instance, generator=generator), random_factors(instance, generator=generator)
         ends: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
@@ -39,7 +43,7 @@ def _run(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list
             ends[1].append(factors.W)
         if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (whole, factors)):
             return instance, *ends, redraws
-        redraws += 1
+    raise NotConverged(f"descent on W and on K and Q must both select the best tokens, got none of {MOST} draws in which they do")
 
 
 def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:

@@ -21,6 +21,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "formulas",
     "namespaces",
+    "years",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -79,7 +79,7 @@ def test_masks_are_drawn_again(tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_interrupted_between_any_two_files(tmp_path, monkeypatch):
+def test_interrupted_between_any_two_files(tmp_path, monkeypatch, unchecked):  # many trainings, whose shapes the others check
     replaced, settings = Path.replace, with_(epochs=1, interval=2)
     trained(tmp_path / "whole", settings)
     for stop in range(100):

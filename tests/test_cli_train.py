@@ -9,9 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.stand_in import process
 from transformer_theory import report
-from transformer_theory.cli import main
+from transformer_theory.cli import main, training
 from transformer_theory.cli.fields import as_typed
 from transformer_theory.cli.training import FIRST, ROWS, progress_table
 from transformer_theory.training.loop import Moment
@@ -140,7 +139,8 @@ def test_photographs_of_any_size_are_named_a_size(tmp_path, capsys, monkeypatch)
     assert "must hold best.safetensors" in capsys.readouterr().err
 
 
-def test_options_that_are_not_given_are_as_they_were(run, capsys):
+def test_options_that_are_not_given_are_as_they_were(run, capsys, monkeypatch):
+    monkeypatch.setattr(report, "write", lambda result, folder: folder)  # for the sake of time
     assert main(["train", "crate", "--data", "digits", "--theories", "none", "--precision", "float32", "--resume", "--out", str(run)]) == 0
     assert capsys.readouterr().out.startswith(f"{run} holds a training that has ended; what it reached:\ntest loss: ")
     assert main([*TINY, "--seed", "4", "--resume", "--out", str(run)]) == 2
@@ -172,17 +172,23 @@ def test_a_loss_that_is_not_finite_is_exit_code_1(tmp_path, capsys):
     assert "last.pt holds the last good state, of step 0" in last
 
 
-def test_sigterm_ends_a_training_that_goes_on(tmp_path):
+def test_sigterm_ends_a_training_that_goes_on(tmp_path, monkeypatch, capsys):
+    @contextlib.contextmanager
+    def stopping(*arguments):
+        with progress_table(*arguments) as tell:
+
+            def told(moment):
+                tell(moment)
+                if moment.step == 4:  # the second interval: its reading has been shown, and the training goes on
+                    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+                    signal.raise_signal(signal.SIGTERM)
+
+            yield told
+
+    monkeypatch.setattr(training, "progress_table", stopping)
     folder = tmp_path / "run"
-    running = process(*TINY, "--interval", "2", "--epochs", "100000", "--out", str(folder))
-    seen = ""
-    while "img/s" not in seen or seen.count("\n") < 4:  # the titles and two intervals
-        line = running.stderr.readline()
-        assert line, seen
-        seen += line
-    running.send_signal(signal.SIGTERM)
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 130, err
+    assert main([*TINY, "--interval", "2", "--epochs", "100000", "--out", str(folder)]) == 130
+    err = capsys.readouterr().err
     told = f"transformer-theory: interrupted; {folder} holds the training up to its last interval, --resume goes on with it"
     assert err.splitlines()[-1] == told
     assert "Traceback" not in err

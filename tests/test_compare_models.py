@@ -160,7 +160,9 @@ def test_pictures_in_colour_are_no_negatives():
 
 
 def test_small_networks_beside_them_learn_training_images(runs):
-    both = tt.compare((TRAIN, TEST), ["rate_reduction"], models=[saved.load(runs / "vit")], networks=("ViT",), steps=2, claim_seeds=0)
+    both = tt.compare(
+        (TRAIN, noise(60, 1)), ["rate_reduction"], models=[saved.load(runs / "vit")], networks=("ViT",), steps=2, claim_seeds=0
+    )
     assert both.params["steps of the small networks"] == 2
     assert {row.get("model") for row in both.select(theory="rate_reduction", quantity="rate reduction as a share of the optimum")} == {
         "raw",
@@ -188,17 +190,18 @@ def test_a_network_laid_beside_another_run_has_none(runs, tmp_path):
 
 
 def test_a_masked_autoencoder_is_read_in_its_encoder_with_nothing_hidden(tmp_path):
-    settings = Settings(patch_size=2, dim=8, depth=2, heads=2, epochs=1, batch_size=32, changes=Augmentation())
-    train((TRAIN, TEST), settings, tmp_path / "mae", objective=MaskedAutoencoding(), theories=(), hardware=Hardware("cpu", "float32"))
-    (one,) = compared([tmp_path / "mae"], TEST)
-    data = COMPARE._tokens(TEST[:20], 0)
+    test = noise(60, 1)
+    settings = Settings(patch_size=4, dim=8, depth=2, heads=2, epochs=1, batch_size=32, changes=Augmentation())
+    train((TRAIN, test), settings, tmp_path / "mae", objective=MaskedAutoencoding(), theories=(), hardware=Hardware("cpu", "float32"))
+    (one,) = compared([tmp_path / "mae"], test)
+    data = COMPARE._tokens(test[:20], 0)
     seen = COMPARE._features(one.reader, data, seed=0, layer=one.last_block, inputs="images")
     inner = one.saved.model.network.autoencoder
     images = (data.images.float() - one.saved.model.mean) / one.saved.model.std
     with torch.no_grad():
         torch.testing.assert_close(inner.norm(seen.tokens.float()), inner.encode(images))
     theories = [theory for theory in tt.theories() if theory.name in THEORIES]
-    first, second = (one.observed(TEST, theories, seed=0) for _ in range(2))
+    first, second = (one.observed(test, theories, seed=0) for _ in range(2))
     assert first == second
     assert {row["layer"] for row in first if "layer" in row} == {0, 1}
 

@@ -19,10 +19,10 @@ from transformer_theory.training.loop import train
 
 # %%
 # Images are bytes with a class each. A recipe holds the settings, one frozen record; what differs from it is said here. On the command
-# line this is ``transformer-theory train crate --data digits --epochs 4 --interval 17 --theories crate,rate_reduction``.
+# line this is ``transformer-theory train crate --data digits --epochs 8 --interval 34 --theories crate,rate_reduction``.
 
 data = tt.data.images("digits")
-settings = replace(recipe("crate", image_size=data[0].size), epochs=4, interval=17)
+settings = replace(recipe("crate", image_size=data[0].size), epochs=8, interval=34)
 folder = Path(tempfile.mkdtemp()) / "run"
 result = train(data, settings, folder, theories=[crate.THEORY, rate_reduction.THEORY])
 for row in result.select(theory="network", quantity=("held-out accuracy", "test accuracy")):

@@ -80,6 +80,15 @@ def test_the_same_seed_gives_the_same_rows(digits, unchecked):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_claims_checked_by_other_processes_are_the_same(digits, unchecked):
+    theory = replace(tt.crate.THEORY, claims=tuple(claim for claim in tt.crate.THEORY.claims if claim.id.endswith("rates")))
+    assert theory.claims
+    few = {"theories": [theory], "networks": (), "claim_seeds": 2}
+    there, here = (tt.compare(digits[:30], workers=workers, **few) for workers in (2, None))
+    assert there.table == here.table
+    assert len([row for row in there.table if row["quantity"].startswith("claim: ")]) == 2 * len(theory.claims)
+
+
 def test_tokens_alone_are_enough_to_be_told_what_is_missing(generator):
     data = TokenData(torch.randn(30, 5, 6, generator=generator, dtype=torch.float64))
     result = tt.compare(data, claim_seeds=0)
@@ -106,6 +115,7 @@ def test_stored_and_read_back_it_is_the_same(result, tmp_path):
         ({"networks": ("VIT",)}, "unknown network 'VIT'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"claim_seeds": -1}, "claim_seeds must be at least 0, which leaves the claims out, got -1"),
+        ({"workers": 0}, "workers must be a number from 1 on"),
         ({"device": "nowhere"}, "got 'nowhere'"),
     ],
 )

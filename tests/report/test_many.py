@@ -1,5 +1,6 @@
 """One page of several results: runs are averaged and seeds pooled, and what each result was is said."""
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -75,6 +76,9 @@ def test_seeds_are_pooled_and_runs_averaged(made):
 def test_pictures_curves_and_figures_are_there_once_each(made):
     for name in ("r1-attention-vit", "r2-features", "r3-crate-drawn", "learning-shapes-co"):
         assert made.count(f'id="{name}-figure_1"') == 1
+    for theory in ("attention-svm", "crate"):  # of a comparison what the raw tokens show
+        assert len(re.findall(rf'id="r1-[\w-]+-{theory}-raw-figure_1"', made)) == 1
+    assert not re.search(r'id="r1-[\w-]+-vit-figure_1"(?<!r1-attention-vit-figure_1")', made)
     assert made.count("data-film") - made.count("[data-film]") == len(MODELS) + 1
     assert "could not be drawn" not in made
 

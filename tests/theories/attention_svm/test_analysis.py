@@ -254,7 +254,7 @@ def test_unit_scale_has_norm_one_on_average():
     assert not unit_scale(torch.zeros(2, 3)).any()
 
 
-def test_axes_of_the_picture_show_few_plain_numbers_that_do_not_touch():
+def test_axes_of_the_picture_show_few_plain_numbers_that_do_not_touch(unchecked):
     instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
     for at in ((40,), SHORT, (1, 3000)):
         figure = room.analyse(instance.tokens, instance.query, instance.scores, at=at).draw()

@@ -119,7 +119,7 @@ def test_two_tokens_that_follow_each_other_have_a_closed_form():
 
 
 @pytest.mark.parametrize("cyclic", [True, False])
-def test_descent_goes_to_both_parts(cyclic):
+def test_descent_goes_to_both_parts(cyclic, unchecked):
     e, ids, labels, graph = drawn(1, cyclic=cyclic) if cyclic else drawn_acyclic()
     assert bool(graph.equal()) == cyclic
     instance = room.next_token_instance(e, ids, labels)
@@ -143,9 +143,9 @@ def test_an_acyclic_graph_has_no_finite_part():
     assert not room.graph_svm(graph, e).equality.any()
 
 
-def test_the_stored_run_is_repeated_in_distribution():
+def test_the_stored_run_is_repeated_in_distribution(run):
     """The published run of 1,000 steps: cosine .9802, distance .0037 and R 6.85, each within the range of our starts and embeddings."""
-    result = Graph(trials=8, steps=1000).run()
+    result = run(Graph(trials=8, steps=1000))
     rows = [row for row in result.table if row.get("basis") == "printed"]
     assert len(rows) == 3
     for row in rows:

@@ -46,7 +46,7 @@ def test_power_two_is_normalised_descent():
 
 
 @pytest.mark.parametrize("power", [1.75, 3.0])
-def test_mirror_descent_goes_to_the_solution_of_its_own_norm(power):
+def test_mirror_descent_goes_to_the_solution_of_its_own_norm(power, unchecked):
     problem = instance(3)
     pairs = room.constraints(problem.tokens, problem.query, problem.optimal())
     W = cp.Variable((4, 4))
@@ -83,7 +83,7 @@ def test_one_polyak_step_by_the_definition(loss):
     assert_close(after, W - 0.5 * step[:, None, None] * g, atol=1e-12, rtol=1e-10)
 
 
-def test_polyak_steps_are_at_most_as_long_as_the_max_margin_solution():
+def test_polyak_steps_are_at_most_as_long_as_the_max_margin_solution(unchecked):
     """There loss and gradient are sums over the nearest tokens, and no mean of their constraints is shorter than 1 / |W_mm|."""
     problem = instance(1)
     target = room.frobenius_max_margin(room.constraints(problem.tokens, problem.query, problem.optimal()))
@@ -124,7 +124,7 @@ def test_a_mirror_step_from_zero_does_not_depend_on_the_scale_of_the_data():
     assert_close(one, other, atol=0, rtol=1e-9)
 
 
-def test_both_get_there_sooner_than_constant_steps():
+def test_both_get_there_sooner_than_constant_steps(unchecked):
     problem = instance(2)
     goal = room.frobenius_max_margin(room.constraints(problem.tokens, problem.query, problem.optimal())).W
     begin = room.start(problem)

@@ -82,7 +82,7 @@ def test_least_loss_agrees_with_a_general_optimiser():
 
 
 @pytest.mark.parametrize("seed", [1, 3])
-def test_both_paths_go_to_their_own_solution(seed):
+def test_both_paths_go_to_their_own_solution(seed, unchecked):
     instance = small(seed)
     pairs = room.constraints(instance.tokens, instance.query, instance.optimal())
     frobenius, nuclear = room.frobenius_max_margin(pairs).W, room.nuclear_max_margin(pairs).W

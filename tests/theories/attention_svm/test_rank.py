@@ -26,7 +26,7 @@ from transformer_theory.theories.attention_svm.experiments.rank_map import feasi
     ("size", "tried", "frobenius", "nuclear"),
     [((5, 5, 4), 100, 3.98, 2.57), ((5, 5, 10), 100, 5.0, 2.50), ((10, 5, 10), 100, 9.99, 3.77), ((10, 5, 4), 113, 4.0, 3.43)],
 )
-def test_means_of_the_published_seeds(size, tried, frobenius, nuclear):
+def test_means_of_the_published_seeds(size, tried, frobenius, nuclear, unchecked):
     """Means and numbers of seeds of an independent computation."""
     found = ranks(*size, feasible=100, most=400, official=0)
     assert found.tried == tried
@@ -100,9 +100,9 @@ def test_half_widths():
     assert half_width(values[:1]) == 0
 
 
-def test_the_map_is_bounded_and_banded():
+def test_the_map_is_bounded_and_banded(run):
     experiment = RankMap(inputs=(2, 5), tokens=(3,), dims=(2, 6), trials=15)
-    result = experiment.run()
+    result = run(experiment)
     a = {name.split("/")[1]: value for name, value in result.arrays.items()}
     assert (a["nuclear"] <= a["frobenius"]).all()
     assert (a["frobenius"] <= np.minimum(a["inputs"][:, None, None], a["dims"])).all()

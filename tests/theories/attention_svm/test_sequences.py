@@ -61,8 +61,8 @@ def test_trials_run_side_by_side():
     torch.testing.assert_close(ends[0], ends[1][1])
 
 
-def test_the_experiment_goes_to_all_constraints_and_to_no_others():
-    result = Sequences(trials=3, steps=1500).run()
+def test_the_experiment_goes_to_all_constraints_and_to_no_others(run):
+    result = run(Sequences(trials=3, steps=1500))
     value = {row["quantity"]: row["value"] for row in result.table}
     for kind in ("causal", "sequence to sequence"):
         assert value[f"{kind}: cosine to all queries, allowed tokens"] > 0.995

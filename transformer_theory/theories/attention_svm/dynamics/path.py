@@ -16,6 +16,7 @@ Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin` on
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import no_type_check
 
 import torch
 from jaxtyping import Float
@@ -77,6 +78,7 @@ def regularisation_path(
     check_scored(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
 
+    @no_type_check
     def push(data: Gradient, W: Tensor) -> tuple[Tensor, Tensor]:
         return W, data.descent(W)[0]
 
@@ -101,6 +103,7 @@ def factored_path(
     check_scored(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
 
+    @no_type_check
     def push(data: Gradient, KQ: Tensor) -> tuple[Tensor, Tensor]:
         K, Q = KQ[..., :d, :], KQ[..., d:, :]
         W = K @ Q.mT
@@ -154,6 +157,7 @@ def _descend(
     """Projected normalised descent with momentum, which follows narrow valleys; each start has its own step, longer after success, shorter
     and without momentum after failure. The parameters are kept in units of the ball, where no square leaves the range of float64."""
 
+    @no_type_check
     def pushed(tried: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         W, up = push(data, norm * tried)
         return W, unit(up)[0], log_excess(W)

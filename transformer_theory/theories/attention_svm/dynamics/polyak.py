@@ -17,6 +17,7 @@ Source: the step size for attention is studied by :cite:t:`vasudeva2025implicit`
 """
 
 import math
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -63,6 +64,7 @@ class ExcessLoss:
         self.log_short = (self.best[..., None] - instance.scores).clamp(min=0.0).log()  # of what each token lacks
         self.least, self.log_slope = loss.value(self.best), loss.log_slope(self.best)
 
+    @no_type_check
     def __call__(self, W: Tensor) -> Tensor:
         """``[*trials, d, d_z]`` -> ``[*trials]``."""
         instance, loss, best = self.instance, self.loss, self.best

@@ -7,7 +7,7 @@ import torch
 
 from transformer_theory.linalg import cosine
 from transformer_theory.theories import attention_svm as room
-from transformer_theory.theories.attention_svm.claims import descent, feasibility, joint, regularisation_path
+from transformer_theory.theories.attention_svm.claims import descent, factored, feasibility, graph, joint, mirror, regularisation_path
 from transformer_theory.theories.attention_svm.claims.settling import settling
 
 
@@ -28,6 +28,24 @@ def test_far_away_and_still_falling_is_no_verdict(before, after, done, verdict):
     assert found.detail == {"distance before": before, "steps": 7}
     if done and verdict == "violated":
         assert settling(before, after, 0.02, falling=1.3, detail={}).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (factored, "factored-direction"),
+        (graph, "graph-direction"),
+        (joint, "joint-tight"),
+        (mirror, "mirror-descent"),
+        (regularisation_path, "regularisation-path"),
+    ],
+)
+def test_an_instance_that_is_never_drawn_makes_a_seed_inconclusive(module, name, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 0)
+    (claim,) = (claim for claim in room.THEORY.claims if claim.id == f"attention_svm/{name}")
+    check, _ = claim.examine(0)
+    assert check.verdict == "inconclusive"
+    assert "an instance must be drawn" in check.note
 
 
 def test_a_run_beside_a_saddle_has_not_settled():

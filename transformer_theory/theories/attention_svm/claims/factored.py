@@ -10,18 +10,17 @@ import torch
 
 from ....citations import Source
 from ....claims import Claim, Evidence
-from ....errors import NotConverged
 from ....linalg import cosine
 from ..builders import constraints
 from ..dynamics import normalised_descent, random_factors, random_start
 from ..problem import Instance, equal_distractors
 from ..selection import SATURATED
 from ..solvers import frobenius_max_margin, nuclear_max_margin
+from .draws import MOST, never
 from .settling import settling
 
 PAPER = "tarzanagh2023transformers"
 BOUND = 0.035
-MOST = 100  # draws; nearly all are kept
 GRAVE = ("consistent", "inconclusive", "violated")
 
 
@@ -30,7 +29,7 @@ def _run(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list
     unit. Drawn again until both select the best tokens, as they must for the targets to be theirs; last, how often it was drawn again.
 
     Raises:
-        NotConverged: none of :data:`MOST` draws does.
+        NotConverged: none of :data:`~.draws.MOST` draws does.
     """
     for redraws in range(MOST):
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
@@ -43,7 +42,7 @@ def _run(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list
             ends[1].append(factors.W)
         if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (whole, factors)):
             return instance, *ends, redraws
-    raise NotConverged(f"descent on W and on K and Q must both select the best tokens, got none of {MOST} draws in which they do")
+    raise never("in which descent on W and on K and Q both select the best tokens")
 
 
 def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:

@@ -14,6 +14,7 @@ from ..dynamics import normalised_descent, start
 from ..graph import priority_graph
 from ..next_token import LOG, finite_part, finite_span, next_token_instance, project, random_sequences
 from ..solvers import frobenius_max_margin
+from .draws import MOST, never
 from .settling import settling
 
 PAPER = Source("li2024mechanics")
@@ -44,11 +45,13 @@ class _Run:
 def _descend(generator: torch.Generator) -> _Run:
     """On data whose finite part is not zero: labels in a component are not equally frequent."""
     embeddings = torch.nn.functional.normalize(torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1)
-    while True:
+    for _ in range(MOST):
         ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator)
         finite = finite_part(graph, embeddings, ids, labels)
         if float(finite.norm()) > 0.2:
             break
+    else:
+        raise never("whose finite part is not zero")
     instance = next_token_instance(embeddings, ids, labels)
     half = normalised_descent(instance, start(instance), steps=400, loss=LOG)
     end = normalised_descent(instance, half, steps=400, loss=LOG)

@@ -28,6 +28,7 @@ from ..builders import prompt
 from ..constraint_set import Constraints
 from ..dynamics.joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
 from ..solvers import frobenius_max_margin, frobenius_max_margins
+from .draws import MOST, never
 from .settling import settling
 
 SOURCE = Source("tarzanagh2023maxmargin")
@@ -64,7 +65,7 @@ def price(instance: JointInstance, targets: JointTargets, select: Int[Tensor, " 
 
 def _draw(generator: torch.Generator, wanted: Case, *, farther: float = 1.0) -> tuple[JointInstance, JointTargets]:
     """An instance of the wanted case, whose margins are not too small for a few hundred steps; the last input ``farther`` from zero."""
-    while True:
+    for _ in range(MOST):
         labels = torch.randint(2, (DRAWN, N), generator=generator).double() * 2 - 1
         chosen = torch.randn(DRAWN, N, D, generator=generator, dtype=torch.float64)
         chosen[..., 0] = labels * (chosen[..., 0].abs() + 0.5)
@@ -79,6 +80,7 @@ def _draw(generator: torch.Generator, wanted: Case, *, farther: float = 1.0) -> 
             targets = joint_targets(instance, SELECT)
             if wanted(targets):
                 return instance, targets
+    raise never("of the wanted case")
 
 
 def _apart(one: Tensor, other: Tensor) -> bool:
@@ -116,12 +118,13 @@ def _tight(generator: torch.Generator) -> Evidence:
 
 
 def _one_margin_less(generator: torch.Generator) -> Evidence:
-    while True:
+    for _ in range(MOST):
         instance, targets = _draw(generator, _is_tight)
         asked = torch.tensor([0.0] + [1.0] * (N - 1), dtype=torch.float64)
         less = frobenius_max_margin(replace(prompt(instance.key_vectors, SELECT), rhs=asked))
         if _apart(less.W, targets.sharp.W):
             return _distance(instance, targets, less.W, generator)
+    raise never("whose prompt points elsewhere with one margin less")
 
 
 def _relaxed(generator: torch.Generator) -> Evidence:

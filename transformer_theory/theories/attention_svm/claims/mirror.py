@@ -16,6 +16,7 @@ from ..dynamics.polyak import polyak_descent
 from ..problem import Instance, equal_distractors
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, lp_max_margin
+from .draws import MOST, never
 from .settling import settling
 
 POWER = 3.0
@@ -24,7 +25,7 @@ BOUND = 0.01
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
     """An instance, and its solutions in the l_p and in the Frobenius norm, which point apart."""
-    while True:
+    for _ in range(MOST):
         instance = equal_distractors(inputs=2, tokens=4, dim=4, generator=generator)
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
         frobenius = frobenius_max_margin(pairs)
@@ -33,6 +34,7 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
         entrywise = lp_max_margin(pairs, p=POWER)
         if float(cosine(entrywise.W, frobenius.W)) < 1 - 3 * BOUND:
             return instance, entrywise, frobenius
+    raise never("whose two solutions point apart")
 
 
 def _mirror(instance: Instance, target: MaxMargin) -> Evidence:

@@ -14,6 +14,7 @@ from ..dynamics.polyak import log_excess_loss
 from ..problem import Instance, cross_attention
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, nuclear_max_margin
+from .draws import MOST, never
 from .settling import settling
 
 SOURCE = Source("tarzanagh2023transformers")
@@ -26,7 +27,7 @@ APART = 0.95  # the largest cosine of the two solutions that the paths are asked
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
-    while True:
+    for _ in range(MOST):
         instance = cross_attention(inputs=3, tokens=3, dim=4, generator=generator)
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
         frobenius = frobenius_max_margin(pairs)
@@ -36,6 +37,7 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
         nuclear = nuclear_max_margin(pairs)
         if nuclear.norm < LONGEST and float(cosine(frobenius.W, nuclear.W)) < APART:
             return instance, frobenius, nuclear
+    raise never("whose two solutions are short and point apart")
 
 
 def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:

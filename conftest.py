@@ -13,6 +13,7 @@ import pytest
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # the tests run side by side (pytest -n), so each takes one core; subprocesses inherit it
 os.environ["MPLBACKEND"] = "Agg"
+os.environ.pop("COLUMNS", None)  # pytest -n gives its processes one, and piped tables are as wide as it says
 
 
 @pytest.fixture

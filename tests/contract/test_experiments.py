@@ -1,6 +1,8 @@
 """What every experiment keeps: a quick setting runs, its result can be stored, read back and drawn."""
 
 import json
+import logging
+import re
 import time
 from dataclasses import is_dataclass
 
@@ -14,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from transformer_theory.citations import Source
 from transformer_theory.experiment import Experiment, Result
-from transformer_theory.plotting import COLOURS
+from transformer_theory.plotting import COLOURS, svg
 from transformer_theory.theories import THEORIES
 
 EXPERIMENTS = [(theory.name, kind) for theory in THEORIES for kind in theory.experiments]
@@ -39,6 +41,16 @@ def borrowed(figure: matplotlib.figure.Figure, room: str) -> set[str]:
     return {tint.upper() for tint in drawn} & {COLOURS[theory.name] for theory in THEORIES if theory.name != room}
 
 
+def fits_a_page(figure: matplotlib.figure.Figure) -> bool:
+    """Explained below, no wider than the text of a page, and nothing set in less than 7 points."""
+    texts = []
+    for ax in figure.axes:
+        legend = ax.get_legend()
+        texts += [*ax.texts, *(legend.get_texts() if legend else ()), ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels()]
+    legible = all(text.get_fontsize() >= 7 for text in texts if text.get_text())
+    return bool(figure.get_supxlabel()) and figure.get_size_inches()[0] <= 7.0 and legible
+
+
 def test_names_are_unique():
     names = [kind.name for _, kind in EXPERIMENTS]
     assert len(set(names)) == len(names)
@@ -56,7 +68,7 @@ def test_the_record_is_complete(room: str, kind: type[Experiment]):
 
 
 @every_experiment
-def test_quick_runs_and_is_stored_and_drawn_and_the_seed_decides(room: str, kind: type[Experiment], tmp_path, request):
+def test_quick_runs_and_is_stored_and_drawn_and_the_seed_decides(room: str, kind: type[Experiment], tmp_path, request, caplog):
     torch.manual_seed(1)
     state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
     started = time.perf_counter()
@@ -69,6 +81,7 @@ def test_quick_runs_and_is_stored_and_drawn_and_the_seed_decides(room: str, kind
     assert all(row["theory"] == room for row in result.table)
     assert all(row["quantity"].strip() for row in result.table)
     assert all(row.get("source") for row in result.table if "bound" in row), "a finding without a source"
+    assert all(("basis" in row) == ("predicted" in row) for row in result.table), "every number beside a value says where it comes from"
     if kind.name != "crate.layers":  # its networks learn for five steps, in which nothing comes to fall from layer to layer
         assert {row["verdict"] for row in result.table if "verdict" in row} <= {"consistent", "outside assumptions"}
     assert json.loads(json.dumps(result.params)) == result.params
@@ -79,9 +92,15 @@ def test_quick_runs_and_is_stored_and_drawn_and_the_seed_decides(room: str, kind
     assert stored.sources == result.sources
     assert stored.arrays.keys() == result.arrays.keys()
     assert all(np.array_equal(stored.arrays[name], result.arrays[name], equal_nan=True) for name in result.arrays)
-    figure = kind.quick().draw(stored)
+    with caplog.at_level(logging.WARNING):
+        figure = kind.quick().draw(stored)
+        written = svg(figure)
     assert isinstance(figure, matplotlib.figure.Figure)
+    assert not caplog.records
+    assert not re.search(r"stroke-dasharray:\s*[;\"]", written), "strict readers draw no line whose dashes are empty"
     assert not cut(figure)
+    if room == "attention_svm":
+        assert fits_a_page(figure)
     if room in ("joma", "scan_snap"):
         assert not borrowed(figure, room), "a theory's colour stands for something else"
 

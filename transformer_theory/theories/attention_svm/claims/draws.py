@@ -1,4 +1,7 @@
-"""Instances that are drawn again until they serve: a claim that waits for one in vain is inconclusive on that seed, and does not hang."""
+"""Instances that are drawn again until they serve: a claim that waits for one in vain is inconclusive on that seed, and does not hang.
+
+The theorems of :cite:t:`tarzanagh2023transformers` are on every instance that meets their assumptions; how to find one is this library's.
+"""
 
 from ....errors import NotConverged
 

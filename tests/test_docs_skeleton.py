@@ -41,6 +41,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change("transformer_theory/__init__.py", '    "attention_svm",\n', '    "attention_svm",\n    "averaging",\n')
     (copy / "docs" / "theories" / "averaging.md").write_text(DESCRIBED, encoding="utf-8")
     question = "Does attention make the tokens of a sequence alike?"
+    row = f"| {question} | [Averaging](theories/averaging.md) | `transformer-theory verify averaging/diameter` | how fast |\n"
+    change("docs/which_theory.md", "| **When attention", f"{row}| **When attention")
     change("README.md", "\n## Measured\n", f"\n[Averaging](docs/theories/averaging.md): {question}\n\n## Measured\n")
     return copy
 
@@ -80,7 +82,7 @@ def test_the_room_passes_the_contract_and_the_registry_takes_it(project: Path):
     assert plugin.count("--jaxtyping-packages=transformer_theory,") == 1
     narrow = plugin.replace("--jaxtyping-packages=transformer_theory,", "--jaxtyping-packages=transformer_theory.theories.averaging,")
     (project / "pyproject.toml").write_text(narrow, encoding="utf-8")
-    chosen = "averaging or registry or registered or names or cite or exported or table_of_the_readme"
+    chosen = "averaging or registry or registered or names or cite or exported or table_of_the_readme or every_theory"
     told = run(project, "-m", "pytest", "-v", "-p", "no:cacheprovider", *second.split(), "tests/test_power.py", "-k", chosen)
     passed = re.search(r"(\d+) passed, \d+ deselected", told)
     assert passed, told

@@ -193,10 +193,10 @@ def _stream(
         yield _pictures(one.name, seen)
     for view, tokens in views.items():
         for theory in theories:
-            progress(f"{theory.title}: its own model on {'the raw tokens' if view == 'raw' else f'the features of {view}'}")
+            progress(f"{'raw tokens' if view == 'raw' else f'features of {view}'}: {theory.title}")
             yield from _as_view(theory.measure(tokens, torch.Generator().manual_seed(seed)), view)
     for theory in theories if claim_seeds else ():
-        progress(f"{theory.title}: {len(theory.claims)} claims, each with its control")
+        progress(f"{theory.title}: {len(theory.claims)} claim{'s' if len(theory.claims) != 1 else ''} with controls")
         for verdict in islice(checked, len(theory.claims)):
             yield from claim_rows(verdict)
 

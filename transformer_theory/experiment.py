@@ -113,11 +113,17 @@ class Result:
 
         Raises:
             ValueError: the directory does not hold a result, one of a newer format, or one that was edited after it was stored.
+            PermissionError: it may not be read.
         """
         folder = Path(directory)
         for name in ("result.json", "table.jsonl", "arrays.npz"):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder} must hold result.json, table.jsonl and arrays.npz, {name} is missing; run it again")
+        try:
+            for name in ("result.json", "table.jsonl", "arrays.npz"):
+                (folder / name).open("rb").close()
+        except PermissionError as error:
+            raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
         try:
             head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             if head["format"] == FORMAT:

@@ -31,6 +31,7 @@ def check_targets(paths: Iterable[Path]) -> None:
     Raises:
         FileExistsError: one is there and is not a file.
         ValueError: one is named twice, or is the folder of another.
+        PermissionError: the folder of one may not be written to.
     """
     places: dict[Path, Path] = {}
     for path in paths:
@@ -40,6 +41,9 @@ def check_targets(paths: Iterable[Path]) -> None:
             raise ValueError(f"each output must be a file of its own, got {path} twice; choose another name for one of them")
         places[_place(path)] = path
     for place, path in places.items():
+        holder = next(folder for folder in place.parents if folder.exists())
+        if not os.access(holder, os.W_OK | os.X_OK):
+            raise PermissionError(f"cannot write to {path} (permission denied); choose another place")
         for folder in place.parents:
             if folder in places:
                 raise ValueError(f"{places[folder]} cannot be a file and the folder of {path}; choose another name for one of them")

@@ -38,7 +38,7 @@ def borrowed(figure: matplotlib.figure.Figure, room: str) -> set[str]:
     """Colours of other theories among the curves and points."""
     drawn = [to_hex(curve.get_color()) for curve in figure.findobj(Line2D)]
     drawn += [to_hex(tint) for points in figure.findobj(PathCollection) for tint in points.get_facecolor()]
-    return {tint.upper() for tint in drawn} & {COLOURS[theory.name] for theory in THEORIES if theory.name != room}
+    return {tint.upper() for tint in drawn} & {COLOURS.get(theory.name) for theory in THEORIES if theory.name != room}
 
 
 def fits_a_page(figure: matplotlib.figure.Figure) -> bool:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # --help and --version
         return int(leaving.code or 0)
     except KeyboardInterrupt:
+        warnings.filterwarnings("ignore", module="joblib")  # what other processes had done in vain needs no word after ours
         return _interrupted(argv)
     except BrokenPipeError:  # the reader of our output has gone, as in `transformer-theory list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -88,7 +90,10 @@ def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]
 
     if "--traceback" in argv:
         traceback.print_exc()
-    return _say(as_typed(str(error), flags), code)
+    told = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:  # Python's own words begin with a number
+        told = f"cannot open {error.filename} ({error.strerror.lower()}); look at its permissions, or choose another place"
+    return _say(as_typed(told, flags), code)
 
 
 def _say(message: str, code: int) -> int:

@@ -69,6 +69,7 @@ def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
             raise ValueError(f"{found[0].folder} is the only result here; name it itself for its page or figure, or add some of {told}")
         raise ValueError(f"{len(found)} results go together into files of your choice, got no name for any; add some of {told}")
     one = found[0]
+    check_targets([one.folder / "report.html"])  # before drawing, which takes long
     if one.result.name in (COMPARE, TRAIN, VERIFY):
         return report.write(one.result, one.folder)
     path = one.folder / "figure.svg"

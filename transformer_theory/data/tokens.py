@@ -149,7 +149,7 @@ class TokenData:
         if "tokens" not in arrays:
             raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; name it so")
         if unknown := [name for name in arrays if name not in known]:
-            raise ValueError(f"{path} has an unknown array {unknown[0]!r}{nearest(unknown[0], known)}; rename it or leave it out")
+            raise ValueError(f"{path} has an unknown array {unknown[0]!r}; rename it or leave it out{nearest(unknown[0], known)}")
         try:
             return cls._from_arrays(arrays, path.stem)
         except ValueError as error:
@@ -174,7 +174,8 @@ class TokenData:
 def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an ``.npz``; whatever is wrong with the file becomes one ValueError."""
     if not path.exists():
-        raise ValueError(f"no such file: {path}; --data takes 'digits' or the path of an .npz")
+        raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
+    path.open("rb").close()  # what may not be read is no damaged file
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
     try:
@@ -198,7 +199,8 @@ def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
 def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
     """float64 for vectors, int64 for labels and ids; whole numbers are accepted as vectors, anything else is refused."""
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; save real numbers")
+        cure = "number them with numpy.unique(labels, return_inverse=True)[1]" if name == "labels" else "save real numbers"
+        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; {cure}")
     if floating:
         return torch.from_numpy(array.astype(np.float64, order="C"))
     if array.dtype.kind == "f":

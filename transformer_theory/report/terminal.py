@@ -1,4 +1,4 @@
-"""The summary as a table for the terminal, made for 100 to 120 columns."""
+"""The summary as a table for the terminal, made for 100 to 120 columns and whole in 80."""
 
 import re
 from collections.abc import Iterable
@@ -26,11 +26,11 @@ def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, title_justify="left")
     made.title = Text(f"Theories of transformers on {result.params.get('data', 'the data')}", style="bold")
     for name, least, share in (
-        ("theory · question", 23, 5),
-        ("prediction on this data", 26, 7),
+        ("theory · question", 15, 5),
+        ("prediction on this data", 18, 7),
         ("measured", 14, 1),
-        ("verdict", 14, 4),
-        ("source", 14, 5),
+        ("verdict", 13, 4),
+        ("source", 10, 5),
     ):
         made.add_column(name, width=least, ratio=share, vertical="top")
     lines = summary(result, theories)
@@ -74,7 +74,7 @@ def _cells(line: Line) -> "list[Text]":
     null, source = row.get("null"), Source.find(row.get("source"))
     measured = Text(wording.number(row["value"]), style="bold")
     if null is not None:
-        side = {"above its null": "> ", "below its null": "< "}.get(wording.beside_null(row), "") if line.trained else ""
+        side = {"above its null": "> ", "below its null": "< "}.get(wording.beside_null(row), "") if line.trained or wording.missed(row) else ""
         measured.append(f"\n{side}null {wording.number(null)}", style="dim")
     return [measured, judged(wording.verdict(row)[0]), Text(source.label if source else "")]
 

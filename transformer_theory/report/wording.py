@@ -94,11 +94,12 @@ def prediction(row: Row) -> str:
 
 
 def beside_null(row: Row) -> str:
-    """Where a measurement lies: ``"above its null"``, ``"below its null"``, ``"at its null"``; empty without a null."""
+    """Where a measurement lies: ``"above its null"``, ``"below its null"``, ``"at its null"`` where both are shown as the same
+    number; empty without a null."""
     value, null = _finite(row["value"]), _finite(row.get("null"))
     if value is None or null is None:
         return ""
-    return "at its null" if math.isclose(value, null, rel_tol=1e-9) else f"{'above' if value > null else 'below'} its null"
+    return "at its null" if number(value) == number(null) else f"{'above' if value > null else 'below'} its null"
 
 
 def missed(row: Row) -> bool:

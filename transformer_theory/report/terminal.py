@@ -74,7 +74,8 @@ def _cells(line: Line) -> "list[Text]":
     null, source = row.get("null"), Source.find(row.get("source"))
     measured = Text(wording.number(row["value"]), style="bold")
     if null is not None:
-        side = {"above its null": "> ", "below its null": "< "}.get(wording.beside_null(row), "") if line.trained or wording.missed(row) else ""
+        told = wording.beside_null(row) if line.trained or wording.missed(row) else ""
+        side = {"above its null": "> ", "below its null": "< "}.get(told, "")
         measured.append(f"\n{side}null {wording.number(null)}", style="dim")
     return [measured, judged(wording.verdict(row)[0]), Text(source.label if source else "")]
 

@@ -74,3 +74,10 @@ def test_targets_that_cannot_be_files_together_are_named(tmp_path):
         check_targets([tmp_path / "x", tmp_path / "y" / ".." / "x"])
     with pytest.raises(ValueError, match=r"x cannot be a file and the folder of .*all.tex"):
         check_targets([tmp_path / "x" / "all.tex", tmp_path / "x"])
+
+
+def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)  # root may do anything
+    with pytest.raises(PermissionError, match=r"cannot write to .*all.tex \(permission denied\); choose another place"):
+        check_targets([tmp_path / "new" / "all.tex"])
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import pytest
 from tests.report.synthetic import THEORIES, small
 from transformer_theory.citations import entries
 from transformer_theory.report import bibtex, mathml, table
-from transformer_theory.report.wording import formulas, kind, number, prediction, slug, symbols, verdict
+from transformer_theory.report.wording import beside_null, formulas, kind, missed, number, prediction, slug, symbols, verdict
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,24 @@ def test_bibtex_holds_each_entry_once(compared, theories):
     assert bibtex(small(), theories=()) == ""
 
 
+def test_the_terminal_table_cuts_no_word_in_80_columns(compared, theories):
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(table(compared, theories=theories))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert all(word in text for word in ("consistent", "assumptions", "applicable", "null 0.118", "Tarzanagh"))
+
+
+@pytest.mark.parametrize(("value", "null", "told"), [(0.1371, 0.1369, "at"), (0.138, 0.137, "above"), (0.136, 0.137, "below")])
+def test_what_is_shown_as_the_same_number_is_on_no_side(value, null, told):
+    row = {"theory": "crate", "quantity": "x", "value": value, "null": null, "op": ">="}
+    assert beside_null(row) == f"{told} its null"
+    assert missed(row) == (told == "below")
+
+
 @pytest.mark.parametrize("width", [100, 120])
 def test_the_terminal_table_fits_and_tells_all(compared, theories, width):
     from rich.console import Console
@@ -126,7 +144,7 @@ def test_the_terminal_table_fits_and_tells_all(compared, theories, width):
     assert max(map(len, lines)) <= width
     text = " ".join(stream.getvalue().split())
     for piece in (
-        "Attention as a support",
+        "Attention as a",
         "prediction on this data",
         "0.999",
         "null 0.118",

@@ -69,10 +69,11 @@ def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
             raise ValueError(f"{found[0].folder} is the only result here; name it itself for its page or figure, or add some of {told}")
         raise ValueError(f"{len(found)} results go together into files of your choice, got no name for any; add some of {told}")
     one = found[0]
-    check_targets([one.folder / "report.html"])  # before drawing, which takes long
-    if one.result.name in (COMPARE, TRAIN, VERIFY):
+    paged = one.result.name in (COMPARE, TRAIN, VERIFY)
+    path = one.folder / ("report.html" if paged else "figure.svg")
+    check_targets([path])  # before drawing, which takes long
+    if paged:
         return report.write(one.result, one.folder)
-    path = one.folder / "figure.svg"
     write_together({path: svg(experiment(one.result.name).of(one.result).draw(one.result)).encode()})
     return path
 

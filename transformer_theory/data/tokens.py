@@ -149,7 +149,7 @@ class TokenData:
         if "tokens" not in arrays:
             raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; name it so")
         if unknown := [name for name in arrays if name not in known]:
-            raise ValueError(f"{path} has an unknown array {unknown[0]!r}; rename it or leave it out{nearest(unknown[0], known)}")
+            raise ValueError(f"{path}: rename or leave out the unknown array {unknown[0]!r}{nearest(unknown[0], known)}")
         try:
             return cls._from_arrays(arrays, path.stem)
         except ValueError as error:
@@ -175,7 +175,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an ``.npz``; whatever is wrong with the file becomes one ValueError."""
     if not path.exists():
         raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
-    path.open("rb").close()  # what may not be read is no damaged file
+    if path.is_file():
+        path.open("rb").close()  # what may not be read is no damaged file
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
     try:

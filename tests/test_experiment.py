@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,20 +180,6 @@ def test_load_names_the_missing_file(tmp_path, missing):
         Result.load(tmp_path / "run")
     with pytest.raises(ValueError, match=r"result\.json is missing"):
         Result.load(tmp_path / "nowhere")
-
-
-def test_load_says_what_may_not_be_read(unchecked, tmp_path, monkeypatch):
-    folder = Result("still", table=[Row(theory="crate", quantity="x", value=1.0)]).save(tmp_path / "result")
-    usual = Path.open
-
-    def forbidden(path, *arguments, **options):
-        if path.name == "table.jsonl":
-            raise PermissionError(13, "Permission denied", str(path))
-        return usual(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", forbidden)
-    with pytest.raises(PermissionError, match=r"result cannot be read \(permission denied\); ask its owner, or copy it"):
-        Result.load(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""A file is there whole or not at all."""
+"""A file is there whole or not at all, and what may not be written or read is said so."""
 
 from pathlib import Path
 
 import pytest
 
+from transformer_theory.experiment import Result
 from transformer_theory.files import check_targets, replacing, write_together
 
 
@@ -81,3 +82,17 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_made(tm
     with pytest.raises(PermissionError, match=r"cannot write to .*all.tex \(permission denied\); choose another place"):
         check_targets([tmp_path / "new" / "all.tex"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_that_may_not_be_read_is_no_damaged_one(unchecked, tmp_path, monkeypatch):
+    folder = Result("still", table=[Row(theory="crate", quantity="x", value=1.0)]).save(tmp_path / "result")
+    usual = Path.open
+
+    def forbidden(path, *arguments, **options):
+        if path.name == "table.jsonl":
+            raise PermissionError(13, "Permission denied", str(path))
+        return usual(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(PermissionError, match=r"result cannot be read \(permission denied\); ask its owner, or copy it"):
+        Result.load(folder)

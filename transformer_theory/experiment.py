@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT = 2  # 1 had no checksums
+FILES = ("result.json", "table.jsonl", "arrays.npz")  # of a stored result
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,10 @@ class Result:
             PermissionError: it may not be read.
         """
         folder = Path(directory)
-        for name in ("result.json", "table.jsonl", "arrays.npz"):
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder} must hold result.json, table.jsonl and arrays.npz, {name} is missing; run it again")
         try:
-            for name in ("result.json", "table.jsonl", "arrays.npz"):
+            for name in FILES:
+                if not (folder / name).is_file():
+                    raise ValueError(f"{folder} must hold result.json, table.jsonl and arrays.npz, {name} is missing; run it again")
                 (folder / name).open("rb").close()
         except PermissionError as error:
             raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error

@@ -91,8 +91,8 @@ def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]
     if "--traceback" in argv:
         traceback.print_exc()
     told = str(error)
-    if isinstance(error, OSError) and error.strerror and error.filename:  # Python's own words begin with a number
-        told = f"cannot open {error.filename} ({error.strerror.lower()}); look at its permissions, or choose another place"
+    if isinstance(error, PermissionError) and error.filename:  # Python's own words, which begin with a number
+        told = f"cannot open {error.filename} (permission denied); look at its permissions, or choose another place"
     return _say(as_typed(told, flags), code)
 
 

@@ -123,7 +123,7 @@ def _check_places(asked: Mapping[str, Path]) -> None:
 
 def _check_files(files: Iterable[Path], found: "list[Stored]", overwrite: bool) -> None:
     """Raises an error for a file that cannot be written or must not be replaced."""
-    from ..report.stored import FILES
+    from ..experiment import FILES
 
     files = list(files)
     check_targets(files)

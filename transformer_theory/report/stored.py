@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..checksums import of_file
-from ..experiment import Result
-
-FILES = ("result.json", "table.jsonl", "arrays.npz")
+from ..experiment import FILES, Result
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,6 +65,11 @@ def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
     return torch.softmax(rows + batch.counts.log(), dim=-1)
 
 
+def _one_hot(index: Tensor, size: int) -> Tensor:
+    """As torch's, in Booleans; cheaper, since torch's looks at every number first."""
+    return index[..., None] == torch.arange(size, device=index.device)
+
+
 def forward(weights: Weights, batch: Batch) -> Pass:
     """One pass and its closed-form gradients (Lemma 1), exact for any counts.
 
@@ -78,7 +83,7 @@ def forward(weights: Weights, batch: Batch) -> Pass:
     pooled = torch.cat([logits[..., :K], logits[..., K:] + math.log(max(weights.rest, 1))], dim=-1)
     log_alpha = torch.log_softmax(pooled, dim=-1)
     alpha = log_alpha.exp()
-    here = batch.target[..., None] == torch.arange(alpha.shape[-1])  # cheaper than one_hot, which looks at every number first
+    here = _one_hot(batch.target, alpha.shape[-1])
     others = torch.where(here, torch.zeros_like(alpha), alpha)
     residual = torch.where(here, others.sum(-1, keepdim=True), -others)  # 1 - alpha_n as the sum of the others: no cancellation
     g = residual @ weights.decoder.mT
@@ -87,7 +92,7 @@ def forward(weights: Weights, batch: Batch) -> Pass:
     dY = f.mT @ (share[:, None] * residual)
     if weights.rest:
         dY = torch.cat([dY[..., :K], dY[..., K:] / weights.rest], dim=-1)
-    asked = (batch.query[..., None] == torch.arange(weights.attention.shape[-2])).to(f.dtype)
+    asked = _one_hot(batch.query, weights.attention.shape[-2]).to(f.dtype)
     dZ = asked.mT @ (share[:, None] * dz)
     loss = -(share * log_alpha.gather(-1, batch.target[..., None])[..., 0]).sum(-1)
     correct = (share * (logits[..., :K].argmax(-1) == batch.target)).sum(-1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.__main__ import header
-from transformer_theory.files import replacing
+from transformer_theory.core.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def write(path: Path, draw: Callable[[str], "Figure"], setting: str) -> None:
     """Draws with a caption that says the setting, and where and when the numbers were made."""
-    from transformer_theory.plotting import svg
+    from transformer_theory.core.plotting import svg
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:

@@ -130,7 +130,7 @@ def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[fl
 
 def draw(found: dict[str, list[float]], caption: str):
     """Milliseconds a sequence against its tokens, both on logarithmic axes, with the slope of proportional growth as a dotted line."""
-    from transformer_theory.plotting import COLOURS, axes, style
+    from transformer_theory.core.plotting import COLOURS, axes, style
 
     tints = dict(zip(found, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))
     with style():

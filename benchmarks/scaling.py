@@ -67,7 +67,7 @@ def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
 
 def draw(found: dict[str, dict[str, list[float]]], caption: str):
     """Two rows, solvers and descent, a column an axis, with the slope of proportional growth as a grey line."""
-    from transformer_theory.plotting import COLOURS, axes, style
+    from transformer_theory.core.plotting import COLOURS, axes, style
 
     tints = dict(zip(LABELS, (COLOURS[name] for name in ("attention_svm", "attention_svm", "scan_snap", "rate_reduction", "crate"))))
     with style():

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
-from transformer_theory.experiment import Experiment, Result, summary
-from transformer_theory.files import replacing
-from transformer_theory.rows import BASIS_WORDS, Basis, Row
+from transformer_theory.core.experiment import Experiment, summary
+from transformer_theory.core.result import Result
+from transformer_theory.core.files import replacing
+from transformer_theory.core.measurement import BASIS_WORDS, Basis, Row
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[1]

@@ -11,8 +11,8 @@ K Q^T turns to that in the nuclear norm. A head with random weights has a direct
 import torch
 
 from transformer_theory import attention_svm
-from transformer_theory.linalg import cosine
-from transformer_theory.plotting import COLOURS, axes, heatmap, line
+from transformer_theory.core.plotting import COLOURS, axes, heatmap, line
+from transformer_theory.maths.linalg import cosine
 
 generator = torch.Generator().manual_seed(0)
 

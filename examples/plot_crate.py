@@ -11,9 +11,9 @@ coding rate, the residual form with tied output raises it, and a token needs few
 import torch
 
 from transformer_theory import crate
+from transformer_theory.core.plotting import axes, label_ends, line
 from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.metrics import unit_norm
-from transformer_theory.plotting import axes, label_ends, line
 
 generator = torch.Generator().manual_seed(0)
 

@@ -12,7 +12,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import crate, models
-from transformer_theory.plotting import axes, line
+from transformer_theory.core.plotting import axes, line
 from transformer_theory.training import accuracy, train
 
 # %%

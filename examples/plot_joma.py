@@ -12,8 +12,8 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import joma
-from transformer_theory.plotting import axes, label_ends, line, shades
-from transformer_theory.rows import collect
+from transformer_theory.core.measurement import collect
+from transformer_theory.core.plotting import axes, label_ends, line, shades
 from transformer_theory.theories.joma import Exponential, Model, Softmax, invariants, nonlinear
 from transformer_theory.theories.joma.dynamics import rk4, tanh
 

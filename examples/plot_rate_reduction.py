@@ -11,7 +11,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import metrics, rate_reduction
-from transformer_theory.plotting import axes, heatmap, line
+from transformer_theory.core.plotting import axes, heatmap, line
 
 # %%
 # The digits, all pixels in one vector of norm 1, and a split that keeps the classes' shares.

@@ -12,7 +12,7 @@ class.
 import torch
 
 import transformer_theory as tt
-from transformer_theory.plotting import axes, line, shades
+from transformer_theory.core.plotting import axes, line, shades
 from transformer_theory.theories.scan_snap import analyse, closed_form, exact_flow, lemma4_flow, relative_gains, single_common
 
 # %%

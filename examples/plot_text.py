@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from transformer_theory import models, probe
+from transformer_theory.core.plotting import axes, heatmap, line
 from transformer_theory.data import Text
 from transformer_theory.data.text import SHIPPED
-from transformer_theory.language import learn, loss, sgd
-from transformer_theory.plotting import axes, heatmap, line
 from transformer_theory.probes import AttentionMaps, AttentionStatistics
+from transformer_theory.training.language import learn, loss, sgd
 
 # %%
 # The words of the text, of which the last fifth is held out, and the same words shuffled.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import transformer_theory as tt
 from transformer_theory import crate, rate_reduction
-from transformer_theory.plotting import axes, line
+from transformer_theory.core.plotting import axes, line
 from transformer_theory.training.image_recipes import recipe
 from transformer_theory.training.loop import train
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.stand_in import SOURCE
-from transformer_theory.experiment import Experiment
-from transformer_theory.rows import Row
+from transformer_theory.core.experiment import Experiment
+from transformer_theory.core.measurement import Row
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from transformer_theory.citations import Source
-from transformer_theory.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.experiment import RandomExperiment, sweep
+from transformer_theory.core.measurement import Arrays, Row, finding
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import Source
+from transformer_theory.core.theory import Theory
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import RandomExperiment, Result, sweep
-from transformer_theory.rows import Arrays, Row, finding
-from transformer_theory.theory import Theory
 
 SOURCE = Source("tian2023scan", "Sec. 2")
 
@@ -53,7 +54,7 @@ class Coin(RandomExperiment):
         yield Arrays({"stand_in/heads": heads.numpy()})
 
     def draw(self, result: Result):
-        from transformer_theory.plotting import axes
+        from transformer_theory.core.plotting import axes
 
         figure, grid = axes(1, 1)
         np.ravel(grid)[0].plot(np.cumsum(result.arrays["stand_in/heads"]))
@@ -81,7 +82,7 @@ def _measure(data: TokenData, generator: torch.Generator) -> Iterator[Row | Arra
 
 
 def _draw(result: Result):
-    from transformer_theory.plotting import axes
+    from transformer_theory.core.plotting import axes
 
     return axes(1, 1)[0]
 

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
-from transformer_theory import attention
-from transformer_theory.attention import Combined, Factored, Tied, attend, attention_weights
+from transformer_theory.models import attention
+from transformer_theory.models.attention import Combined, Factored, Tied, attend, attention_weights
 
 
 def normal(*shape: int, generator: torch.Generator) -> torch.Tensor:

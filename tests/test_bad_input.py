@@ -10,7 +10,7 @@ import pytest
 import transformer_theory
 from tests.stand_in import THEORY
 from transformer_theory.cli import main
-from transformer_theory.experiment import Result
+from transformer_theory.core.result import Result
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
 COMPARE = importlib.import_module("transformer_theory.compare")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer_theory.checks import number, positive
+from transformer_theory.core.validation import number, positive
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -1, math.inf, math.nan])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from transformer_theory import citations
-from transformer_theory.citations import BIBLIOGRAPHY, Source, bibtex, entries, field, short, software
+from transformer_theory.core import sources as citations
+from transformer_theory.core.sources import BIBLIOGRAPHY, Source, bibtex, entries, field, short, software
 
 TEXT = BIBLIOGRAPHY.read_text(encoding="utf-8")
 ROOT = Path(__file__).parents[1]

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_theory.citations import Source
-from transformer_theory.claims import Claim, Evidence
-from transformer_theory.rows import COLUMNS
+from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.measurement import COLUMNS
+from transformer_theory.core.sources import Source
 
 NAN, INF = math.nan, math.inf
 GOOD, BAD = Evidence(0.5, 1.0, "<="), Evidence(2.0, 1.0, "<=")
-OPEN, OUTSIDE = Evidence(0.5, 1.0, "<=", converged=False), Evidence(2.0, 1.0, "<=", in_assumptions=False)
+OPEN, OUTSIDE = Evidence(0.5, 1.0, "<=", converged=False), Evidence(2.0, 1.0, "<=", covered=False)
 
 
 def claim(*evidence: Evidence, controls=(BAD,)) -> Claim:
@@ -38,8 +38,8 @@ def claim(*evidence: Evidence, controls=(BAD,)) -> Claim:
         (Evidence(0.0, INF, "<="), "inconclusive"),
         (Evidence(0.0, 1.0, "<=", converged=False), "inconclusive"),
         (Evidence(2.0, 1.0, "<=", converged=False), "inconclusive"),
-        (Evidence(2.0, 1.0, "<=", in_assumptions=False), "outside assumptions"),
-        (Evidence(NAN, 1.0, "<=", converged=False, in_assumptions=False), "outside assumptions"),
+        (Evidence(2.0, 1.0, "<=", covered=False), "outside assumptions"),
+        (Evidence(NAN, 1.0, "<=", converged=False, covered=False), "outside assumptions"),
     ],
 )
 def test_the_verdict_of_one_check(evidence, verdict):
@@ -126,7 +126,7 @@ def test_the_interval_inverts_the_binomial_tails(good, bad, undecided):
         ((BAD, GOOD), "passes"),
         ((GOOD,), "passes"),
         ((OPEN, GOOD), "passes"),
-        ((Evidence(0.5, 1.0, "<=", in_assumptions=False),), "passes"),
+        ((Evidence(0.5, 1.0, "<=", covered=False),), "passes"),
         ((OPEN,), "inconclusive"),
         ((BAD, OPEN), "inconclusive"),
         ((Evidence(NAN, 1.0, "<="),), "inconclusive"),

@@ -9,8 +9,8 @@ from tests.stand_in import THEORY, install, process
 from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
-from transformer_theory.experiment import Result
-from transformer_theory.rows import Row
+from transformer_theory.core.measurement import Row
+from transformer_theory.core.result import Result
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
 COMPARE = importlib.import_module("transformer_theory.compare")
@@ -169,7 +169,7 @@ def test_compare_leaves_nothing_when_it_stops(written, monkeypatch, tmp_path, ca
 
 
 def test_a_computation_that_does_not_converge_is_not_the_users_mistake(monkeypatch, tmp_path, capsys):
-    from transformer_theory.errors import NotConverged
+    from transformer_theory.core.errors import NotConverged
 
     def stop(self):
         raise NotConverged("the residual must fall below 1e-12, got 1e-3;\n raise steps")

@@ -10,8 +10,8 @@ import pytest
 from tests.stand_in import SOURCE, install
 from transformer_theory import report
 from transformer_theory.cli import main
-from transformer_theory.experiment import Result
-from transformer_theory.rows import Row
+from transformer_theory.core.measurement import Row
+from transformer_theory.core.result import Result
 
 EVIL = r"\input{/etc/passwd} <b>50% _&_ #1 $\write18{x}$ ^~ | `x` 数"
 

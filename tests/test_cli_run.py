@@ -8,14 +8,14 @@ from itertools import cycle
 
 import pytest
 from rich.console import Console
+from transformer_theory.core.verification import summaries, verification
 
 from tests.stand_in import THEORY, install
-from transformer_theory.claims import Evidence
 from transformer_theory.cli import main, tables
-from transformer_theory.experiment import Result
-from transformer_theory.plotting import axes
-from transformer_theory.rows import BASIS_WORDS, Row, assumption, finding
-from transformer_theory.verification import summaries, verification
+from transformer_theory.core.claims import Evidence
+from transformer_theory.core.measurement import BASIS_WORDS, Row, assumption, finding
+from transformer_theory.core.plotting import axes
+from transformer_theory.core.result import Result
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
 
@@ -84,7 +84,7 @@ def test_run_prints_the_line_that_decides_and_the_verdict(monkeypatch, tmp_path,
         finding("stand_in", "a tolerance", Evidence(3e-16, 1e-8, "<="), source=SOURCE, null=0.2),
         finding("stand_in", "a limit", Evidence(0.98, 0.99, ">="), source=SOURCE, predicted=1.0, basis="limit"),
         finding("stand_in", "printed", Evidence(0.9, 0.99, ">="), source=SOURCE, predicted=0.99, basis="printed"),
-        finding("stand_in", "elsewhere", Evidence(0.5, 1.0, "<=", in_assumptions=False), source=SOURCE),
+        finding("stand_in", "elsewhere", Evidence(0.5, 1.0, "<=", covered=False), source=SOURCE),
         Row(theory="stand_in", quantity="no reference", value=7.0),
         assumption("stand_in", "few tokens", False, value=3.0, source=SOURCE),
     ]

@@ -6,14 +6,15 @@ import re
 from dataclasses import replace
 
 import pytest
+from transformer_theory.core.verification import summaries, verification
 
 from tests.stand_in import THEORY, install
-from transformer_theory import citations, data
-from transformer_theory.claims import Evidence
+from transformer_theory import data
 from transformer_theory.cli import main
-from transformer_theory.experiment import Result
-from transformer_theory.rows import Row
-from transformer_theory.verification import summaries, verification
+from transformer_theory.core import sources as citations
+from transformer_theory.core.claims import Evidence
+from transformer_theory.core.measurement import Row
+from transformer_theory.core.result import Result
 
 REGISTRY = importlib.import_module("transformer_theory.theories")
 
@@ -62,7 +63,7 @@ def test_verify_tells_by_its_exit_code(which, code, claims, capsys):
 )
 def test_verify_tells_an_inconclusive_control_from_one_that_passes(monkeypatch, capsys, values, words):
     control = iter(values)
-    only(monkeypatch, control=lambda generator: Evidence(next(control), 1.0, "<=", in_assumptions=False))
+    only(monkeypatch, control=lambda generator: Evidence(next(control), 1.0, "<=", covered=False))
     assert main(["verify", "all", "--seeds", "2"]) == int(words != "fails as it must")
     out = " ".join(capsys.readouterr().out.split())
     assert [w for w in ("inconclusive", "PASSES", "fails") if w in out] == [words.split()[0].strip(":")]
@@ -158,7 +159,7 @@ def test_overwrite_needs_a_folder(capsys):
 
 
 def test_a_solver_that_gives_up_is_inconclusive(monkeypatch, tmp_path, capsys):
-    from transformer_theory.errors import NotConverged
+    from transformer_theory.core.errors import NotConverged
 
     def gives_up(generator):
         if generator.initial_seed() == 1:

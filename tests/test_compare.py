@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from transformer_theory.core.parallel import one_thread
 from transformer_theory.data import TokenData
-from transformer_theory.threads import one_thread
 from transformer_theory.training.recipes import RECIPES
 from transformer_theory.training.watch import checkpoints
 

@@ -14,8 +14,8 @@ import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.cli.side_by_side import measured_networks
+from transformer_theory.core.result import Result
 from transformer_theory.data import Images, TokenData, image_sets
-from transformer_theory.experiment import Result
 from transformer_theory.report import attended
 from transformer_theory.training import saved
 from transformer_theory.training.augment import Augmentation

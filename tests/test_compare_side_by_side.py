@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from transformer_theory.rows import check_row
+from transformer_theory.core.measurement import check_row
 from transformer_theory.training.side_by_side import Run, side_by_side
 
 SETTINGS = {"held_out": 0.5, "batch_size": 10, "epochs": 10, "minutes": None, "seed": 0}

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from transformer_theory.descent import descend
-from transformer_theory.errors import NotConverged
+from transformer_theory.core.errors import NotConverged
+from transformer_theory.training.descent import descend
 
 
 def diverge(model: nn.Module, *, steps: int, rate: float = 1e20) -> torch.Tensor:

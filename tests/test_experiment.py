@@ -11,10 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_theory import checksums
-from transformer_theory.citations import Source
-from transformer_theory.experiment import Experiment, RandomExperiment, Result, atomic_directory, provenance
-from transformer_theory.rows import Arrays, Row, collect, finding
+from transformer_theory.core import checksums
+from transformer_theory.core.experiment import Experiment, RandomExperiment
+from transformer_theory.core.files import atomic_directory
+from transformer_theory.core.measurement import Arrays, Row, collect, finding
+from transformer_theory.core.result import Result, provenance
+from transformer_theory.core.sources import Source
 
 
 @dataclass(frozen=True)
@@ -385,7 +387,7 @@ def test_rows_are_held_to_the_schema(unchecked):
 
 
 def test_a_finding_predicts_its_bound_unless_told():
-    from transformer_theory.claims import Evidence
+    from transformer_theory.core.claims import Evidence
 
     row = finding("t", "q", Evidence(0.9, 1.0, "<="), source=Source("tian2023scan", "Thm. 3"), layer=2)
     assert row["predicted"] == 1.0

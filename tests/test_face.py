@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import transformer_theory as tt
-from transformer_theory.citations import entries, software
-from transformer_theory.claims import Claim, Verdict
-from transformer_theory.experiment import Experiment
+from transformer_theory.core.claims import Claim, Verification
+from transformer_theory.core.experiment import Experiment
+from transformer_theory.core.sources import entries, software
+from transformer_theory.core.theory import Theory
 from transformer_theory.theories import THEORIES, claim, claims, experiment, theory
-from transformer_theory.theory import Theory
 
 ROOMS = sorted(path.parent.name for path in (Path(tt.__file__).parent / "theories").glob("*/__init__.py"))
 
@@ -147,7 +147,7 @@ def test_unknown_names_get_the_nearest(call, message):
 
 def test_verify_gives_a_verdict():
     verdict = tt.verify("attention_svm/global-direction", seeds=range(1))
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Verification)
     assert verdict.seeds == (0,)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.stand_in import SOURCE, THEORY, Coin
-from transformer_theory.experiment import Experiment
-from transformer_theory.rows import Row
+from transformer_theory.core.experiment import Experiment
+from transformer_theory.core.measurement import Row
 
 PATH = Path(__file__).parents[1] / "docs" / "figure_table.py"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_theory.experiment import Result
-from transformer_theory.files import check_targets, replacing, write_together
-from transformer_theory.rows import Row
+from transformer_theory.core.files import check_targets, replacing, write_together
+from transformer_theory.core.measurement import Row
+from transformer_theory.core.result import Result
 
 
 def test_a_file_is_replaced_only_when_its_draft_is_whole(tmp_path):

@@ -10,7 +10,7 @@ import jaxtyping
 import pytest
 import torch
 
-from transformer_theory import citations
+from transformer_theory.core import sources as citations
 from transformer_theory.data import TokenData
 
 ROOT = Path(__file__).parents[1]

@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.data.text import Text, Vocabulary
-from transformer_theory.errors import NotConverged
-from transformer_theory.language import adam, learn, loss, sgd
-from transformer_theory.networks.decoder import Decoder
-from transformer_theory.networks.embedding import build
+from transformer_theory.models.decoder import Decoder
+from transformer_theory.models.embedding import build
+from transformer_theory.training.language import adam, learn, loss, sgd
 
 WORDS = [f"w{i * i % 23:02d}" for i in range(400)]
 TEXT = Text(Vocabulary.of(WORDS).numbers(WORDS), Vocabulary.of(WORDS))

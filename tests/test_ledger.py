@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformer_theory.core.verification import Summary, document, summaries, verification
 
 from tests.stand_in import THEORY, install
-from transformer_theory.claims import Evidence
+from transformer_theory.core.claims import Evidence
 from transformer_theory.report.ledger import ledger, main, merged
 from transformer_theory.theories import THEORIES
-from transformer_theory.verification import Summary, document, summaries, verification
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 CLAIMS = [claim for theory in THEORIES for claim in theory.claims]
@@ -27,7 +27,7 @@ def page() -> str:
     """Claims of every verdict, and one that was not verified."""
     first = replace(THEORY.claims[0], check=of_seeds(0.25, 0.75, 0.5), control=of_seeds(3.0, 2.0, 4.0))
     claims = (
-        replace(first, id="stand_in/good", control_says="is $v$ replaced", corrects=r"Printed $\|v\|_2 \le 2$."),
+        replace(first, id="stand_in/good", control_description="is $v$ replaced", corrects=r"Printed $\|v\|_2 \le 2$."),
         replace(first, id="stand_in/violated", check=of_seeds(0.25, 3.0, 0.5)),
         replace(first, id="stand_in/open", check=of_seeds(0.5, converged=False), control=of_seeds(2.0, converged=False)),
         replace(first, id="stand_in/outside", check=of_seeds(0.5, in_assumptions=False), control=of_seeds(0.5)),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from transformer_theory import linalg
+from transformer_theory.maths import linalg
 
 
 def normal(*shape, seed=0):

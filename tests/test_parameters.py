@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields, replace
 import pytest
 
 from transformer_theory.cli import main
-from transformer_theory.experiment import Experiment, RandomExperiment, parameter
-from transformer_theory.parameters import bounded, range_of
+from transformer_theory.core.experiment import Experiment, RandomExperiment, range_text, setting, settings_of
 from transformer_theory.theories import THEORIES
 
 EXPERIMENTS = [kind for theory in THEORIES for kind in theory.experiments]
@@ -24,12 +23,12 @@ def beyond(field):
 
 @every_experiment
 def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unchecked):
-    assert kind.seed is None or "seed" in [field.name for field in bounded(kind)]
-    for field in bounded(kind):
+    assert kind.seed is None or "seed" in [field.name for field in settings_of(kind)]
+    for field in settings_of(kind):
         for value in beyond(field):
             given = (*field.default, value) if isinstance(field.default, tuple) else value
             with pytest.raises(
-                ValueError, match=rf"^{field.name} must be a .*{range_of(field)}, got .*{value}.*; give such a value, or leave"
+                ValueError, match=rf"^{field.name} must be a .*{range_text(field)}, got .*{value}.*; give such a value, or leave"
             ):
                 replace(kind(), **{field.name: given})
         if isinstance(field.default, tuple):
@@ -47,9 +46,9 @@ def test_every_field_has_bounds_and_says_what_it_is(kind: type[Experiment]):
 def test_help_tells_texts_and_ranges(kind: type[Experiment], capsys):
     assert main(["run", kind.name, "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    for field in bounded(kind):
+    for field in settings_of(kind):
         default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        assert f"{field.metadata['says']}; {range_of(field)} (default: {default})" in told
+        assert f"{field.metadata['says']}; {range_text(field)} (default: {default})" in told
 
 
 @pytest.mark.parametrize(
@@ -93,18 +92,18 @@ def test_a_seed_is_offered_where_random_numbers_are_drawn_only(kind: type[Experi
 
 @dataclass(frozen=True)
 class Free(RandomExperiment):
-    """One parameter without bounds, one that says less than all, one with a bound that no short decimal writes."""
+    """One setting without bounds, one that says less than all, one with a bound that no short decimal writes."""
 
     anything: float = math.inf
-    share: float = parameter(0.5, says="50 % of all")
-    fine: float = parameter(0.5, above=1e-12, below=1)
+    share: float = setting(0.5, help="50 % of all")
+    fine: float = setting(0.5, gt=1e-12, lt=1)
 
     name = "test.free"
 
 
 def test_what_is_not_declared_is_not_checked(unchecked):
     assert Free(anything=math.nan).run is not None
-    assert [range_of(field) for field in bounded(Free)] == ["at least 0 and at most 4294967295", "", "above 1e-12 and below 1"]
+    assert [range_text(field) for field in settings_of(Free)] == ["at least 0 and at most 4294967295", "", "above 1e-12 and below 1"]
     for wrong in (math.inf, "0.5", None, True, (0.5,)):
         with pytest.raises(
             ValueError, match=r"^share must be a finite number, got .*; give such a value, or leave it out \(default: 0\.5\)"

@@ -8,8 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import transformer_theory.plotting
-from transformer_theory.plotting import COLOURS, _apart, axes, colour, heatmap, label_ends, line, null_band, shades, style, svg, text_figure
+import transformer_theory.core.plotting
+from transformer_theory.core.plotting import (
+    COLOURS,
+    _apart,
+    axes,
+    colour,
+    heatmap,
+    label_ends,
+    line,
+    null_band,
+    shades,
+    style,
+    svg,
+    text_figure,
+)
 
 
 def drawn(scale=1.0):
@@ -124,14 +137,14 @@ def test_pyplot_is_not_imported():
     """By none of our files, and by nothing that a figure needs: in a process of its own, in which the package is this one file."""
     import subprocess
 
-    package = Path(transformer_theory.plotting.__file__).parent
+    package = Path(transformer_theory.core.plotting.__file__).parent
     naming = [path.name for path in package.rglob("*.py") if re.search(r"import.*pyplot|pyplot import", path.read_text(encoding="utf-8"))]
     assert not naming
     code = f"""
 import sys, types
 package = sys.modules["transformer_theory"] = types.ModuleType("transformer_theory")
 package.__path__ = [{str(package)!r}]
-from transformer_theory.plotting import axes
+from transformer_theory.core.plotting import axes
 axes()
 sys.exit("matplotlib.pyplot" in sys.modules)
 """

@@ -8,8 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.networks import WIDE, Attention, Block, Keep, Net, built, seen_in, tokens
-from transformer_theory.attention import Factored, token_scores
 from transformer_theory.models import CRATE, ViT
+from transformer_theory.models.attention import Factored, token_scores
 from transformer_theory.probes import AttentionStatistics, Geometry, probe
 
 

@@ -6,10 +6,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.networks import Keep, all_reducers, tokens
+from transformer_theory.core.measurement import collect
 from transformer_theory.data import TokenData, features
 from transformer_theory.probes import AttentionStatistics, probe
 from transformer_theory.probes.callbacks import trainer_callback
-from transformer_theory.rows import collect
 from transformer_theory.theories import theories
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "initializer_range": 0.5}

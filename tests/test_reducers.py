@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from tests.problems.networks import Net, built, seen_in, tokens
 from transformer_theory import metrics
-from transformer_theory.attention import attention_weights
+from transformer_theory.models.attention import attention_weights
 from transformer_theory.probes import (
     AttentionMaps,
     AttentionSelection,

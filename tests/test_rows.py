@@ -5,9 +5,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from transformer_theory.citations import Source
-from transformer_theory.claims import Evidence
-from transformer_theory.rows import BASIS_WORDS, Arrays, Basis, Row, by_construction, check_row, collect, finding, select
+from transformer_theory.core.claims import Evidence
+from transformer_theory.core.measurement import BASIS_WORDS, Arrays, Basis, Row, by_construction, check_row, collect, finding, select
+from transformer_theory.core.sources import Source
 
 SOURCE = Source("yu2020learning")
 

@@ -6,8 +6,9 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from tests.problems.networks import seen_in
-from transformer_theory import models, softmax_attention
-from transformer_theory.softmax_attention import LONGEST
+from transformer_theory import models
+from transformer_theory.models import softmax_attention
+from transformer_theory.models.softmax_attention import LONGEST
 
 
 def matrices(*, dtype=torch.float64, tokens=(5, 7), grad=True):

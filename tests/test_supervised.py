@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from transformer_theory import models
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.data.tokens import TokenData
-from transformer_theory.errors import NotConverged
-from transformer_theory.supervised import _rate, accuracy, train
+from transformer_theory.training.supervised import _rate, accuracy, train
 
 CLASSES = 3
 

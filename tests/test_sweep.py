@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from transformer_theory.errors import Infeasible
-from transformer_theory.experiment import RandomExperiment, Result, sweep
-from transformer_theory.rows import Arrays, Row
-from transformer_theory.workers import at_work, listening, tell
+from transformer_theory.core.errors import Infeasible
+from transformer_theory.core.experiment import RandomExperiment, sweep
+from transformer_theory.core.measurement import Arrays, Row
+from transformer_theory.core.parallel import progress, progress_listener, workers
+from transformer_theory.core.result import Result
 
 
 def _spectrum(*, seed: int, size: int) -> tuple[list[float], int, int]:
@@ -75,7 +76,7 @@ def test_the_callers_joblib_context_is_used():
 def test_a_dask_cluster_gives_the_same_rows(alone):
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, at_work(cluster.scheduler_address):
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, workers(cluster.scheduler_address):
         there = Spectra().run()
         assert os.getpid() not in {pid for _, _, pid in sweep(_spectrum, [{"seed": 0, "size": 2}, {"seed": 1, "size": 2}])}
     assert same(there, alone)
@@ -84,17 +85,17 @@ def test_a_dask_cluster_gives_the_same_rows(alone):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_comes_back_whole(workers):
-    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, at_work(workers):
+    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, workers(workers):
         sweep(_fail, [{"seed": 3}])
     assert caught.value.certificate.tolist() == [1.0, 1.0]
 
 
 def test_progress_reaches_the_listener():
     lines = []
-    with listening(lines.append):
+    with progress_listener(lines.append):
         sweep(_spectrum, [{"seed": 1, "size": 2}, {"seed": 1, "size": 3}])
-        tell("and drawn")
-    tell("nobody listens")
+        progress("and drawn")
+    progress("nobody listens")
     assert lines == ["2 of 2 settings (size=3)", "and drawn"]  # what does not vary is not repeated
 
 
@@ -112,12 +113,12 @@ def test_no_settings_are_no_work():
     ],
 )
 def test_workers_that_cannot_be_had(monkeypatch, workers, kind, message):
-    monkeypatch.setattr("transformer_theory.workers.ANSWERS_WITHIN", 0.5)
-    with pytest.raises(kind, match=message), at_work(workers):
+    monkeypatch.setattr("transformer_theory.core.workers.ANSWERS_WITHIN", 0.5)
+    with pytest.raises(kind, match=message), workers(workers):
         pass
 
 
 def test_dask_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ValueError, match=r"needs dask: pip install 'transformer-theory\[dask\]', or pass a number"), at_work("tcp://h:1"):
+    with pytest.raises(ValueError, match=r"needs dask: pip install 'transformer-theory\[dask\]', or pass a number"), workers("tcp://h:1"):
         pass

@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 
 from tests.problems.crate import gaussian
-from transformer_theory.tied_attention import USUALLY, tied_attention
+from transformer_theory.models.tied_attention import USUALLY, tied_attention
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

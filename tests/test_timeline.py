@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.experiment import Result
-from transformer_theory.timeline import Series, changes, rank_correlations, sentences, series
+from transformer_theory.core.result import Result
+from transformer_theory.report.timeline import Series, changes, rank_correlations, sentences, series
 
 
 def rows(quantity, values, *, model="ViT", theory="crate", every=10, **columns):

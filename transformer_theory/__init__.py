@@ -15,16 +15,19 @@ from .cli import starting
 __version__ = "0.1.0"
 
 with starting():
-    from . import attention, data, linalg, metrics, models
-    from .citations import Source
-    from .claims import Claim, Evidence, Verdict
+    from . import data, metrics, models
     from .compare import compare
+    from .core.claims import Claim, Evidence, Verification
+    from .core.errors import Infeasible, NotConverged
+    from .core.experiment import Experiment, RandomExperiment
+    from .core.result import Result
+    from .core.sources import Source
+    from .core.theory import Theory
     from .data import TokenData
-    from .errors import Infeasible, NotConverged
-    from .experiment import Experiment, RandomExperiment, Result
+    from .maths import linalg
+    from .models import attention
     from .probes import probe
     from .theories import attention_svm, cite, crate, joma, rate_reduction, scan_snap, theories, verify
-    from .theory import Theory
 
 __all__ = [
     "Claim",

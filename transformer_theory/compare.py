@@ -4,7 +4,7 @@ What :func:`compare` does, in order: it splits the data, trains small networks o
 them while they train (on held-out sequences, beside their nulls), runs each theory's own minimal model on the raw tokens and on the
 networks' features, and verifies each theory's claims with their controls. Networks that ``train`` has left can take the place of the small
 ones: they are read on test images, of which the raw tokens are cut. All of it becomes one
-:class:`~transformer_theory.experiment.Result`:
+:class:`~transformer_theory.core.experiment.Result`:
 
 * rows without ``step``: what a theory predicts and what was measured; ``model`` names the view of the data ("raw" or a network);
 * rows with ``step``: the timeline of a network in training;
@@ -23,24 +23,23 @@ import torch
 from torch import Tensor, nn
 
 from . import data as data_module
-from .claims import Evidence
+from .core.claims import Evidence
+from .core.errors import nearest
+from .core.measurement import Arrays, Row, collect, finding, not_applicable, select
+from .core.notes import common, is_share, joined
+from .core.parallel import one_thread, workers
+from .core.result import Result, provenance
+from .core.theory import Theory
+from .core.verification import rows as claim_rows
+from .core.verification import verdicts
 from .data import Images, TokenData, image_sets
-from .errors import nearest
-from .experiment import Result, provenance
-from .notes import common, is_share, joined
-from .rows import Arrays, Row, collect, finding, not_applicable, select
 from .theories import THEORIES
 from .theories import theory as theory_named
-from .theory import Theory
-from .threads import one_thread
 from .training.compared import Compared, by_layer, compared
 from .training.recipes import RECIPES, Recipe
 from .training.saved import Saved
 from .training.side_by_side import runs_of, side_by_side
 from .training.watch import PICTURED, watched_training
-from .verification import rows as claim_rows
-from .verification import verdicts
-from .workers import at_work
 
 TRAIN_SHARE = 0.7
 WORDS = 32  # of the codebook of a network's features
@@ -91,7 +90,7 @@ def compare(
     _check(steps, claim_seeds, device)
     say = progress or (lambda text: None)
     read, found = _read(data, models, device)
-    with torch.random.fork_rng(devices=[]), at_work(workers), one_thread():
+    with torch.random.fork_rng(devices=[]), workers(workers), one_thread():
         if isinstance(read, TokenData):
             raw, images = read, None
         else:
@@ -299,7 +298,7 @@ def _order_parameter(theory: Theory, model: str, timeline: list[Row]) -> Iterato
     yield finding(
         theory.name,
         f"{theory.order_parameter} in the trained network",
-        Evidence(value, null, theory.order_relation, in_assumptions=False),
+        Evidence(value, null, theory.order_relation, covered=False),
         source=theory.sources[0],
         null=null,
         model=model,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformer_theory import citations
+from transformer_theory.core import sources as citations
 
 
 def lettered(app: Any, env: Any, *_: Any) -> None:

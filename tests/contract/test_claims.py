@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.contract.test_theories import formulas
-from transformer_theory.citations import Source
-from transformer_theory.claims import Claim
+from transformer_theory.core.claims import Claim
+from transformer_theory.core.sources import Source
 from transformer_theory.theories import THEORIES
 
 CLAIMS = [(theory.name, claim) for theory in THEORIES for claim in theory.claims]

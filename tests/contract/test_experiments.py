@@ -14,9 +14,10 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from transformer_theory.citations import Source
-from transformer_theory.experiment import Experiment, Result
-from transformer_theory.plotting import COLOURS, svg
+from transformer_theory.core.experiment import Experiment
+from transformer_theory.core.plotting import COLOURS, svg
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import Source
 from transformer_theory.theories import THEORIES
 
 EXPERIMENTS = [(theory.name, kind) for theory in THEORIES for kind in theory.experiments]

@@ -16,14 +16,14 @@ from latex2mathml.converter import convert
 
 from tests.contract.instances import DATA, fields_of, sequences
 from transformer_theory import models, theories
-from transformer_theory.citations import Source
+from transformer_theory.core.measurement import Row, collect, not_applicable
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import Source
+from transformer_theory.core.theory import Theory
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation, Reducer, probe
 from transformer_theory.report.html import html
-from transformer_theory.rows import Row, collect, not_applicable
 from transformer_theory.theories import THEORIES
-from transformer_theory.theory import Theory
 
 VERDICTS = {"consistent", "violated", "inconclusive", "outside assumptions", "holds", "fails"}
 every_theory = pytest.mark.parametrize("theory", THEORIES, ids=lambda theory: theory.name)

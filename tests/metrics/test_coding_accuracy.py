@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.linalg import orthonormalise
+from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import coding
 
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from tests.problems.crate import next_token_logits
 from transformer_theory import models
-from transformer_theory.theories.crate import block
+from transformer_theory.models import crate as block
 
 SIZES = {"vocabulary": 7, "context": 12, "dim": 16, "depth": 2, "heads": 2}
 ATTENTION = {

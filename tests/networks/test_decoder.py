@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from transformer_theory import models
-from transformer_theory.networks.decoder import Decoder, PostNorm, PreNorm, Sinusoidal
+from transformer_theory.models.decoder import Decoder, PostNorm, PreNorm, Sinusoidal
 
 IDS = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
 

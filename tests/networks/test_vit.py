@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory import models
-from transformer_theory.networks.embedding import Patches
+from transformer_theory.models.embedding import Patches
 
 
 def tokens(*shape, seed=0):

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import torch
 
+from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
-from transformer_theory.experiment import Result
 from transformer_theory.probes import NoAttention
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.loop import Moment, train

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from transformer_theory.citations import Source
-from transformer_theory.claims import Claim, Evidence
-from transformer_theory.experiment import Result
-from transformer_theory.plotting import axes, heatmap, label_ends, line, text_figure
-from transformer_theory.rows import assumption, finding, not_applicable
-from transformer_theory.theory import Theory
+from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.measurement import assumption, finding, not_applicable
+from transformer_theory.core.plotting import axes, heatmap, label_ends, line, text_figure
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import Source
+from transformer_theory.core.theory import Theory
 
 SVM, SCAN = Source("tarzanagh2023transformers", "Thm. 3"), Source("tian2023scan")
 RATE, WHITE = Source("yu2020learning", "Thm. A.6"), Source("yu2023white")
@@ -25,7 +25,7 @@ def claim(name, statement, source, control):
         assumptions=("tokens and query in general position", "the selection is feasible"),
         check=lambda generator: Evidence(1.0, 0.99, ">="),
         control=lambda generator: Evidence(0.4, 0.99, ">="),
-        control_says=control,
+        control_description=control,
     )
 
 
@@ -150,7 +150,7 @@ def result(data="synthetic digits <script>alert(1)</script>"):
         for name in ("raw", *MODELS):
             outside = name != "raw" or room == "crate"
             value = {"raw": 0.9987, "ViT": 0.8312, MODELS[1]: 0.41}[name]
-            evidence = Evidence(value, 0.99, ">=", in_assumptions=not outside)
+            evidence = Evidence(value, 0.99, ">=", covered=not outside)
             rows.append(
                 finding(
                     room,
@@ -187,7 +187,7 @@ def result(data="synthetic digits <script>alert(1)</script>"):
             if made.name == "scan_snap" and name != "ViT":
                 rows.append({**not_applicable(made.name, f"no layer of {name} shows its {made.order_parameter}"), "model": name})
                 continue
-            evidence = Evidence(0.42 if name == "ViT" else 0.11, 0.23, ">=", in_assumptions=False)
+            evidence = Evidence(0.42 if name == "ViT" else 0.11, 0.23, ">=", covered=False)
             quantity, note = f"{made.order_parameter} in the trained network", "mean over layers and heads after 600 steps"
             rows.append(finding(made.name, quantity, evidence, source=made.sources[0], null=0.23, model=name, note=note))
         for each in made.claims:

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from tests.report import synthetic
-from transformer_theory.citations import entries
-from transformer_theory.experiment import Result
+from transformer_theory.core.measurement import Row
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import entries
 from transformer_theory.report import latex_folder, page
 from transformer_theory.report.latex import floats, latex
 from transformer_theory.report.latex import text as in_latex
@@ -24,7 +25,6 @@ from transformer_theory.report.mathematics import FONTS, ONE, OPERATORS, SIGNS, 
 from transformer_theory.report.merged import merged
 from transformer_theory.report.pictures import Picture, files, pictures
 from transformer_theory.report.tables import Code, Plain, of_theory, overall, provenance
-from transformer_theory.rows import Row
 from transformer_theory.theories import THEORIES
 
 EVIL = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ ^~ | --x Żółć Δ 数 <b>"
@@ -248,7 +248,7 @@ def test_a_real_latex_sets_all_of_it(folder, together, tmp_path):
 
 
 DRAW = """
-from transformer_theory.plotting import axes, heatmap, label_ends, line, pdf, svg
+from transformer_theory.core.plotting import axes, heatmap, label_ends, line, pdf, svg
 import hashlib
 
 figure, (left, right) = axes(1, 2)

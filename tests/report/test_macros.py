@@ -1,10 +1,10 @@
 """Names of macros: of one number each, the same in any order of the results."""
 
 from tests.report import synthetic
-from transformer_theory.experiment import Result
+from transformer_theory.core.measurement import Row
+from transformer_theory.core.result import Result
 from transformer_theory.report.macros import macros
 from transformer_theory.report.merged import merged
-from transformer_theory.rows import Row
 
 
 def test_names_do_not_depend_on_the_order_of_results_and_are_of_one_number():

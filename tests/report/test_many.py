@@ -4,14 +4,15 @@ import re
 from dataclasses import dataclass, replace
 
 import pytest
+from transformer_theory.core.verification import verification
 
 from tests.report.markup import well_formed, words
 from tests.report.synthetic import MODELS, small
 from tests.report.test_training_page import trained
-from transformer_theory.experiment import Experiment, Result
-from transformer_theory.plotting import axes
+from transformer_theory.core.experiment import Experiment
+from transformer_theory.core.plotting import axes
+from transformer_theory.core.result import Result
 from transformer_theory.report import html, page
-from transformer_theory.verification import verification
 
 
 @dataclass(frozen=True)

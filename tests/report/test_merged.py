@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.report import synthetic
-from transformer_theory.experiment import Result
+from transformer_theory.core.measurement import Row, not_applicable
+from transformer_theory.core.result import Result
 from transformer_theory.report.merged import merged
-from transformer_theory.rows import Row, not_applicable
 
 SVM, ANSWER = "attention_svm", "cosine of W to the max-margin direction"
 CLAIM = "attention_svm/global-direction"

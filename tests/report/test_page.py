@@ -11,14 +11,14 @@ import pytest
 
 from tests.report.markup import Reader, well_formed, words
 from tests.report.synthetic import THEORIES, small
-from transformer_theory.citations import Source
-from transformer_theory.claims import Evidence
-from transformer_theory.experiment import Result
+from transformer_theory.core.claims import Evidence
+from transformer_theory.core.measurement import by_construction, finding, not_applicable
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import Source
 from transformer_theory.report import html, mathml, view, write
 from transformer_theory.report.attended import seen
 from transformer_theory.report.claimtable import ClaimLine, board
 from transformer_theory.report.views import checked, summary, views
-from transformer_theory.rows import by_construction, finding, not_applicable
 from transformer_theory.theories import THEORIES as REGISTERED
 
 

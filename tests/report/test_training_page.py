@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from transformer_theory.core.notes import shared, without
 
 from tests.report.markup import well_formed, words
-from transformer_theory.citations import Source
 from transformer_theory.cli import main
-from transformer_theory.experiment import Result
-from transformer_theory.notes import shared, without
+from transformer_theory.core.result import Result
+from transformer_theory.core.sources import Source
 from transformer_theory.report import figures, page, training_page, write
 from transformer_theory.report.facts import facts
 from transformer_theory.report.readings import Readings, readings
+from transformer_theory.report.timeline import Series
 from transformer_theory.report.training import _section
 from transformer_theory.report.training_figures import DRAWN, panels, theory
 from transformer_theory.theories import theory as theory_named
-from transformer_theory.timeline import Series
 
 SETTINGS = {"network": "crate", "patch_size": 2, "dim": 96, "depth": 2, "heads": 4, "epochs": 4, "batch_size": 64, "learning_rate": 3e-3}
 ACCURACY = (0.1, 0.4, 0.6, 0.5, 0.6)
@@ -210,7 +210,7 @@ def test_deep_networks_with_many_readings_become_pictures_and_thinned_lines():
 
 
 def test_a_short_last_gap_does_not_bend_the_axis_of_steps():
-    from transformer_theory.plotting import axes
+    from transformer_theory.core.plotting import axes
 
     steps = np.array([0, 100, 200, 300, 400, 410])
     regular = Series("network", "loss", "m", steps, np.arange(6.0))

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.report.synthetic import THEORIES, small
-from transformer_theory.citations import entries
+from transformer_theory.core.sources import entries
 from transformer_theory.report import bibtex, mathml, table
 from transformer_theory.report.wording import beside_null, formulas, kind, missed, number, prediction, slug, symbols, verdict
 

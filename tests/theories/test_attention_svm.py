@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from tests.problems.attention_svm import orthogonal_constraints, published_picture, two_tokens
-from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.solvers.active_set import Pairs, block_pivoting, least_distance
 

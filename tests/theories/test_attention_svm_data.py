@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from transformer_theory.core.measurement import collect
+from transformer_theory.core.result import Result
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation
 from transformer_theory.report import wording
-from transformer_theory.rows import collect
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm import measure
 from transformer_theory.theories.attention_svm.alignment import MARGIN, QUANTITY

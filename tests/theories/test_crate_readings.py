@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.core.measurement import collect
 from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.data.tokens import TokenData
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.probes import Observation
-from transformer_theory.rows import collect
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import readings, unrolled
 

@@ -7,11 +7,11 @@ from torch.testing import assert_close
 
 from tests.problems.rate_reduction import MCR2_OPTIMUM
 from transformer_theory import data
+from transformer_theory.core.measurement import collect
+from transformer_theory.core.result import Result
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import Result
 from transformer_theory.metrics.coding import class_coding_rate, coding_rate, rate_reduction, unit_norm
 from transformer_theory.probes import Observation
-from transformer_theory.rows import collect
 from transformer_theory.theories import rate_reduction as room
 from transformer_theory.theories.rate_reduction.analysis import features_of
 

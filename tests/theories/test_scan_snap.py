@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.problems.scan_snap import SYN_SMALL_PLATEAU, counterexample, explicit_loss, one_common
-from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.scan_snap import (
     Batch,
     HeavyBall,

@@ -10,10 +10,10 @@ from torch.testing import assert_close
 
 from tests.problems.scan_snap import ideal_sequences
 from transformer_theory import data
+from transformer_theory.core.measurement import collect, select
+from transformer_theory.core.result import Result
 from transformer_theory.data import TokenData
-from transformer_theory.experiment import Result
 from transformer_theory.probes import Observation
-from transformer_theory.rows import collect, select
 from transformer_theory.theories.scan_snap import THEORY, Fates, ScanAndSnap, SequenceClasses, analyse, trained
 from transformer_theory.theories.scan_snap.orders import agreement
 

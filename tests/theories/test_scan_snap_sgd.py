@@ -7,7 +7,7 @@ from scipy.stats import binom, chi2, multinomial
 from torch.testing import assert_close
 
 from tests.problems.scan_snap import explicit_loss
-from transformer_theory.errors import NotConverged
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories.scan_snap import (
     Adam,
     HeavyBall,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.problems.image_trainings import assert_same, table, trained, with_
-from transformer_theory.errors import NotConverged
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.training.faults import where_not_finite
 from transformer_theory.training.objectives import CrossEntropy
 

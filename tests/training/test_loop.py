@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.problems.image_trainings import CPU, SMALL, assert_same, interrupting, noise, table, trained, with_
-from transformer_theory.experiment import Result
+from transformer_theory.core.result import Result
 from transformer_theory.theories import THEORIES
 from transformer_theory.training import loop, observe
 from transformer_theory.training.augment import Augmentation

@@ -9,9 +9,14 @@ from torch import nn
 
 from transformer_theory.data.corruption import relabel_uniformly
 from transformer_theory.models import ResNet18, build
+from transformer_theory.theories.rate_reduction.evaluation import agreement, judge, k_means_agreement
+from transformer_theory.theories.rate_reduction.mcr2_training import (
+    RATE_REDUCTION_RECIPES,
+    features,
+    train_self_supervised,
+    train_supervised,
+)
 from transformer_theory.training import augment
-from transformer_theory.training.evaluation import agreement, judge, k_means_agreement
-from transformer_theory.training.mcr2 import RATE_REDUCTION_RECIPES, features, train_self_supervised, train_supervised
 
 CLASSES = 4
 SUPERVISED, SELF_SUPERVISED = (RATE_REDUCTION_RECIPES[f"CIFAR-10, {kind}"] for kind in ("supervised", "self-supervised"))

@@ -9,10 +9,11 @@ from torch import nn
 from torch.nn.functional import log_softmax, one_hot
 from torch.testing import assert_close
 
-from transformer_theory.linalg import orthonormalise
+from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import rate_reduction, unit_norm
 from transformer_theory.models import random_mask
 from transformer_theory.theories.crate.layer_curves import compressions
+from transformer_theory.theories.crate.tasks import sparse_rate_reduction
 from transformer_theory.training.networks import Pixels, Sizes
 from transformer_theory.training.objectives import (
     OBJECTIVES,
@@ -23,7 +24,6 @@ from transformer_theory.training.objectives import (
     SparseRateReduction,
     alone,
 )
-from transformer_theory.training.objectives.sparse_rate_reduction import sparse_rate_reduction
 
 SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, depth=2, heads=2)
 EACH = [CrossEntropy(), RateReduction(features=12), SparseRateReduction(weight=0.05), MaskedAutoencoding()]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformer_theory.models.crate.network.alpha import crate_alpha
 
 from transformer_theory import models
-from transformer_theory.models.crate_alpha import crate_alpha
 from transformer_theory.training.networks import NETWORKS as IMAGE_NETWORKS
 from transformer_theory.training.networks import Sizes
 from transformer_theory.training.optimisers import BETAS, Lion, Together, decays, optimiser, places_of, scale

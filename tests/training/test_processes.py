@@ -12,7 +12,7 @@ import torch
 
 from tests.problems.image_trainings import CPU
 from tests.problems.two_trainings import RATES, losses
-from transformer_theory.experiment import Result
+from transformer_theory.core.result import Result
 from transformer_theory.training import processes
 from transformer_theory.training.processes import Hardware, tells_of_loss
 

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..errors import NotConverged
+from ..core.errors import NotConverged
 from .terminal import NAME
 
 INTERRUPTED = 130

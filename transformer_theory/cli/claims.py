@@ -8,7 +8,7 @@ from .terminal import console, progress_line
 
 
 def verify_claims(options: argparse.Namespace) -> int:
-    """Claims with their controls as a table or as JSON (:func:`~transformer_theory.verification.document`), stored if a folder is named.
+    """Claims with their controls as a table or as JSON (:func:`~transformer_theory.core.verification.document`), stored if a folder is named.
 
     Returns:
         1 if a claim is violated or a control does not fail, else 0.
@@ -16,9 +16,9 @@ def verify_claims(options: argparse.Namespace) -> int:
         ValueError: an unknown claim or theory, or ``--overwrite`` without a folder.
         OSError: the folder exists or cannot be written, or no scheduler answers.
     """
-    from ..experiment import atomic_directory
+    from ..core.files import atomic_directory
+    from ..core.verification import document, summaries, verification
     from ..theories import claims
-    from ..verification import document, summaries, verification
     from .tables import verdicts
 
     chosen = {claim.id: claim for name in options.claims for claim in claims(name)}  # each once

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ..errors import nearest
+from ..core.errors import nearest
 from .terminal import NAME, console, progress_line
 
 SHOWN = 20  # rows that a run prints
@@ -31,8 +31,9 @@ def compare_theories(options: argparse.Namespace) -> int:
     """
     from .. import data, report
     from ..compare import choose, compare
+    from ..core.files import atomic_directory
+    from ..core.result import Result
     from ..data.image_sets import image_tokens, images
-    from ..experiment import Result, atomic_directory
     from ..training.folder import network_file
     from .side_by_side import measured_networks
 
@@ -87,10 +88,11 @@ def run_experiment(options: argparse.Namespace) -> int:
     """One experiment, stored with its figure; rows that are violated are printed first, then those that stand beside something."""
     from dataclasses import fields, replace
 
-    from ..experiment import Result, atomic_directory
-    from ..plotting import svg
+    from ..core.files import atomic_directory
+    from ..core.parallel import progress_listener
+    from ..core.plotting import svg
+    from ..core.result import Result
     from ..theories import experiment
-    from ..workers import listening
     from .tables import measurements, stands_beside
 
     kind = experiment(options.experiment)
@@ -98,7 +100,7 @@ def run_experiment(options: argparse.Namespace) -> int:
     chosen = replace(kind.quick() if options.quick else kind(), **given)
     with atomic_directory(options.out, overwrite=options.overwrite) as folder, progress_line() as progress:
         progress(f"{kind.name}: measuring")
-        with listening(lambda text: progress(f"{kind.name}: {text}")):
+        with progress_listener(lambda text: progress(f"{kind.name}: {text}")):
             chosen.run(workers=options.workers).write_into(folder)
         progress(f"{kind.name}: drawing")
         result = Result.load(folder)

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .. import experiment
-from ..experiment import Experiment
-from ..parameters import range_of
-from ..workers import sweep
+from ..core import experiment
+from ..core.experiment import Experiment, range_text
+from ..core.parallel import sweep
 
 
 def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
@@ -36,7 +35,7 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
         )
         default = default if isinstance(kind, type) else getattr(kind, field.name)
         reads = _reads(hints[field.name], field.name, default)
-        told = "; ".join(text for text in (field.metadata.get("says"), range_of(field)) if text)
+        told = "; ".join(text for text in (field.metadata.get("says"), range_text(field)) if text)
         reads["help"] = f"{told} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
     if getattr(kind, "seed", 0) is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..errors import nearest, nearest_first
+from ..core.errors import nearest, nearest_first
 from . import claims, commands, report, training
 from .terminal import NAME
 

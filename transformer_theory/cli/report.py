@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import check_targets, write_together
+from ..core.files import check_targets, write_together
 from .terminal import NAME, progress_line
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def write_report(options: argparse.Namespace) -> int:
 def _into_its_folder(found: "list[Stored]", named: list[Path]) -> Path:
     """The page of a result, or the figure of an experiment, beside its numbers; files made from these before are replaced."""
     from .. import report
-    from ..plotting import svg
+    from ..core.plotting import svg
+    from ..core.verification import NAME as VERIFY
     from ..report.located import COMPARE, TRAIN
     from ..theories import experiment
-    from ..verification import NAME as VERIFY
 
     if len(found) != 1 or found[0].folder not in named:
         told = ", ".join(f"--{name}" for name in OUTPUTS)
@@ -123,7 +123,7 @@ def _check_places(asked: Mapping[str, Path]) -> None:
 
 def _check_files(files: Iterable[Path], found: "list[Stored]", overwrite: bool) -> None:
     """Raises an error for a file that cannot be written or must not be replaced."""
-    from ..experiment import FILES
+    from ..core.result import FILES
 
     files = list(files)
     check_targets(files)

@@ -3,8 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from ..experiment import Result
-from ..notes import is_share, percent
+from ..core.notes import is_share, percent
+from ..core.result import Result
 from ..report import wording
 from ..report.views import findings
 

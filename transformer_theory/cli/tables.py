@@ -8,15 +8,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .. import experiment
-from ..citations import Source
-from ..claims import CONTROL_WORDS, Claim
-from ..experiment import Experiment
+from ..core import experiment
+from ..core.claims import CONTROL_WORDS, Claim
+from ..core.experiment import Experiment
+from ..core.measurement import BASIS_WORDS, Row
+from ..core.sources import Source
+from ..core.theory import Theory
+from ..core.verification import Summary
 from ..report import wording
 from ..report.terminal import judged
-from ..rows import BASIS_WORDS, Row
-from ..theory import Theory
-from ..verification import Summary
 
 NUMBERS = ("measured", "reference", "null")
 NOT_JUDGED = "not judged"  # a row without a verdict: a number stands beside another, and no line decides

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..notes import is_share, percent
+from ..core.notes import is_share, percent
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def train_network(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..compare import choose
+    from ..core.result import Result
     from ..data.image_sets import images as read_images
-    from ..experiment import Result
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
     from ..training.folder import BEST, LAST, clear

@@ -4,7 +4,7 @@ and :class:`Images`, on which networks are trained.
 
 from pathlib import Path
 
-from ..errors import nearest
+from ..core.errors import nearest
 from . import synthetic
 from .bridges import codebook, features, one_hot, patches
 from .digits import digits

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..errors import nearest
+from ..core.errors import nearest
 from .tokens import TokenData
 
 

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
-from ..citations import Source
+from ..core.sources import Source
 from .image_data import Images
 from .plain_pickle import read_plain_pickle
 

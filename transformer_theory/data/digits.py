@@ -5,7 +5,7 @@ Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set). A pixel co
 
 import torch
 
-from ..citations import Source
+from ..core.sources import Source
 from .bridges import codebook, patches
 from .tokens import TokenData
 

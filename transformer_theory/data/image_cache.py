@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..citations import Source
-from ..files import replacing
+from ..core.files import replacing
+from ..core.sources import Source
 from .download import data_folder
 from .image_data import Images
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from ..citations import Source
+from ..core.sources import Source
 from .bridges import codebook, patches
 from .splitting import stratified
 from .tokens import TokenData

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import some
+from ..core.errors import some
 from .image_data import Images
 
 LOSSY = (".jpg", ".jpeg")

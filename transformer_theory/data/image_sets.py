@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from ..citations import Source
-from ..errors import nearest
+from ..core.errors import nearest
+from ..core.sources import Source
 from .cifar import FORMS, is_official_form, read_cifar
 from .download import ARCHIVES, data_folder, fetch
 from .image_cache import cached, read_npz

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..citations import Source
-from ..linalg import orthonormalise
+from ..core.sources import Source
+from ..maths.linalg import orthonormalise
 from .bridges import one_hot
 from .tokens import TokenData
 

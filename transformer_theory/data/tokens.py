@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..citations import Source
-from ..errors import nearest
+from ..core.errors import nearest
+from ..core.sources import Source
 from .splitting import stratified
 
 # Networks compute in float32, which ends at 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is still finite.

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..citations import Source
+from ..core.sources import Source
 from .bridges import patches
 from .tokens import TokenData
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
+from ..maths.linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
 
 __all__ = [
     "NeuralCollapse",

@@ -1,14 +1,14 @@
 """Whole networks, each readable in one sitting: ViT, a causal decoder of words, CRATE with the names and sizes of the released networks,
 the residual network that rate reduction is trained with; and their weights."""
 
-from ..networks.decoder import Decoder
-from ..networks.embedding import build
-from ..networks.vit import ViT
-from .crate import CRATE, crate_base, crate_large, crate_small, crate_tiny
-from .crate_alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large
-from .crate_lm import CRATELanguageModel, tie_head
-from .crate_mae import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
+from .crate.alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large
+from .crate.language_model import CRATELanguageModel, tie_head
+from .crate.masked_autoencoder import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
+from .crate.network import CRATE, crate_base, crate_large, crate_small, crate_tiny
+from .decoder import Decoder
+from .embedding import build
 from .resnet import ResNet18
+from .vit import ViT
 from .weights import load_weights, save_weights, unwrap
 
 __all__ = [

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import nearest
-from ..files import replacing
+from ..core.errors import nearest
+from ..core.files import replacing
 
 WRAPPERS = ("state_dict", "model")  # under which training code keeps the weights, beside the optimiser's state
 PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules

@@ -29,8 +29,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..experiment import Result, provenance
-from ..rows import Row, check_row, not_applicable
+from ..core.measurement import Row, check_row, not_applicable
+from ..core.result import Result, provenance
 from .class_features import FeatureRates, NeuralCollapse
 from .forward_pass import ForwardPass, NoAttention, first_tensor
 from .observation import KINDS, Observation, Pictured, Reducer, Remembering, Selective

@@ -4,7 +4,7 @@
     trainer = transformers.Trainer(..., callbacks=[trainer_callback(THEORY.reducers(), every=100)])
 
 Each reads the first batch of every due training step, with the labels of that batch, hands the numbers to the trainer's log, and keeps a
-:class:`~transformer_theory.experiment.Result` as ``callback.result``. Between readings the model runs as it is. With several processes
+:class:`~transformer_theory.core.experiment.Result` as ``callback.result``. Between readings the model runs as it is. With several processes
 every reading is of the union of their batches. The packages are imported when a callback is made.
 """
 

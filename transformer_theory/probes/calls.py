@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from ..softmax_attention import softmax_attention
-from ..tied_attention import tied_attention
+from ..models.softmax_attention import softmax_attention
+from ..models.tied_attention import tied_attention
 
 
 @dataclass(frozen=True)

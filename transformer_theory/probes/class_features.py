@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..linalg import logdet_identity_plus
+from ..core.measurement import Row
+from ..maths.linalg import logdet_identity_plus
 from ..metrics.coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
 from ..metrics.geometry import neural_collapse
-from ..rows import Row
 from .observation import Observation
 
 EPS = 0.5**0.5  # ε² = 1/2 for features of norm 1, as in the MCR² experiments

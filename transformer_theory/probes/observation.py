@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..rows import Row
+from ..core.measurement import Row
 
 KINDS = ("attention", "features")  # of observations
 

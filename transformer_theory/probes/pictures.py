@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..experiment import Result
+from ..core.plotting import axes, caption
+from ..core.result import Result
 from ..metrics import attention
-from ..plotting import axes, caption
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

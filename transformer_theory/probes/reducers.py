@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..core.measurement import Row
 from ..metrics.attention import entropy, hard_max_gap
-from ..rows import Row
 from .observation import Observation
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"

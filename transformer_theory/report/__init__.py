@@ -3,15 +3,15 @@
     result = report.merged([Result.load("runs/digits"), Result.load("runs/digits-1")])  # seeds become mean and standard deviation
     files, _ = report.latex_folder(result)  # names and bytes
 
-Everything is a pure function of the :class:`~transformer_theory.experiment.Result`; nothing is measured here.
+Everything is a pure function of the :class:`~transformer_theory.core.experiment.Result`; nothing is measured here.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..experiment import Result
-from ..files import write_together
-from ..theory import Theory
+from ..core.files import write_together
+from ..core.result import Result
+from ..core.theory import Theory
 from .bibtex import bibtex
 from .formulas import mathml
 from .html import html

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..experiment import Result
+from ..core.result import Result
 from .views import image_grid
 
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 
-from .. import citations
-from ..citations import Source
-from ..experiment import Result
-from ..theory import Theory
+from ..core import sources as citations
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.theory import Theory
 from .views import theories_of
 
 

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..citations import Source
-from ..theory import Theory
+from ..core.sources import Source
+from ..core.theory import Theory
 from .views import Checked
 from .wording import NOTHING, kind, number, slug
 

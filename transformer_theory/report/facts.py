@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..experiment import Result
-from ..intervals import share_interval
-from ..notes import is_share
+from ..core.notes import is_share
+from ..core.result import Result
+from ..core.statistics import share_interval
 from .readings import Readings
 
 TEST = "test "

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..experiment import Result
-from ..notes import is_share
-from ..plotting import COLOURS, axes, colour, label_ends, line, plain
-from ..timeline import Series, series
+from ..core.notes import is_share
+from ..core.plotting import COLOURS, axes, colour, label_ends, line, plain
+from ..core.result import Result
 from .attended import attended, ink, seen
+from .timeline import Series, series
 from .wording import amount, drawn
 
 if TYPE_CHECKING:

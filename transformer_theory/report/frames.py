@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..experiment import Result
-from ..notes import is_share
-from ..timeline import series
+from ..core.notes import is_share
+from ..core.result import Result
 from .attended import Attended, attended, ink, seen
 from .figures import positions
+from .timeline import series
 from .wording import number, percent
 
 IMAGES = 6  # rows of maps

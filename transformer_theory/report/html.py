@@ -8,16 +8,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..experiment import Result
-from ..notes import is_share, shared
-from ..plotting import style
-from ..rows import ASSUMPTION, Row
-from ..theory import Theory
-from ..timeline import Series, series
+from ..core.measurement import ASSUMPTION, Row
+from ..core.notes import is_share, shared
+from ..core.plotting import style
+from ..core.result import Result
+from ..core.theory import Theory
 from . import figures, parts, wording
 from .claimtable import ClaimLine, board, tally
 from .facts import TEST
 from .frames import film
+from .timeline import Series, series
 from .views import RAW, Line, checked, findings, networks, on_timeline, summary, theories_of, view, view_of, views
 
 

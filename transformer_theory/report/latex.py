@@ -6,9 +6,9 @@ A table that may be long breaks across pages (longtable); that over all theories
 import re
 from collections.abc import Iterable, Sequence
 
-from ..citations import Source
-from ..experiment import Result
-from ..theory import Theory
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.theory import Theory
 from .latex_text import escape, prose
 from .merged import merged
 from .tables import Block, Cell, Code, Column, Plain, Table, overall

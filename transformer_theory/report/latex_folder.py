@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..theory import Theory
+from ..core.theory import Theory
 from . import tables, wording
 from .appendix import appendix
 from .bibtex import references, software_key

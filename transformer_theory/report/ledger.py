@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..claims import Claim
-from ..experiment import Result
-from ..files import write_together
-from ..theory import Theory
-from ..verification import Summary, document, reworded
+from ..core.claims import Claim
+from ..core.files import write_together
+from ..core.result import Result
+from ..core.theory import Theory
+from ..core.verification import Summary, document, reworded
 from .wording import clock, formulas, number
 
-Document = dict[str, Any]  # as :func:`~transformer_theory.verification.document` makes it
+Document = dict[str, Any]  # as :func:`~transformer_theory.core.verification.document` makes it
 CORRECTIONS = "errors_in_the_literature.md"
 UNDECIDED = ("inconclusive", "outside assumptions")
 _BARE = {  # what a backslash and a sign mean in LaTeX; between dollars some readers of Markdown take the backslash away
@@ -52,7 +52,7 @@ def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
     """The whole page.
 
     Args:
-        documents: verifications (:func:`~transformer_theory.verification.document`), :func:`merged`.
+        documents: verifications (:func:`~transformer_theory.core.verification.document`), :func:`merged`.
         theories: the records whose claims are shown; a claim without a verification is said to have none.
     """
     records = tuple(theories)

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..claims import CLAIM, CLAIM_VERDICT
-from ..experiment import Result
-from ..notes import joined
-from ..rows import ASSUMPTION, Row
-from ..theory import Theory
+from ..core.claims import CLAIM, CLAIM_VERDICT
+from ..core.measurement import ASSUMPTION, Row
+from ..core.notes import joined
+from ..core.result import Result
+from ..core.theory import Theory
 from . import wording
 from .facts import Measured, facts
 from .readings import Readings, readings

@@ -8,11 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..experiment import Result
-from ..notes import is_share
-from ..plotting import style
-from ..rows import Row
-from ..theory import Theory
+from ..core.measurement import Row
+from ..core.notes import is_share
+from ..core.plotting import style
+from ..core.result import Result
+from ..core.theory import Theory
 from . import figures, parts
 from .claimtable import ClaimLine, board
 from .html import pictures

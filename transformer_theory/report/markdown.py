@@ -2,7 +2,7 @@
 
 import re
 
-from ..citations import Source
+from ..core.sources import Source
 from . import tables, wording
 from .latex_text import CODE, FORMULA
 from .merged import Merged

@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..experiment import Result
-from ..notes import joined, shared
-from ..rows import Basis, Row
-from ..theory import Theory
-from ..verification import Summary, summaries
+from ..core.measurement import Basis, Row
+from ..core.notes import joined, shared
+from ..core.result import Result
+from ..core.theory import Theory
+from ..core.verification import Summary, summaries
 from . import wording
 from .averages import close, exactly, finite, mean, spread
 from .located import Kind, Located, located, unfinished

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from markupsafe import Markup
 
-from .. import citations
-from ..citations import Source
-from ..experiment import Result
-from ..notes import is_share
-from ..plotting import svg
-from ..theory import Theory
-from ..timeline import Correlations, Series, changes, rank_correlations, sentences
+from ..core import sources as citations
+from ..core.notes import is_share
+from ..core.plotting import svg
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.theory import Theory
 from . import figures, mathfont, wording
 from .formulas import mathml, paragraphs
+from .timeline import Correlations, Series, changes, rank_correlations, sentences
 from .views import networks
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..experiment import Result
-from ..notes import is_share
-from ..plotting import pdf, style, svg
-from ..rows import ASSUMPTION
-from ..theory import Theory
+from ..core.measurement import ASSUMPTION
+from ..core.notes import is_share
+from ..core.plotting import pdf, style, svg
+from ..core.result import Result
+from ..core.theory import Theory
 from . import figures, training_figures, wording
 from .facts import facts
 from .located import COMPARE, TRAIN, data_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..experiment import Result
-from ..notes import shared
-from ..rows import Row
+from ..core.measurement import Row
+from ..core.notes import shared
+from ..core.result import Result
 
 OF_LAYER = re.compile(r"(.+), layer (\d+)")  # what objectives measure of a layer, counted from 0
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checksums import of_file
-from ..experiment import FILES, Result
+from ..core.files import of_file
+from ..core.result import FILES, Result
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from ..citations import Source
-from ..claims import CONTROL_WORDS
-from ..notes import is_share, shared, without
-from ..rows import BASIS_WORDS
-from ..theory import Theory
+from ..core.claims import CONTROL_WORDS
+from ..core.measurement import BASIS_WORDS
+from ..core.notes import is_share, shared, without
+from ..core.sources import Source
+from ..core.theory import Theory
 from . import wording
 from .located import IN_LAYER
 from .merged import Entry, Merged

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..citations import Source
-from ..experiment import Result
-from ..theory import Theory
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.theory import Theory
 from . import wording
 from .views import RAW, Line, summary
 

@@ -6,14 +6,14 @@ One HTML file made from the stored result alone, as :mod:`.html`; the same resul
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..experiment import Result
-from ..notes import is_share, shared, without
-from ..theory import Theory
-from ..timeline import Series
+from ..core.notes import is_share, shared, without
+from ..core.result import Result
+from ..core.theory import Theory
 from . import parts, training_figures, wording
 from .facts import facts
 from .figures import positions
 from .readings import Readings, readings
+from .timeline import Series
 from .views import on_timeline, theories_of
 
 BY_LAYER = (

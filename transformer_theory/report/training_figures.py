@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..notes import is_share
-from ..plotting import COLOURS, axes, label_ends, line, shades, style
+from ..core.notes import is_share
+from ..core.plotting import COLOURS, axes, label_ends, line, shades, style
 from .facts import TEST, Facts, base
 from .figures import per_cent, positions
 from .readings import Readings

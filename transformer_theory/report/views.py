@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..claims import CLAIM, CLAIM_VERDICT, CONTROL_WORDS, Claim
-from ..experiment import Result
-from ..rows import Row
-from ..theory import Theory
-from ..timeline import Series, series
-from ..verification import Summary, summaries
+from ..core.claims import CLAIM, CLAIM_VERDICT, CONTROL_WORDS, Claim
+from ..core.measurement import Row
+from ..core.result import Result
+from ..core.theory import Theory
+from ..core.verification import Summary, summaries
 from . import wording
+from .timeline import Series, series
 
 RAW = "raw"
 
@@ -68,7 +68,7 @@ def theories_of(result: Result, known: Iterable[Theory] | None = None) -> list[T
 
 
 def _stranger(name: str) -> Theory:
-    from ..plotting import text_figure
+    from ..core.plotting import text_figure
 
     return Theory(
         name=name,

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable
 from itertools import chain, count
 
-from .. import notes
-from ..rows import Row
+from ..core import notes
+from ..core.measurement import Row
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "—"

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from .. import citations
-from ..claims import Claim, Verdict
-from ..errors import nearest, some
-from ..experiment import Experiment, Result
-from ..theory import Theory
+from ..core import sources as citations
+from ..core.claims import Claim, Verification
+from ..core.errors import nearest, some
+from ..core.experiment import Experiment
+from ..core.result import Result
+from ..core.theory import Theory
 from . import attention_svm, crate, joma, rate_reduction, scan_snap
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def named(name: str) -> Theory | Claim | type[Experiment]:
     return _named("theory, claim or experiment", name, {record.name: record for record in THEORIES} | _claims() | _experiments())
 
 
-def verify(id: str, seeds: Iterable[int] = range(5)) -> Verdict:
+def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
     """Runs the check of one claim and its control, once a seed: ``verify("attention_svm/global-direction")``.
 
     For the claims of a whole room: ``[verify(c.id) for c in theory("crate").claims]``.

@@ -4,6 +4,6 @@
 which networks, :mod:`.watch` what every theory reads while they train.
 """
 
-from ..supervised import Trained, accuracy, train
+from .supervised import Trained, accuracy, train
 
 __all__ = ["Trained", "accuracy", "train"]

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from ..parameters import check_parameters, parameter
+from ..core.experiment import check_settings, setting
 from .mixing import cutmix, mixup
 from .rand_augment import GREY, LARGEST, rand_augment
 
@@ -35,16 +35,16 @@ class Augmentation:
         ValueError: a field is beyond its bounds.
     """
 
-    crop: int = parameter(0, at_least=0, says="width of the black frame that images are cropped from, pixels")
-    flip: float = parameter(0.0, at_least=0, at_most=1, says="share of images turned left for right")
-    operations: int = parameter(0, at_least=0, says="random operations on each image (RandAugment)")
-    magnitude: float = parameter(9.0, at_least=0, at_most=LARGEST, says="strength of these operations")
-    cutout: int = parameter(0, at_least=0, says="side of a black square in each image, pixels")
-    mixup: float = parameter(0.0, at_least=0, says="alpha of mixup; 0 for none")
-    cutmix: float = parameter(0.0, at_least=0, says="alpha of cutmix; 0 for none")
+    crop: int = setting(0, ge=0, help="width of the black frame that images are cropped from, pixels")
+    flip: float = setting(0.0, ge=0, le=1, help="share of images turned left for right")
+    operations: int = setting(0, ge=0, help="random operations on each image (RandAugment)")
+    magnitude: float = setting(9.0, ge=0, le=LARGEST, help="strength of these operations")
+    cutout: int = setting(0, ge=0, help="side of a black square in each image, pixels")
+    mixup: float = setting(0.0, ge=0, help="alpha of mixup; 0 for none")
+    cutmix: float = setting(0.0, ge=0, help="alpha of cutmix; 0 for none")
 
     def __post_init__(self):
-        check_parameters(self)
+        check_settings(self)
 
     def __call__(
         self, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"], classes: int

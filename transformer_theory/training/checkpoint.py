@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..core.files import replacing
 from ..data.image_data import Images
-from ..files import replacing
 
 FORMAT = 2
 PARTS: dict[str, type | tuple[type, ...]] = {

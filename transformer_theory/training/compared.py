@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..core.measurement import Arrays, Row
+from ..core.notes import common, is_share, joined, percent
+from ..core.result import Result
+from ..core.statistics import share_interval
+from ..core.theory import Theory
 from ..data.image_data import Images
-from ..experiment import Result
-from ..intervals import share_interval
 from ..models import build
-from ..notes import common, is_share, joined, percent
 from ..probes import AttentionMaps, NoAttention, probe
-from ..rows import Arrays, Row
-from ..theory import Theory
 from .evaluate import check_fits, is_run_of, learned_from, of_test
 from .folder import network_file
 from .networks import Pixels

@@ -12,7 +12,7 @@ Source: docs/training.md.
 
 from dataclasses import replace
 
-from ..errors import nearest
+from ..core.errors import nearest
 from .augment import Augmentation
 from .settings import Settings
 

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..citations import Source
+from ..core.errors import NotConverged
+from ..core.measurement import Row
+from ..core.result import Result, provenance
+from ..core.sources import Source
+from ..core.theory import Theory
 from ..data.image_data import Images
-from ..errors import NotConverged
-from ..experiment import Result, provenance
-from ..rows import Row
 from ..theories import THEORIES
-from ..theory import Theory
 from . import checkpoint, saved
 from .average import exponential_average
 from .batches import DRAWS, WEIGHTS, Batches, seed_of

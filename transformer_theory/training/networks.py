@@ -23,16 +23,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from ..models import CRATE, ViT
-from ..networks.convolutions import Convolutions
-from ..networks.embedding import Patches
-from ..theories.crate.block import (
-    ExactAttention,
-    Ista,
-    OvercompleteIsta,
-    PaperAttention,
-    ReleasedAttention,
-    ReleasedTokenStatisticsAttention,
-)
+from ..models.convolutions import Convolutions
+from ..models.crate import ExactAttention, Ista, OvercompleteIsta, PaperAttention, ReleasedAttention, ReleasedTokenStatisticsAttention
+from ..models.embedding import Patches
 
 Stem = Literal["patches", "convolutions"]
 PIXELS = 16  # numbers in a patch below which a norm over it would erase how bright it is

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core.measurement import Row, not_applicable
+from ..core.notes import annotate
+from ..core.parallel import one_thread
+from ..core.theory import Theory
 from ..data.image_data import Images
 from ..models import CRATEMAE
-from ..notes import annotate
 from ..probes import AttentionStatistics, Geometry, NeuralCollapse, NoAttention, Probe, Reducer, Remembering, probe
 from ..probes.class_features import ClassFeatures
-from ..rows import Row, not_applicable
-from ..theory import Theory
-from ..threads import one_thread
 from .networks import Pixels
 from .objectives.masked_autoencoding import Completion
 from .objectives.reading import scaled

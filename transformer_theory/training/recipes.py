@@ -10,7 +10,7 @@ from torch import nn
 
 from ..data.tokens import TokenData
 from ..models import CRATE, ViT
-from ..theories.crate.block import PaperAttention
+from ..models.crate import PaperAttention
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..files import replacing
+from ..core.files import replacing
 from ..models.weights import fill, load_weights
 from .folder import network_file
 from .networks import Pixels, Sizes

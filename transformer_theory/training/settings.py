@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import torch
 
+from ..core.errors import nearest
+from ..core.experiment import check_settings, setting
 from ..data.image_data import Images
-from ..errors import nearest
-from ..parameters import check_parameters, parameter
 from .augment import Augmentation
 from .batches import SPLIT, seed_of
 from .networks import NETWORKS, Sizes, Stem
@@ -32,39 +32,39 @@ class Settings:
     """
 
     network: str = "crate"
-    patch_size: int = parameter(8, at_least=1, says="pixels from token to token")
-    dim: int = parameter(192, at_least=1, says="width of the tokens")
-    depth: int = parameter(4, at_least=1, says="layers")
-    heads: int = parameter(3, at_least=1, says="attention heads")
+    patch_size: int = setting(8, ge=1, help="pixels from token to token")
+    dim: int = setting(192, ge=1, help="width of the tokens")
+    depth: int = setting(4, ge=1, help="layers")
+    heads: int = setting(3, ge=1, help="attention heads")
     stem: Stem = field(default="patches", metadata={"says": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
-    epochs: int = parameter(30, at_least=1, says="over the training images")
+    epochs: int = setting(30, ge=1, help="over the training images")
     minutes: float | None = field(
         default=None, metadata={"says": "of training, in place of epochs: learning rate and end follow the clock"}
     )
-    batch_size: int = parameter(128, at_least=1, says="images a step, in all processes together")
+    batch_size: int = setting(128, ge=1, help="images a step, in all processes together")
     optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"says": "of the weights"})
-    learning_rate: float = parameter(2e-3, above=0, says="the largest, at the end of the warm-up")
-    weight_decay: float = parameter(0.05, at_least=0, says="of matrices; norms, biases, positions and class token have none")
-    layer_decay: float = parameter(1.0, above=0, at_most=1, says="learning rate of a layer over that of the next")
-    warm_up: float = parameter(0.05, at_least=0, below=1, says="share of the training in which the learning rate rises")
-    clip: float = parameter(1.0, above=0, says="largest norm of the gradient")
-    average: float = parameter(
-        0.0, at_least=0, below=1, says="decay of a running mean of the weights, which is then what is measured and kept; 0: none"
+    learning_rate: float = setting(2e-3, gt=0, help="the largest, at the end of the warm-up")
+    weight_decay: float = setting(0.05, ge=0, help="of matrices; norms, biases, positions and class token have none")
+    layer_decay: float = setting(1.0, gt=0, le=1, help="learning rate of a layer over that of the next")
+    warm_up: float = setting(0.05, ge=0, lt=1, help="share of the training in which the learning rate rises")
+    clip: float = setting(1.0, gt=0, help="largest norm of the gradient")
+    average: float = setting(
+        0.0, ge=0, lt=1, help="decay of a running mean of the weights, which is then what is measured and kept; 0: none"
     )
 
     changes: Augmentation = field(default=SHIFTED)
 
-    held_out: float = parameter(0.1, above=0, below=1, says="share of the training images by which the best network is chosen")
+    held_out: float = setting(0.1, gt=0, lt=1, help="share of the training images by which the best network is chosen")
     interval: int | None = field(
         default=None, metadata={"says": "steps from one reading and checkpoint to the next; an epoch if not given"}
     )
-    seed: int = parameter(0, at_least=0, at_most=2**32 - 1, says="of split, weights, order and changes of images")
+    seed: int = setting(0, ge=0, le=2**32 - 1, help="of split, weights, order and changes of images")
 
     def __post_init__(self):
         if self.network not in NETWORKS:
             raise ValueError(f"unknown network {self.network!r}{nearest(self.network, NETWORKS)}")
-        check_parameters(self)
+        check_settings(self)
         if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
             raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; leave it out to train for epochs")
         if self.interval is not None and self.interval < 1:

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..notes import is_share, percent
-from ..rows import Row
+from ..core.measurement import Row
+from ..core.notes import is_share, percent
 from .compared import Compared, interval
 from .objectives import OBJECTIVES
 

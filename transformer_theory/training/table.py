@@ -8,9 +8,9 @@ import json
 import os
 from pathlib import Path
 
-from ..experiment import jsonable
-from ..files import replacing
-from ..rows import Row, check_row
+from ..core.files import replacing
+from ..core.measurement import Row, check_row
+from ..core.result import jsonable
 
 
 class Table:

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from ..core.measurement import Arrays, Row
+from ..core.notes import annotate, percent
 from ..data.bridges import features
 from ..data.tokens import TokenData
 from ..models import build
-from ..notes import annotate, percent
 from ..probes import AttentionMaps, Reducer, probe
-from ..rows import Arrays, Row
-from ..supervised import train
 from .observe import UNTRAINED, and_general, fill_nulls, nulls_of
 from .recipes import Recipe
+from .supervised import train
 
 PROBED = 256  # held-out sequences on which the order parameters are read
 PICTURED = 6  # of them, those whose attention maps are kept

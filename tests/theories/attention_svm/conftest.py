@@ -6,7 +6,8 @@ from functools import cache
 import jaxtyping
 import pytest
 
-from transformer_theory.experiment import Experiment, Result
+from transformer_theory.core.experiment import Experiment
+from transformer_theory.core.result import Result
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from transformer_theory import attention_svm as room
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm.analysis import unit_scale
 from transformer_theory.theories.attention_svm.selection import enough
 

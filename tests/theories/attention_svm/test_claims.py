@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.claims import descent, factored, feasibility, graph, joint, mirror, regularisation_path
 from transformer_theory.theories.attention_svm.claims.settling import settling
@@ -89,7 +89,7 @@ def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
     """The other token of each input helps its label more than the selected one: the targets are the same, and descent is not there."""
     instance, targets = drawn(seed)
     found = joint._distance(instance, targets, targets.sharp.W, torch.Generator().manual_seed(seed))
-    assert found.in_assumptions
+    assert found.covered
     assert found.verdict == "consistent"
     tokens = torch.stack([2 * instance.tokens[:, 1], instance.tokens[:, 1]], 1)
     against = replace(instance, tokens=tokens)
@@ -97,7 +97,7 @@ def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
     torch.testing.assert_close(again.sharp.W, targets.sharp.W)
     found = joint._distance(against, again, again.sharp.W, torch.Generator().manual_seed(seed))
     assert found.detail["price"] < 0
-    assert not found.in_assumptions
+    assert not found.covered
     assert found.value > 0.5
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm import Constraints
 

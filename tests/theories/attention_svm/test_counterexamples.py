@@ -3,7 +3,7 @@
 import torch
 
 from transformer_theory import attention_svm as room
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 
 
 def two_prompts() -> room.Instance:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.dynamics import spaces
 from transformer_theory.theories.attention_svm.dynamics.gradient import Gradient

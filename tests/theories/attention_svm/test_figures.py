@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from transformer_theory.experiment import Result
+from transformer_theory.core.result import Result
 from transformer_theory.theories.attention_svm.experiments import (
     Joint,
     LossComparison,

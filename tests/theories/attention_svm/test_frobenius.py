@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.problems.attention_svm import orthogonal_constraints
-from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.solvers.active_set import Contradiction, Pairs, block_pivoting, least_distance
 from transformer_theory.theories.attention_svm.solvers.first_order import approach, solve_large

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from transformer_theory.errors import Infeasible
-from transformer_theory.intervals import clopper_pearson
+from transformer_theory.core.errors import Infeasible
+from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.experiments.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
 from transformer_theory.theories.attention_svm.experiments.probability_map import ProbabilityMap, count

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from transformer_theory import attention_svm as room
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm.experiments.graph import Graph
 from transformer_theory.theories.attention_svm.next_token import LOG, finite_span, project, random_sequences
 

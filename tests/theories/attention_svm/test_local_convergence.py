@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.experiments.local_convergence import PUBLISHED, LocalConvergence
 

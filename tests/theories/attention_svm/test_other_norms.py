@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm import Constraints
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, nbinom
 
-from transformer_theory.errors import Infeasible
-from transformer_theory.intervals import clopper_pearson
+from transformer_theory.core.errors import Infeasible
+from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.claims import rank as claims
 from transformer_theory.theories.attention_svm.experiments import RankMap

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from transformer_theory import attention_svm as room
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm.experiments import Sequences
 from transformer_theory.theories.attention_svm.sequences import causal_problem, sequence_problem
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.problems.attention_svm import PICTURES
-from transformer_theory.linalg import cosine
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm as room
 from transformer_theory.theories.attention_svm.experiments.trajectories import Trajectories
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
+from transformer_theory.models.crate.network.subspace_attention import coordinates, expansion
 
 from tests.problems.crate import axis_subspaces, flat_tokens, gaussian, subspaces
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.attention import coordinates, expansion
 from transformer_theory.theories.crate.claims.instance import complete_instance
 
 

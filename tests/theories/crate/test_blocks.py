@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from transformer_theory.models.crate.network.sparse_coding import curvature
+from transformer_theory.models.crate.network.subspace_attention import expansion
 
 from tests.problems.crate import gaussian, released_statistics_by_loops, statistics_by_loops
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.attention import expansion
-from transformer_theory.theories.crate.sparse_coding import curvature
 
 SIZES = {"heads": 3, "head_dim": 4}
 COMPRESSIONS = {

@@ -14,7 +14,7 @@ def test_the_paper_step_claim_measures_that_the_neumann_series_converges(generat
     (claim,) = (each for each in crate.THEORY.claims if each.id == "crate/paper-step")
     evidence = claim.check(generator)
     assert 0.3 < evidence.detail["beta ||W_k||^2"] < 1
-    assert evidence.in_assumptions
+    assert evidence.covered
     bases = crate.random_subspaces(4, 24, 6, generator=generator)
     alike = torch.ones(20, 24, dtype=torch.float64) / 24**0.5  # beta = 0.3 < 1 does not make the series converge
     assert 0.3 * max(float(torch.linalg.matrix_norm(alike @ U, 2)) ** 2 for U in bases) > 1

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from torch.testing import assert_close
+from transformer_theory.models.crate.network.subspace_attention import expansion
 
 from tests.problems.crate import axis_subspaces, flat_step, flat_subspace_rate, flat_tokens, gaussian, mssa_by_loops, subspaces
 from transformer_theory.metrics.coding import subspace_coding_rate
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.attention import expansion
 
 
 def test_flat_tokens_have_the_closed_form():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.plotting import COLOURS, axes
+from transformer_theory.core.plotting import COLOURS, axes
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import trained
 from transformer_theory.theories.crate.experiments import departures, emergence, reading, unrolled, variants

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
 from transformer_theory.models import CRATE, ViT, build
+from transformer_theory.models.crate.network import ReleasedAttention, Subspaces
 from transformer_theory.probes import probe
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import layer_curves as module
-from transformer_theory.theories.crate.block import ReleasedAttention, Subspaces
 
 ATTENTION = (crate.ExactAttention, crate.PaperAttention, crate.ReleasedAttention, crate.TokenStatisticsAttention)
 

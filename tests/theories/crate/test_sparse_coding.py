@@ -3,11 +3,11 @@
 import pytest
 import torch
 from torch.testing import assert_close
+from transformer_theory.models.crate.network.sparse_coding import curvature
 
 from tests.problems.crate import gaussian, soft_threshold
-from transformer_theory.errors import NotConverged
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.sparse_coding import curvature
 
 
 def test_ista_step_is_a_proximal_step_of_autograd():

@@ -2,11 +2,11 @@
 
 import torch
 from torch.testing import assert_close
+from transformer_theory.models.crate.network.subspace_attention import coordinates
 
 from tests.problems.crate import axis_subspaces, flat_tokens, gaussian, memberships_by_loops, subspaces, tssa_gradient_by_loops
 from transformer_theory.metrics.coding import subspace_coding_rate
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.attention import coordinates
 
 
 def test_memberships_and_gradient_are_their_sums():

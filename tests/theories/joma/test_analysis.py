@@ -6,8 +6,8 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory import joma
+from transformer_theory.core.measurement import check_row, collect
 from transformer_theory.data import TokenData
-from transformer_theory.rows import check_row, collect
 from transformer_theory.theories.joma.analysis_rows import ANSWER, against_null
 from transformer_theory.theories.joma.dynamics import Model, train
 from transformer_theory.theories.joma.forms import Softmax

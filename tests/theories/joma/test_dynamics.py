@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.errors import NotConverged
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories.joma import dynamics, invariants
 from transformer_theory.theories.joma.dynamics import Model, cross_entropy, relu, rk4, signed, squared, tanh, train
 from transformer_theory.theories.joma.forms import Exponential, Linear, Softmax

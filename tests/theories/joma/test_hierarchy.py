@@ -119,7 +119,7 @@ def test_weighting_classes_by_their_draws_is_the_batch(generator):
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
     found = learn(drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10)
     again = torch.Generator().manual_seed(3)
-    from transformer_theory.networks.embedding import build
+    from transformer_theory.models.embedding import build
 
     model = build(lambda: Stack(vocabulary=12, classes=6, dim=8, width=10, depth=3), again)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=1e-4)

@@ -6,7 +6,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch.testing import assert_close
 
-from transformer_theory.linalg import stable_rank
+from transformer_theory.maths.linalg import stable_rank
 from transformer_theory.theories import joma
 from transformer_theory.theories.joma.lower_layer import alike, gaussian_points, linear_layer, nonlinear_layer
 from transformer_theory.theories.joma.orbit import blow_up_time

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.contract.instances import sequences
+from transformer_theory.core.measurement import collect
 from transformer_theory.data import TokenData
-from transformer_theory.linalg import stable_rank
+from transformer_theory.maths.linalg import stable_rank
 from transformer_theory.probes import Observation
-from transformer_theory.rows import collect
 from transformer_theory.theories.joma import experiments, predict_and_measure
 from transformer_theory.theories.joma.reducers import LOWER_RANK, REBOUND, JointDynamics, gaussian_rank
 from transformer_theory.theories.joma.subject import Subject, subject

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from tests.problems.scan_snap import ideal_sequences, one_common
 from transformer_theory import scan_snap
-from transformer_theory.rows import check_row
+from transformer_theory.core.measurement import check_row
 from transformer_theory.theories.scan_snap import closed_form, exact_flow
 from transformer_theory.theories.scan_snap import predictions as of_predictions
 from transformer_theory.theories.scan_snap.flow import integrate

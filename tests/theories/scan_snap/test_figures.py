@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer_theory.experiment import Result
-from transformer_theory.plotting import shades
+from transformer_theory.core.plotting import shades
+from transformer_theory.core.result import Result
 from transformer_theory.theories.scan_snap.experiments import Fates, SynMedium, SynSmall
 from transformer_theory.theories.scan_snap.figures import regime_map, syn_medium
 from transformer_theory.theories.scan_snap.figures.text import attention

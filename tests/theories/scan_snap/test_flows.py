@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.problems.scan_snap import counterexample, one_common
-from transformer_theory.errors import Infeasible, NotConverged
+from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.scan_snap import (
     Batch,
     SequenceClasses,

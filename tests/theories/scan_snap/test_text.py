@@ -7,18 +7,10 @@ from torch.testing import assert_close
 
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.metrics import attention
-from transformer_theory.networks.decoder import Decoder
-from transformer_theory.networks.embedding import build
+from transformer_theory.models.decoder import Decoder
+from transformer_theory.models.embedding import build
 from transformer_theory.probes import probe
-from transformer_theory.theories.scan_snap.attended_words import (
-    CONDITIONAL,
-    DIAGONAL,
-    DISTINCT,
-    FEWEST,
-    MARGINAL,
-    RANK,
-    AttendedWords,
-)
+from transformer_theory.theories.scan_snap.attended_words import CONDITIONAL, DIAGONAL, DISTINCT, FEWEST, MARGINAL, RANK, AttendedWords
 from transformer_theory.theories.scan_snap.continuations import count_continuations
 from transformer_theory.theories.scan_snap.experiments import TextAttention, TextDepth, TextRates
 from transformer_theory.theories.scan_snap.phases import Phases, phases

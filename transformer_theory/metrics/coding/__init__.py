@@ -4,13 +4,7 @@
 :mod:`.memberships` classes as labels or as soft memberships, :mod:`.streaming` second moments that add up over batches and ranks.
 """
 
-from .gradients import (
-    class_coding_rate_gradient,
-    coding_rate_gradient,
-    compression_operators,
-    expansion_operator,
-    rate_reduction_gradient,
-)
+from .gradients import class_coding_rate_gradient, coding_rate_gradient, compression_operators, expansion_operator, rate_reduction_gradient
 from .lengths import centred_coding_length, coding_length, mean_coding_length, segmented_coding_length
 from .rates import class_coding_rate, class_coding_rates, coding_rate, rate_reduction, subspace_coding_rate, unit_norm
 from .streaming import SecondMoments

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...linalg import LARGEST_GRAM_CONDITION
+from ...maths.linalg import LARGEST_GRAM_CONDITION
 from .checks import check_features
 from .memberships import blocks, class_sizes
 from .resolvents import rate_and_inverse, rate_and_resolvent, smaller_gram, widened

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...linalg import LARGEST_GRAM_CONDITION
+from ...maths.linalg import LARGEST_GRAM_CONDITION
 from .checks import check_features
 from .fused import rates_and_gradient
 from .memberships import Memberships, class_shares, class_sizes, is_soft

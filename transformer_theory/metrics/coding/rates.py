@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...linalg import logdet_identity_plus
+from ...maths.linalg import logdet_identity_plus
 from .checks import check_features, check_tensor
 from .memberships import Memberships, blocks, class_shares, class_sizes, is_soft
 from .resolvents import weighted_logdets

@@ -15,7 +15,13 @@ import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from ...linalg import LARGEST_CONDITION, LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_and_resolvent, logdet_identity_plus
+from ...maths.linalg import (
+    LARGEST_CONDITION,
+    LARGEST_FLOAT32_CONDITION,
+    LARGEST_GRAM_CONDITION,
+    logdet_and_resolvent,
+    logdet_identity_plus,
+)
 
 ACCURACY = 1e-6  # of a logarithm
 

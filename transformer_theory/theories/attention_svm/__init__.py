@@ -24,9 +24,9 @@ What the room offers, by the question it answers:
 - *What holds, and what do the papers show?* :mod:`.claims`, :mod:`.experiments`, :mod:`.figures`.
 """
 
-from ...citations import Source
-from ...errors import Infeasible, NotConverged
-from ...theory import Theory
+from ...core.errors import Infeasible, NotConverged
+from ...core.sources import Source
+from ...core.theory import Theory
 from .alignment import QUANTITY, Alignment, AlignmentReducer, alignment
 from .analysis import Analysis, Selection, analyse, analyse_head
 from .builders import (
@@ -97,15 +97,7 @@ from .figures import draw
 from .graph import PriorityGraph, priority_graph
 from .measure import ANSWER, predict_and_measure
 from .next_token import LOG, finite_part, next_token_instance, random_sequences
-from .problem import (
-    Instance,
-    cross_attention,
-    equal_distractors,
-    published_instance,
-    random_selection,
-    token_logits,
-    token_scores,
-)
+from .problem import Instance, cross_attention, equal_distractors, published_instance, random_selection, token_logits, token_scores
 from .published import published_instances, published_picture
 from .selection import first_step_condition, locally_optimal, neighbour_gap, neighbours
 from .sequences import causal_instance, sequence_instance

@@ -40,10 +40,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...citations import Source
-from ...errors import Infeasible, NotConverged
+from ...core.errors import Infeasible, NotConverged
+from ...core.measurement import Row
+from ...core.sources import Source
 from ...probes import Observation
-from ...rows import Row
 from .constraint_set import Constraints, came, check_tensor
 from .solvers import FEW, frobenius_max_margin, multipliers_of
 

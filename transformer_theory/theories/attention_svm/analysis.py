@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...errors import Infeasible, NotConverged
-from ...linalg import cosine
+from ...core.errors import Infeasible, NotConverged
+from ...maths.linalg import cosine
 from .alignment import alignment
 from .builders import distinct_constraints
 from .constraint_set import Constraints, came, check_tensor

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...citations import Source
-from ...claims import Evidence
+from ...core.claims import Evidence
+from ...core.errors import Infeasible, NotConverged
+from ...core.measurement import Arrays, Row, assumption, finding, not_applicable
+from ...core.sources import Source
 from ...data.tokens import TokenData
-from ...errors import Infeasible, NotConverged
-from ...rows import Arrays, Row, assumption, finding, not_applicable
 from .analysis import RATE, STEPS, Analysis, Selection, analyse, unit_scale
 from .builders import distinct_constraints
 from .constraint_set import Constraints
@@ -224,7 +224,7 @@ def _feasibility(sizes: list[int], shares: list[float], grown: Grown, T: int, d:
     yield finding(
         NAME,
         "number of inputs whose best tokens one W can select",
-        Evidence(n, promised, ">=", converged=grown.resolved or n >= promised, in_assumptions=promised > 0),
+        Evidence(n, promised, ">=", converged=grown.resolved or n >= promised, covered=promised > 0),
         source=SOURCE,
         note=f"set grown greedily, at most {INPUTS}, margin at least {1 / BROADEST:g}; {sure}; feasible random sets: {curve}",
     )
@@ -322,7 +322,7 @@ def _cosine_row(quantity: str, found: Analysis, selection: Selection, in_assumpt
         short = "; still rising"
     elif value < BOUND and not found.saturated:
         short = "; attention is not yet saturated"
-    evidence = Evidence(value, BOUND, ">=", converged=not short, in_assumptions=in_assumptions)
+    evidence = Evidence(value, BOUND, ">=", converged=not short, covered=in_assumptions)
     row = finding(NAME, quantity, evidence, source=SOURCE, predicted=1.0, note=note + short)
     if null is not None:
         row["null"] = null

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...errors import NotConverged
+from ...core.errors import NotConverged
 from .constraint_set import check_real
 from .dynamics import Loss
 from .dynamics.settings import check_amount

@@ -9,10 +9,9 @@ Definitions: :mod:`.problem`; compression: :mod:`.attention`, :mod:`.tssa`, :mod
 :mod:`.segmentation`.
 """
 
-from ...citations import Source
-from ...theory import Theory
-from .attention import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
-from .block import (
+from ...core.sources import Source
+from ...core.theory import Theory
+from ...models.crate import (
     CausalExactAttention,
     CausalPaperAttention,
     CausalReleasedAttention,
@@ -29,17 +28,8 @@ from .block import (
     TokenStatisticsAttention,
     orthogonal,
 )
-from .causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
-from .claims import CLAIMS
-from .denoising import denoise, log_density
-from .experiments import EXPERIMENTS, Departures, Emergence, Layers, Unrolled, Variants
-from .figures import draw
-from .layer_curves import Curves, head_rate, layerwise
-from .neumann import gradient_error, neumann_error, neumann_sum
-from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
-from .readings import COMPRESSION, Compression, Sparsity, reducers
-from .segmentation import Overlap, class_attention, components, exceeding, overlap, random_patches, top_mass
-from .sparse_coding import (
+from ...models.crate.causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
+from ...models.crate.sparse_coding import (
     LassoSolution,
     duality_gap,
     fista,
@@ -51,7 +41,8 @@ from .sparse_coding import (
     lasso,
     overcomplete_code,
 )
-from .tssa import (
+from ...models.crate.subspace_attention import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
+from ...models.crate.token_statistics import (
     causal_memberships,
     causal_shrinkage,
     membership_rate,
@@ -61,6 +52,15 @@ from .tssa import (
     tssa_step,
     variational_rate,
 )
+from .claims import CLAIMS
+from .denoising import denoise, log_density
+from .experiments import EXPERIMENTS, Departures, Emergence, Layers, Unrolled, Variants
+from .figures import draw
+from .layer_curves import Curves, head_rate, layerwise
+from .neumann import gradient_error, neumann_error, neumann_sum
+from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
+from .readings import COMPRESSION, Compression, Sparsity, reducers
+from .segmentation import Overlap, class_attention, components, exceeding, overlap, random_patches, top_mass
 from .unrolled import ANSWER, compress, forms, guaranteed, predict_and_measure, sparse_code
 
 THEORY = Theory(

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .attention import Bases, Tokens, coordinates
-from .checks import positive
+from ...models.crate.checks import positive
+from ...models.crate.subspace_attention import Bases, Tokens, coordinates
 
 
 def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:

@@ -14,13 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ...checks import positive
+from ...core.measurement import Row
+from ...core.validation import positive
 from ...metrics.coding import SecondMoments, coding_rate, unit_norm
+from ...models.crate import Layer
+from ...models.crate.stack import blocks
+from ...models.crate.subspace_attention import coordinates
 from ...probes import NoAttention, Observation, probe
-from ...rows import Row
-from .attention import coordinates
-from .block import Layer
-from .block.stack import blocks
 from .problem import nonzeros
 from .readings import own_subspaces
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .attention import Bases, Tokens, coordinates, expansion
+from ...models.crate.subspace_attention import Bases, Tokens, coordinates, expansion
 
 
 def neumann_error(radius: float, *, terms: int = 1) -> float:

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...core.measurement import Row
 from ...metrics.coding import subspace_coding_rate, unit_norm
 from ...probes import Observation
-from ...rows import Row
 from .problem import nonzeros, random_subspaces
 
 EPS = 0.5  # as in the unrolled model; at the released measurements' .1 the logarithm hides most of a change

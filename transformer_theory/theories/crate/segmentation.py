@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ...models.crate.stack import blocks
 from ...probes import AttentionMaps, NoAttention, Observation, probe
-from .block.stack import blocks
 from .layer_curves import compressions, observe
 
 KEPT = 0.6  # share of a map's mass

@@ -12,11 +12,11 @@ from torch import nn
 
 from ...data import digits
 from ...data.tokens import TokenData
-from ...networks.embedding import build
-from ...networks.vit import ViT
-from ...supervised import Trained, train
-from .block import Ista, ReleasedAttention
-from .network import Classifier
+from ...models.crate import Ista, ReleasedAttention
+from ...models.crate.classifier import Classifier
+from ...models.embedding import build
+from ...models.vit import ViT
+from ...training.supervised import Trained, train
 
 DIM, DEPTH, HEADS = 64, 4, 4
 

@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...citations import Source
-from ...claims import Evidence
+from ...core.claims import Evidence
+from ...core.measurement import Arrays, Row, assumption, by_construction, finding
+from ...core.sources import Source
 from ...data.tokens import TokenData
 from ...metrics.coding import subspace_coding_rate, unit_norm
-from ...rows import Arrays, Row, assumption, by_construction, finding
-from .attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
+from ...models.crate.sparse_coding import curvature, ista_step, lasso
+from ...models.crate.subspace_attention import coordinates, exact_step, expansion, lipschitz, paper_step, rate_gradient, released_step
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
-from .sparse_coding import curvature, ista_step, lasso
 
 SEQUENCES, CODED, PICTURED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the picture
 LAYERS, SUBSPACES, EPS, LAM, ISTA_STEPS = 6, 4, 0.5, 0.1, 40
@@ -163,7 +163,7 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
     yield finding(
         "crate",
         ANSWER,
-        Evidence(float(shape["exact"][-1] / shape["exact"][0]), 1.0, "<=", in_assumptions=mixture),
+        Evidence(float(shape["exact"][-1] / shape["exact"][0]), 1.0, "<=", covered=mixture),
         source=PAPER,
         null=float(shape["random"][-1] / shape["random"][0]),
         note=f"share of its start, {m} sequences, {K} fitted subspaces of dimension {p}; with tokens scaled to norm one: their directions "
@@ -182,14 +182,14 @@ def predict_and_measure(data: TokenData, generator: torch.Generator) -> Iterator
     yield finding(
         "crate",
         "largest change of R^c in a step, paper form",
-        Evidence(float(runs["paper"].changes.max()), 0.0, "<=", in_assumptions=ideal),
+        Evidence(float(runs["paper"].changes.max()), 0.0, "<=", covered=ideal),
         source=PAPER,
         note="over its start; the paper's step should lower the rate at every layer",
     )
     yield finding(
         "crate",
         "smallest change of R^c in a step, released form with tied output",
-        Evidence(float(runs["tied residual"].changes.min()), 0.0, ">=", in_assumptions=ideal),
+        Evidence(float(runs["tied residual"].changes.min()), 0.0, ">=", covered=ideal),
         source=SIGN,
         note="over its start; with U itself as output matrix the residual form expands instead of compressing",
     )
@@ -245,7 +245,7 @@ def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator
     yield finding(
         "crate",
         "share of non-zeros of the sparse code",
-        Evidence(float(shares[0]), 0.5 / len(bases), "<=", in_assumptions=ideal),
+        Evidence(float(shares[0]), 0.5 / len(bases), "<=", covered=ideal),
         source=PAPER,
         null=float(nulls[0]),
         note=f"{len(chosen)} tokens, {ISTA_STEPS} ISTA steps; a token of one subspace needs at most 1 in {2 * len(bases)} atoms; "
@@ -254,7 +254,7 @@ def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator
     yield finding(
         "crate",
         "change of the share of non-zeros by compression",
-        Evidence(float(shares[-1] - shares[0]), 0.0, "<=", in_assumptions=ideal),
+        Evidence(float(shares[-1] - shares[0]), 0.0, "<=", covered=ideal),
         source=PAPER,
         null=float(nulls[1] - nulls[0]),
         note=f"after {LAYERS} layers; deeper layers should be sparser",

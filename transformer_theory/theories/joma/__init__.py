@@ -7,8 +7,8 @@ network that learns sequences made from latents, :mod:`.claims` checkable statem
 :mod:`.trainings`, :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
 
-from ...citations import Source
-from ...theory import Theory
+from ...core.sources import Source
+from ...core.theory import Theory
 from . import dynamics, forms, invariants, lower_layer, mixture, nonlinear, orbit, recovery
 from .analysis import Analysis, analyse
 from .analysis_rows import ANSWER

@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from ...core.errors import NotConverged
+from ...core.measurement import Arrays, Row, not_applicable
 from ...data.ids import sequence_ids
-from ...errors import NotConverged
-from ...rows import Arrays, Row, not_applicable
 from .analysis_rows import NAME, rows_of
 from .subject import Subject, subject
 from .trainings import Drift, Softmaxed, can_move, train_exponential, train_softmax
@@ -71,7 +71,7 @@ class Analysis:
 
     def draw(self) -> "Figure":
         """Predicted against true change of the logits, and the error over training."""
-        from ...experiment import Result
+        from ...core.result import Result
         from .figures.analysis import draw
 
         return draw(Result(NAME, table=self.rows(), arrays=dict(self.arrays())))

@@ -9,9 +9,9 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from ...citations import Source
-from ...claims import Evidence
-from ...rows import Row, assumption, by_construction, finding, not_applicable
+from ...core.claims import Evidence
+from ...core.measurement import Row, assumption, by_construction, finding, not_applicable
+from ...core.sources import Source
 from .invariants import agreement
 from .subject import Subject
 from .trainings import Drift, Softmaxed
@@ -44,7 +44,7 @@ def rows_of(read: Subject, softmax: Softmaxed | None, alone: Drift, together: Dr
 def against_null(value: float, null: float, line: float, op: Literal["<=", ">="], *, met: bool) -> Evidence:
     """Evidence that counts as inconclusive where the null passes the line as well: agreement then says nothing about the theory."""
     own, other = (Evidence(x, line, op) for x in (value, null))
-    return Evidence(value, line, op, converged={own.verdict, other.verdict} != {"consistent"}, in_assumptions=met)
+    return Evidence(value, line, op, converged={own.verdict, other.verdict} != {"consistent"}, covered=met)
 
 
 def _assumptions(softmax: Softmaxed) -> Iterator[Row]:
@@ -84,7 +84,7 @@ def _drift_row(who: str, found: Drift, *, met: bool) -> Row:
     return finding(
         NAME,
         f"drift of the exponential invariant, {who}",
-        Evidence(found.share, 1e-3, "<=", in_assumptions=met),
+        Evidence(found.share, 1e-3, "<=", covered=met),
         source=SOURCE,
         predicted=0.0,
         note="largest change of z - Σv²/2 over that of z, exponential attention",

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...checks import positive
-from ...errors import NotConverged
+from ...core.errors import NotConverged
+from ...core.validation import positive
 from .forms import AttentionForm
 from .problem import Block, Contexts
 

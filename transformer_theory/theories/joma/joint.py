@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from ...descent import descend, within
 from ...metrics.geometry import stable_rank
-from ...networks.embedding import build
+from ...models.embedding import build
+from ...training.descent import descend, within
 from .hierarchy import Hierarchy
 from .recovery import recovery
 from .stack import Stack

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...linalg import stable_rank
+from ...maths.linalg import stable_rank
 from .nonlinear import Bounce, bounce, log_remaining
 from .orbit import orbit
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ...core.measurement import Arrays, Row, not_applicable
 from ...data.tokens import TokenData
-from ...rows import Arrays, Row, not_applicable
 from .analysis import analysis_of
 from .analysis_rows import NAME
 

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...checks import positive
-from ...errors import NotConverged
+from ...core.errors import NotConverged
+from ...core.validation import positive
 from ...metrics.attention import entropy
 
 Vector = Float[Tensor, " M"]

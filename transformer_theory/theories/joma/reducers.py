@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...citations import Source
+from ...core.measurement import Row
+from ...core.sources import Source
 from ...probes import Observation
 from ...probes.reducers import AttentionStatistics, matrix_after, rank_of
-from ...rows import Row
 
 LOWER_RANK = "stable rank of the MLP's lower layer"
 REBOUND = "rebound of attention's entropy"

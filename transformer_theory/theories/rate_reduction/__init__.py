@@ -7,8 +7,8 @@
 
 from importlib import import_module
 
-from ...citations import Source
-from ...theory import Theory
+from ...core.sources import Source
+from ...core.theory import Theory
 from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
 from .claims import CLAIMS
 from .experiments import EXPERIMENTS, LabelCorruption, Landscape, ReduNetDigits, ReduNetGaussians, ReduNetIris, Shifts

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...citations import Source
-from ...claims import Evidence
+from ...core.claims import Evidence
+from ...core.measurement import Arrays, Row, assumption, by_construction, finding, not_applicable
+from ...core.sources import Source
 from ...data.tokens import TokenData
-from ...linalg import numerical_rank
+from ...maths.linalg import numerical_rank
 from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
-from ...rows import Arrays, Row, assumption, by_construction, finding, not_applicable
 from .optimum import largest_rank, optimum
 from .redunet import ReduNet, construct, nearest_subspace
 
@@ -160,7 +160,7 @@ def _rates(features: Features, generator: Generator) -> Iterator[Row]:
     yield finding(
         NAME,
         ANSWER,
-        Evidence((rate - within) / best, 1 - 1e-6, ">=", in_assumptions=False),
+        Evidence((rate - within) / best, 1 - 1e-6, ">=", covered=False),
         source=MCR2,
         predicted=1.0,
         null=(rate - null) / best,
@@ -245,7 +245,7 @@ def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Row | Ar
     yield finding(
         NAME,
         "held-out accuracy after ReduNet",
-        Evidence(_mean(after), _mean(before) - 2 * error, ">=", in_assumptions=False),
+        Evidence(_mean(after), _mean(before) - 2 * error, ">=", covered=False),
         source=REDUNET,
         predicted=_mean(before),
         null=chance,

@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import validate_data
 
-from ...checks import positive
+from ...core.validation import positive
 
 EXPECTED_FAILED_CHECKS = {"check_clustering": "its groups lie around means, not around subspaces through the origin"}
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...checks import positive
+from ...core.validation import positive
 from ...metrics.coding import class_coding_rate, coding_rate
 from ...metrics.coding.checks import check_features
 from ...metrics.coding.fused import rates_and_gradient

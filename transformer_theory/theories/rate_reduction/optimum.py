@@ -31,8 +31,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...checks import positive
-from ...linalg import orthonormalise
+from ...core.validation import positive
+from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
 from .derivatives import sorted_labels
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...linalg import orthonormalise
+from ...maths.linalg import orthonormalise
 from ...metrics.coding import unit_norm
 from .derivatives import sorted_labels
 from .optimum import flat_reduction

@@ -6,9 +6,9 @@ adds what the rate reduction could be at best.
 
 from collections.abc import Sequence
 
-from ...citations import Source
+from ...core.measurement import Row
+from ...core.sources import Source
 from ...probes.class_features import FeatureRates
-from ...rows import Row
 from .optimum import optimum
 
 SOURCE = Source("yu2020learning")

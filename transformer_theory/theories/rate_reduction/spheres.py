@@ -35,8 +35,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...checks import positive
-from ...linalg import orthonormalise
+from ...core.validation import positive
+from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction, rate_reduction_gradient
 from .derivatives import reduction_hessian, scales, sorted_labels
 from .optimum import disorder

@@ -5,8 +5,8 @@ flow, Lemma 3's and Lemma 4's, :mod:`.closed_form`, :mod:`.gains` and :mod:`.gro
 statements, :mod:`.subject`, :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
 """
 
-from ...citations import Source
-from ...theory import Theory
+from ...core.sources import Source
+from ...core.theory import Theory
 from . import closed_form
 from .analysis import Analysis, analyse
 from .claims import CLAIMS
@@ -55,15 +55,7 @@ from .flow import (
     symmetric_lemma4_flow,
     symmetric_modified_flow,
 )
-from .gains import (
-    GainBounds,
-    GainClock,
-    RelativeGains,
-    gain_bounds,
-    gain_clock,
-    printed_gain_bounds,
-    relative_gains,
-)
+from .gains import GainBounds, GainClock, RelativeGains, gain_bounds, gain_clock, printed_gain_bounds, relative_gains
 from .growth import Growth, decades_near_half, growth_exponents, longest_logarithmic_growth
 from .measure import predict_and_measure
 from .problem import CountedSequences, SequenceClasses, WeakOverlap, count_sequences, single_common, synthetic

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ...core.measurement import Arrays, Row, not_applicable
 from ...data.ids import sequence_ids
-from ...rows import Arrays, Row, not_applicable
 from .closed_form import check_rates
 from .predictions import UNMOVED, predictions
 from .reading import Reading, reading
@@ -66,7 +66,7 @@ class Analysis:
 
     def draw(self) -> "Figure":
         """The picture of the most frequent query that could be read."""
-        from ...experiment import Result
+        from ...core.result import Result
         from .figures.analysis import draw
 
         return draw(Result(NAME, table=self.rows(), arrays=dict(self.arrays())))

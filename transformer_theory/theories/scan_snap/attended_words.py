@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...citations import Source
+from ...core.measurement import Row
+from ...core.sources import Source
 from ...metrics.attention import diagonal_mass
 from ...probes import Observation
 from ...probes.reducers import rank_of
-from ...rows import Row
 from .continuations import Continuations
 
 CONDITIONAL = "correlation of attention and P(l | m, n)"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ...core.measurement import Arrays, Row, not_applicable
 from ...data.tokens import TokenData
-from ...rows import Arrays, Row, not_applicable
 from .analysis import analyse
 from .reading_rows import NAME
 

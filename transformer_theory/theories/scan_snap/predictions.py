@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...errors import Infeasible, NotConverged
+from ...core.errors import Infeasible, NotConverged
 from .closed_form import B
 from .flow import CLOSED, EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modified_flow
 from .problem import SequenceClasses

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...claims import Evidence, VerdictName
+from ...core.claims import Evidence, VerdictName
 from .closed_form import scanning_time
 from .flow import CLOSED, EXACT
 from .gains import RelativeGains, relative_gains
@@ -209,7 +209,7 @@ class Reading:
     @property
     def verdict(self) -> VerdictName:
         """Whether the tokens' order by distinctness shows in the change of the logits; "outside assumptions" if one fails."""
-        return Evidence(self.by_distinctness.value, self.by_distinctness.line, ">=", in_assumptions=self.met).verdict
+        return Evidence(self.by_distinctness.value, self.by_distinctness.line, ">=", covered=self.met).verdict
 
     @property
     def modified_decoder(self) -> float:

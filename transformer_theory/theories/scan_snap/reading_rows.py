@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...citations import Source
-from ...claims import Evidence
-from ...rows import Arrays, Row, assumption, finding
+from ...core.claims import Evidence
+from ...core.measurement import Arrays, Row, assumption, finding
+from ...core.sources import Source
 from .flow import CLOSED, EXACT
 from .orders import Order
 from .predictions import CLOSE, UNRESOLVED
@@ -88,12 +88,12 @@ def _tokens(found: Reading) -> Iterator[Row]:
         share = read.frequency * group / (read.frequency * group).sum()
         moved = trained.change @ share
         note = f"mean over {int(group.sum())} tokens by how often they occur; {split.rule}"
-        evidence = Evidence(float(moved[0]), 0.0, ">=" if name == "distinct" else "<=", in_assumptions=found.met)
+        evidence = Evidence(float(moved[0]), 0.0, ">=" if name == "distinct" else "<=", covered=found.met)
         yield _finding(f"logit change of {name} tokens", evidence, theorem, null=float(moved[1:].mean()), note=note)
     if len(pairs := found.likelier_gains):
         yield _finding(
             "share of pairs of a class's tokens whose likelier one gains more",
-            Evidence(float(pairs[0]), 0.5, ">=", in_assumptions=found.met),
+            Evidence(float(pairs[0]), 0.5, ">=", covered=found.met),
             Source(PAPER, "Thm. 3"),
             predicted=1.0,
             null=float(pairs[1:].mean()),
@@ -112,7 +112,7 @@ def _dynamics(found: Reading) -> Iterator[Row]:
             measured, predicted = found.trained.change[:, given.tokens[0]], float(given.logits[-1, 0])
             off = ((measured - predicted) / measured).abs()
             note = f"of the common token: predicted {predicted:.3f}, measured {float(measured[0]):.3f}; null: shuffled next tokens"
-            evidence = Evidence(float(off[0]), CLOSE, "<=", in_assumptions=False)
+            evidence = Evidence(float(off[0]), CLOSE, "<=", covered=False)
             yield _finding(f"{ERROR}, {CLOSED}", evidence, _source(CLOSED), predicted=0.0, null=float(off[1:].mean()), note=note)
     for match in found.matches:
         yield from _match(found, match)
@@ -127,7 +127,7 @@ def _match(found: Reading, match: Match) -> Iterator[Row]:
     yield _finding(quantity, order, _source(match.dynamics), predicted=1.0, null=match.order.null, note=note)
     yield _finding(
         f"{ERROR}, {match.dynamics}",
-        Evidence(match.error, CLOSE, "<=", in_assumptions=inside),
+        Evidence(match.error, CLOSE, "<=", covered=inside),
         _source(match.dynamics),
         predicted=0.0,
         null=match.null_error,
@@ -138,7 +138,7 @@ def _match(found: Reading, match: Match) -> Iterator[Row]:
         off = (times.clamp(min=1) / max(match.half_way, 1)).log().abs().exp()
         yield _finding(
             f"factor between predicted and measured half-way step, {match.dynamics}",
-            Evidence(float(off[0]), FACTOR, "<=", in_assumptions=inside),
+            Evidence(float(off[0]), FACTOR, "<=", covered=inside),
             _source(match.dynamics),
             predicted=1.0,
             null=float(off[1:].mean()),
@@ -148,7 +148,7 @@ def _match(found: Reading, match: Match) -> Iterator[Row]:
 
 
 def _of_order(order: Order, met: bool) -> Evidence:
-    return Evidence(order.value, order.line, ">=", in_assumptions=met)
+    return Evidence(order.value, order.line, ">=", covered=met)
 
 
 def _line(order: Order) -> str:
@@ -170,7 +170,7 @@ def _attention(found: Reading) -> Iterator[Row]:
     )
     yield _finding(
         "share of the change of relative gains that the closed form misses",
-        Evidence(float(left.median()) if len(left) else math.nan, 0.05, "<=", in_assumptions=False),
+        Evidence(float(left.median()) if len(left) else math.nan, 0.05, "<=", covered=False),
         Source(PAPER, "Thm. 3"),
         predicted=0.0,
         null=1.0,
@@ -230,7 +230,7 @@ def _source(dynamics: str) -> Source:
 def _finding(quantity: str, evidence: Evidence, source: Source, *, null: float | None = None, **columns) -> Row:
     """A finding whose verdict is "inconclusive" if nothing could be measured."""
     if not math.isfinite(evidence.value):
-        evidence = replace(evidence, in_assumptions=True)
+        evidence = replace(evidence, covered=True)
     if null is not None:
         columns["null"] = null
     return finding(NAME, quantity, evidence, source=source, **columns)

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...citations import Source
+from ...core.measurement import Row
+from ...core.sources import Source
 from ...metrics.attention import sharpness
 from ...probes import Observation
-from ...rows import Row
 
 SHARPNESS = "sharpness"
 OVERLAP = "overlap with the previous reading"

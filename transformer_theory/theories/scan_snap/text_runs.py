@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ...core.measurement import Row
 from ...data.text import SHIPPED, Text
-from ...language import Recipe, adam, learn, loss, sgd
-from ...networks.decoder import Decoder
-from ...networks.embedding import build
+from ...models.decoder import Decoder
+from ...models.embedding import build
 from ...probes import AttentionMaps, AttentionStatistics, Reducer, probe
-from ...rows import Row
+from ...training.language import Recipe, adam, learn, loss, sgd
 from .attended_words import AttendedWords
 from .continuations import LEAST, count_continuations
 from .reducers import ScanAndSnap

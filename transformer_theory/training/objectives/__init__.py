@@ -4,11 +4,11 @@
 :mod:`.masked_autoencoding` without labels. ``OBJECTIVES`` names them; a training loop asks no more of one than :class:`Objective` says.
 """
 
+from ...theories.crate.tasks import SparseRateReduction
+from ...theories.rate_reduction.tasks import RateReduction
 from .cross_entropy import CrossEntropy
 from .masked_autoencoding import MaskedAutoencoding
 from .protocol import Gather, Labelled, Objective, alone
-from .rate_reduction import RateReduction
-from .sparse_rate_reduction import SparseRateReduction
 
 OBJECTIVES: dict[str, type[Objective]] = {
     kind.name: kind for kind in (CrossEntropy, RateReduction, SparseRateReduction, MaskedAutoencoding)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...parameters import check_parameters, parameter
+from ...core.experiment import check_settings, setting
 from ..networks import NETWORKS, Sizes
 from .protocol import Batch, Gather, Labelled, Targets
 from .reading import check_labelled, check_targets, outputs
@@ -27,10 +27,10 @@ class CrossEntropy:
     name: ClassVar[str] = "cross-entropy"
     score: ClassVar[str] = "held-out accuracy"
 
-    label_smoothing: float = parameter(0.1, at_least=0, below=1, says="s, the share of a label that all classes have alike")
+    label_smoothing: float = setting(0.1, ge=0, lt=1, help="s, the share of a label that all classes have alike")
 
     def __post_init__(self):
-        check_parameters(self)
+        check_settings(self)
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
         """The classifier of that name."""

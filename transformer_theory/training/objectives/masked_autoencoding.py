@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...core.experiment import check_settings, setting
 from ...models import CRATEMAE, build, random_mask
-from ...parameters import check_parameters, parameter
 from ..networks import Pixels, Sizes
 from .protocol import Batch, Gather, Labelled, Targets
 from .reading import check_labelled, outputs, spread
@@ -72,10 +72,10 @@ class MaskedAutoencoding:
     name: ClassVar[str] = "masked-autoencoding"
     score: ClassVar[str] = "held-out accuracy of a linear probe"
 
-    masked: float = parameter(0.75, above=0, below=1, says="share of the patches that are hidden")
+    masked: float = setting(0.75, gt=0, lt=1, help="share of the patches that are hidden")
 
     def __post_init__(self):
-        check_parameters(self)
+        check_settings(self)
 
     def network(self, name: str, sizes: Sizes) -> Completion:
         """A CRATE-MAE of these sizes.

@@ -3,7 +3,21 @@
 Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 """
 
-from . import descent, factored, feasibility, graph, joint, mirror, multi_token, prompt, rank, rate, regularisation_path, sequences, solvers
+from . import (
+    descent,
+    factored,
+    feasibility,
+    graph,
+    joint,
+    mirror,
+    multi_token,
+    prompt,
+    rank,
+    rate,
+    regularisation_path,
+    sequences,
+    solvers,
+)
 
 CLAIMS = (
     *descent.CLAIMS,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....errors import Infeasible
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.errors import Infeasible
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import State, descent_direction, normalised_descent, random_start, start
 from ..problem import Instance, cross_attention, equal_distractors, random_selection
@@ -226,7 +226,7 @@ CLAIMS = (
         ),
         check=_global_direction,
         control=_other_norm,
-        control_says="The target is replaced by the max-margin solution of the same tokens in the nuclear norm.",
+        control_description="The target is replaced by the max-margin solution of the same tokens in the nuclear norm.",
     ),
     Claim(
         id="attention_svm/local-selection",
@@ -241,7 +241,7 @@ CLAIMS = (
         ),
         check=_local_selection,
         control=_random_tokens,
-        control_says="The selected tokens are replaced by random ones.",
+        control_description="The selected tokens are replaced by random ones.",
     ),
     Claim(
         id="attention_svm/no-stationary-point",
@@ -254,7 +254,7 @@ CLAIMS = (
         ),
         check=_no_stationary_point,
         control=_unequal_distractors,
-        control_says="The other tokens have different scores.",
+        control_description="The other tokens have different scores.",
     ),
     Claim(
         id="attention_svm/norm-diverges",
@@ -267,7 +267,7 @@ CLAIMS = (
         ),
         check=_norm_diverges,
         control=_contradicted,
-        control_says="Every input comes twice, with opposite labels: no W suits both, and the loss has a finite minimum.",
+        control_description="Every input comes twice, with opposite labels: no W suits both, and the loss has a finite minimum.",
     ),
     Claim(
         id="attention_svm/local-direction",
@@ -281,7 +281,7 @@ CLAIMS = (
         ),
         check=_local_direction,
         control=_local_direction_elsewhere,
-        control_says="The selections are not locally optimal: some neighbour scores higher than the selected token.",
+        control_description="The selections are not locally optimal: some neighbour scores higher than the selected token.",
     ),
     Claim(
         id="attention_svm/leaves-other-selections",
@@ -294,6 +294,6 @@ CLAIMS = (
         ),
         check=_leaves,
         control=_does_not_leave,
-        control_says="The selections are locally optimal.",
+        control_description="The selections are locally optimal.",
     ),
 )

@@ -3,7 +3,7 @@
 The theorems of :cite:t:`tarzanagh2023transformers` are on every instance that meets their assumptions; how to find one is this library's.
 """
 
-from ....errors import NotConverged
+from ....core.errors import NotConverged
 
 MOST = 200  # draws; of those waited for at most 19 were drawn in vain on 25 seeds
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import normalised_descent, random_factors, random_start
 from ..problem import Instance, equal_distractors
@@ -80,6 +80,6 @@ CLAIMS = (
         ),
         check=_each_its_norm,
         control=_each_the_other,
-        control_says="The two targets are swapped.",
+        control_description="The two targets are swapped.",
     ),
 )

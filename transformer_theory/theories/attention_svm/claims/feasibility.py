@@ -2,8 +2,8 @@
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..builders import constraints
 from ..feasibility import construct
 from ..problem import cross_attention, random_selection
@@ -49,6 +49,6 @@ CLAIMS = (
         assumptions=("tokens and queries in general position", "at least as many dimensions as inputs, and as other tokens"),
         check=_wide_enough,
         control=_too_narrow,
-        control_says="Twelve inputs of six tokens in three dimensions.",
+        control_description="Twelve inputs of six tokens in three dimensions.",
     ),
 )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import graph_svm
 from ..constraint_set import Constraints
 from ..dynamics import normalised_descent, start
@@ -97,7 +97,7 @@ CLAIMS = (
         assumptions=(*ASSUMPTIONS, "the graphs have a component of several tokens, and a strict priority"),
         check=_direction,
         control=_other_labels,
-        control_says="The graphs are those of the same sequences with other labels, drawn at random.",
+        control_description="The graphs are those of the same sequences with other labels, drawn at random.",
     ),
     Claim(
         id="attention_svm/graph-finite-part",
@@ -107,6 +107,6 @@ CLAIMS = (
         assumptions=(*ASSUMPTIONS, r"$\|W_{fin}\|_F > 0.2$"),
         check=_finite,
         control=_shared_equally,
-        control_says="Attention is predicted to be shared equally within a component.",
+        control_description="Attention is predicted to be shared equally within a component.",
     ),
 )

@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import prompt
 from ..constraint_set import Constraints
 from ..dynamics.joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
@@ -162,7 +162,7 @@ CLAIMS = (
         assumptions=("every input is a support vector of the head", *COMMON),
         check=_tight,
         control=_one_margin_less,
-        control_says="The target asks no margin of one of the support vectors.",
+        control_description="The target asks no margin of one of the support vectors.",
     ),
     Claim(
         id="attention_svm/joint-relaxed",
@@ -172,7 +172,7 @@ CLAIMS = (
         assumptions=("the inputs that are no support vectors have label margin enough to spare ($p_{eq}$ is $p_{relax}$)", *COMMON),
         check=_relaxed,
         control=_every_margin,
-        control_says="The target asks the margin one of every input: $p_{mm}$.",
+        control_description="The target asks the margin one of every input: $p_{mm}$.",
     ),
     Claim(
         id="attention_svm/joint-equal-steps",
@@ -183,7 +183,7 @@ CLAIMS = (
         assumptions=("the margins asked are above 0.1", *COMMON),
         check=_between,
         control=_no_margin,
-        control_says="The target asks no margin of those inputs: $p_{relax}$.",
+        control_description="The target asks no margin of those inputs: $p_{relax}$.",
         corrects="For inputs that are not support vectors of the head the theorem, which is on regularisation paths, gives $p_{relax}$ "
         "with no margin asked of them; descent with equal steps asks one between zero and one, unless their label margin is large.",
     ),

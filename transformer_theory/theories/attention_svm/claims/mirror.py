@@ -6,9 +6,9 @@ Source: :cite:t:`julistiono2024optimizing`, :cite:t:`vasudeva2025implicit`.
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import normalised_descent, plain_descent, start
 from ..dynamics.mirror import mirror_descent
@@ -88,7 +88,7 @@ CLAIMS = (
         assumptions=("all tokens of an input but the optimal one have the same score", "the max-margin problem is feasible"),
         check=_own_norm,
         control=_frobenius,
-        control_says="The target is the max-margin solution in the Frobenius norm.",
+        control_description="The target is the max-margin solution in the Frobenius norm.",
     ),
     Claim(
         id="attention_svm/step-size",
@@ -102,6 +102,6 @@ CLAIMS = (
         ),
         check=_sooner,
         control=_longer_steps,
-        control_says="Constant steps twice as long take the place of the normalised and the Polyak steps.",
+        control_description="Constant steps twice as long take the place of the normalised and the Polyak steps.",
     ),
 )

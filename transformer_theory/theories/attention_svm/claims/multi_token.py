@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import HeadInstance, normalised_descent, random_start, relu_head
 from ..sharing import least_push, settled, shared
@@ -71,7 +71,7 @@ CLAIMS = (
         ),
         check=_prediction,
         control=_one_token,
-        control_says="The prediction is replaced by the max-margin solution of the most attended token of each input.",
+        control_description="The prediction is replaced by the max-margin solution of the most attended token of each input.",
         corrects="The conjecture does not ask that the head pushes every token outside the sets away, and fails where it does not.",
     ),
 )

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..builders import prompt
 from ..dynamics import normalised_descent, start
 from ..dynamics.losses import LINEAR, LOGISTIC, Loss
@@ -100,7 +100,7 @@ CLAIMS = (
         assumptions=("one input", "all tokens but the best one have the same score"),
         check=_every_start,
         control=_unequal_scores,
-        control_says="One of the other tokens scores higher than its neighbour, so that it is locally optimal too.",
+        control_description="One of the other tokens scores higher than its neighbour, so that it is locally optimal too.",
     ),
     Claim(
         id="attention_svm/prompt-local-selection",
@@ -110,7 +110,7 @@ CLAIMS = (
         assumptions=("the token scores higher than its neighbours", "the start has norm 10 and the direction of $p_a$"),
         check=_stays,
         control=_not_locally_optimal,
-        control_says="The token scores no higher than its neighbour.",
+        control_description="The token scores no higher than its neighbour.",
     ),
     Claim(
         id="attention_svm/loss-limit",
@@ -121,6 +121,6 @@ CLAIMS = (
         assumptions=("logistic loss", "the tokens of the example"),
         check=_logistic_limit,
         control=_linear_limit,
-        control_says="The limit is that of the loss -x.",
+        control_description="The limit is that of the loss -x.",
     ),
 )

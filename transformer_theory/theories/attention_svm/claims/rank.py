@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..builders import constraints
 from ..constraint_set import Constraints
 from ..problem import cross_attention
@@ -116,7 +116,7 @@ CLAIMS = (
         assumptions=("one query for each of the n inputs", "the selection is feasible"),
         check=_low_rank,
         control=_entrywise,
-        control_says=r"The norm is $\ell_3$ of the entries, which leaving out a part of W can enlarge.",
+        control_description=r"The norm is $\ell_3$ of the entries, which leaving out a part of W can enlarge.",
     ),
     Claim(
         id="attention_svm/pataki",
@@ -127,7 +127,7 @@ CLAIMS = (
         assumptions=("the solution is unique, as it is for almost all data",),
         check=_pataki,
         control=_published_recipe,
-        control_says="The rank is the one of the released notebook: singular values above 1e-7 of an inexact solution.",
+        control_description="The rank is the one of the released notebook: singular values above 1e-7 of an inexact solution.",
         corrects="The released figure of ranks counts singular values above $10^{-7}$ of solutions that are accurate to about $10^{-5}$: "
         "noise counts, the figure exceeds this bound, and the true ranks are far lower.",
     ),
@@ -140,6 +140,6 @@ CLAIMS = (
         assumptions=("the solution is unique, as it is for almost all data",),
         check=lambda generator: _distance(generator, nuclear_max_margin),
         control=lambda generator: _distance(generator, frobenius_max_margin),
-        control_says="The first solution is that of the Frobenius norm.",
+        control_description="The first solution is that of the Frobenius norm.",
     ),
 )

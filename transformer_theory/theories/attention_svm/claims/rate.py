@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..builders import constraints
 from ..dynamics import normalised_descent, plain_descent, start
 from ..problem import cross_attention
@@ -57,6 +57,6 @@ CLAIMS = (
         assumptions=("descent from W = 0 with normalised steps", "the selected tokens a are those at the end, and feasible"),
         check=_normalised,
         control=_plain,
-        control_says="Steps of constant size times the gradient: the norm, and with it the direction, moves like the logarithm of time.",
+        control_description="Steps of constant size times the gradient: the norm, and with it the direction, moves like the logarithm of time.",
     ),
 )

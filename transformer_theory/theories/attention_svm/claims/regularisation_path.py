@@ -5,9 +5,9 @@ Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics.path import RegularisationPath, factored_path, regularisation_path
 from ..dynamics.polyak import log_excess_loss
@@ -97,7 +97,7 @@ CLAIMS = (
         assumptions=ASSUMPTIONS,
         check=_ball,
         control=_ball_nuclear,
-        control_says="The target is the max-margin solution in the nuclear norm.",
+        control_description="The target is the max-margin solution in the nuclear norm.",
     ),
     Claim(
         id="attention_svm/factored-regularisation-path",
@@ -107,6 +107,6 @@ CLAIMS = (
         assumptions=(*ASSUMPTIONS, "the solution in the nuclear norm is unique, as it is for almost all data"),
         check=_factors,
         control=_factors_frobenius,
-        control_says="The target is the max-margin solution in the Frobenius norm.",
+        control_description="The target is the max-margin solution in the Frobenius norm.",
     ),
 )

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import cosine
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import causal, sequence_to_sequence
 from ..constraint_set import Constraints
 from ..dynamics import State, normalised_descent, start
@@ -80,7 +80,7 @@ CLAIMS = (
         assumptions=ASSUMPTIONS,
         check=_causal_direction,
         control=_mask_ignored,
-        control_says="The constraints also name the tokens after each position, which attention does not see.",
+        control_description="The constraints also name the tokens after each position, which attention does not see.",
     ),
     Claim(
         id="attention_svm/sequence-direction",
@@ -90,6 +90,6 @@ CLAIMS = (
         assumptions=ASSUMPTIONS,
         check=_sequence_direction,
         control=_last_query_only,
-        control_says="The constraints of the last query of each input alone.",
+        control_description="The constraints of the last query of each input alone.",
     ),
 )

@@ -5,7 +5,7 @@ The theorems of :cite:t:`tarzanagh2023transformers` are limits; when a finite ru
 
 from collections.abc import Mapping
 
-from ....claims import Evidence
+from ....core.claims import Evidence
 
 
 def settling(
@@ -33,4 +33,4 @@ def settling(
     """
     settled = after <= bound or after > falling * before
     kept = {"distance before": before, **detail}
-    return Evidence(after, bound, "<=", converged=done and settled, in_assumptions=in_assumptions, detail=kept)
+    return Evidence(after, bound, "<=", converged=done and settled, covered=in_assumptions, detail=kept)

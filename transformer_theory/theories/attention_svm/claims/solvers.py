@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..builders import constraints
 from ..constraint_set import Constraints
 from ..problem import cross_attention
@@ -62,6 +62,6 @@ CLAIMS = (
         assumptions=("the problem is feasible", "tight tolerances"),
         check=_three_agree,
         control=_loose,
-        control_says="The others are replaced by a first-order method (SCS) that stops at a tolerance of 0.01.",
+        control_description="The others are replaced by a first-order method (SCS) that stops at a tolerance of 0.01.",
     ),
 )

@@ -6,7 +6,7 @@ Source: the settings are those of the runs of :cite:t:`tarzanagh2023transformers
 import math
 from numbers import Integral
 
-from ....checks import number, positive
+from ....core.validation import number, positive
 
 
 def check_steps(steps: object, name: str = "steps", *, least: int = 0) -> None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....files import replacing
+from ....core.files import replacing
 from ..constraint_set import came
 from ..problem import Instance
 from .heads import HeadInstance

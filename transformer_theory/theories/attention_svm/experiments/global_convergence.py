@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter, sweep
-from ....intervals import clopper_pearson
-from ....rows import Arrays, Row
+from ....core.experiment import Experiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....core.statistics import clopper_pearson
 from ..dynamics import normalised_descent, start
 from ..figures import global_convergence
 from ..problem import Instance
@@ -54,14 +55,14 @@ class GlobalConvergence(Experiment):
     those of another program with these settings.
     """
 
-    inputs: tuple[int, ...] = parameter((5, 10, 15), at_least=1, says="numbers n of inputs")
-    tokens: tuple[int, ...] = parameter((5, 10, 15), at_least=2, says="numbers T of tokens of an input")
-    dims: tuple[int, ...] = parameter(DIMS, at_least=1, says="dimensions d of the tokens")
-    common: int = parameter(5, at_least=2, says="n where T varies, and T where n varies")
-    trials: int = parameter(100, at_least=1, says="random problems for each size")
-    steps: int = parameter(1000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
-    threshold: float = parameter(1e-3, above=0, below=1, says="attention that a selected token may leave to the others")
+    inputs: tuple[int, ...] = setting((5, 10, 15), ge=1, help="numbers n of inputs")
+    tokens: tuple[int, ...] = setting((5, 10, 15), ge=2, help="numbers T of tokens of an input")
+    dims: tuple[int, ...] = setting(DIMS, ge=1, help="dimensions d of the tokens")
+    common: int = setting(5, ge=2, help="n where T varies, and T where n varies")
+    trials: int = setting(100, ge=1, help="random problems for each size")
+    steps: int = setting(1000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
+    threshold: float = setting(1e-3, gt=0, lt=1, help="attention that a selected token may leave to the others")
 
     name = "attention_svm.global_convergence"
     sources = (SOURCE,)

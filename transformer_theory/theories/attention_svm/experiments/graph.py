@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import graph_svm
 from ..dynamics import random_start, trajectory
 from ..figures import graph
@@ -40,10 +41,10 @@ class Graph(RandomExperiment):
     which steps of length :math:`\eta` stay about :math:`\eta/2` away.
     """
 
-    trials: int = parameter(20, at_least=1, says="random embeddings and starts, for each kind of data")
-    steps: int = parameter(20_000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.01, above=0, at_most=1e6, says="length of a step")
-    dim: int = parameter(8, at_least=1, says="dimension d of the tokens")
+    trials: int = setting(20, ge=1, help="random embeddings and starts, for each kind of data")
+    steps: int = setting(20_000, ge=1, help="steps of descent")
+    rate: float = setting(0.01, gt=0, le=1e6, help="length of a step")
+    dim: int = setting(8, ge=1, help="dimension d of the tokens")
 
     name = "attention_svm.graph"
     sources = (SOURCE,)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Basis, Row
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Basis, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..dynamics.joint import JointInstance, JointState, joint_descent, joint_targets
 from ..figures import joint
 
@@ -48,8 +49,8 @@ class Joint(Experiment):
     nothing is drawn at random.
     """
 
-    steps: int = parameter(1000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    steps: int = setting(1000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
 
     name = "attention_svm.joint"
     sources = (SOURCE,)

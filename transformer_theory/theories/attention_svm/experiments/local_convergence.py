@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Basis, Row
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Basis, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import random_factors, random_start, trajectory
 from ..figures import local_convergence
@@ -50,12 +51,12 @@ class LocalConvergence(RandomExperiment):
     inputs, and the cosines to both solutions, against the step; the paper's panel of cosines is that of W.
     """
 
-    inputs: int = parameter(6, at_least=1, says="number n of inputs")
-    tokens: int = parameter(8, at_least=2, says="number T of tokens of an input")
-    dim: int = parameter(10, at_least=1, says="dimension d of the tokens")
-    trials: int = parameter(100, at_least=1, says="random problems")
-    steps: int = parameter(2000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    inputs: int = setting(6, ge=1, help="number n of inputs")
+    tokens: int = setting(8, ge=2, help="number T of tokens of an input")
+    dim: int = setting(10, ge=1, help="dimension d of the tokens")
+    trials: int = setting(100, ge=1, help="random problems")
+    steps: int = setting(2000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
 
     name = "attention_svm.local_convergence"
     sources = (SOURCE,)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ..builders import constraints
 from ..claims.rate import direction_error
 from ..dynamics import start, trajectory
@@ -60,13 +61,13 @@ class LongRun(RandomExperiment):
     One core takes a minute or two.
     """
 
-    inputs: int = parameter(6, at_least=1, says="number n of inputs")
-    tokens: int = parameter(8, at_least=2, says="number T of tokens of an input")
-    dim: int = parameter(10, at_least=2, says="dimension d of the tokens")
-    trials: int = parameter(8, at_least=1, says="random problems")
-    steps: int = parameter(1_000_000, at_least=2, says="steps of descent")
-    naive_steps: int = parameter(20_000, at_least=1, says="steps of descent by autograd")
-    rate: float = parameter(0.1, above=0, at_most=10, says="length of a step")
+    inputs: int = setting(6, ge=1, help="number n of inputs")
+    tokens: int = setting(8, ge=2, help="number T of tokens of an input")
+    dim: int = setting(10, ge=2, help="dimension d of the tokens")
+    trials: int = setting(8, ge=1, help="random problems")
+    steps: int = setting(1_000_000, ge=2, help="steps of descent")
+    naive_steps: int = setting(20_000, ge=1, help="steps of descent by autograd")
+    rate: float = setting(0.1, gt=0, le=10, help="length of a step")
 
     name = "attention_svm.long_run"
     sources = (SOURCE,)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ..dynamics import normalised_descent, start
 from ..dynamics.losses import LINEAR, LOGISTIC, Loss
 from ..figures import loss_comparison
@@ -61,8 +62,8 @@ class LossComparison(Experiment):
     Nothing is drawn at random.
     """
 
-    steps: int = parameter(1000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    steps: int = setting(1000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
 
     name = "attention_svm.loss_comparison"
     sources = (SOURCE,)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....errors import Infeasible, NotConverged
-from ....experiment import RandomExperiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Row
+from ....core.errors import Infeasible, NotConverged
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import start
 from ..dynamics.mirror import bregman_divergence, mirror_descent
@@ -36,16 +37,16 @@ class Mirror(RandomExperiment):
     the norm of W grows only like their square root); tokens, queries and scores as in :class:`LocalConvergence`.
 
     Raises:
-        ValueError: not as many ``steps`` as ``powers``; or a parameter is beyond its bounds.
+        ValueError: not as many ``steps`` as ``powers``; or a setting is beyond its bounds.
     """
 
-    inputs: int = parameter(6, at_least=1, says="number n of inputs")
-    tokens: int = parameter(8, at_least=2, says="number T of tokens of an input")
-    dim: int = parameter(10, at_least=1, says="dimension d of the tokens")
-    trials: int = parameter(20, at_least=1, says="random problems")
-    powers: tuple[float, ...] = parameter((1.75, 2.0, 3.0), above=1, at_most=10, says="exponents p of the potential and of the norms")
-    steps: tuple[int, ...] = parameter((1500, 2000, 20000), at_least=1, says="steps of descent, one number for each power")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="factor of the gradient in mirror descent")
+    inputs: int = setting(6, ge=1, help="number n of inputs")
+    tokens: int = setting(8, ge=2, help="number T of tokens of an input")
+    dim: int = setting(10, ge=1, help="dimension d of the tokens")
+    trials: int = setting(20, ge=1, help="random problems")
+    powers: tuple[float, ...] = setting((1.75, 2.0, 3.0), gt=1, le=10, help="exponents p of the potential and of the norms")
+    steps: tuple[int, ...] = setting((1500, 2000, 20000), ge=1, help="steps of descent, one number for each power")
+    rate: float = setting(0.1, gt=0, le=1e6, help="factor of the gradient in mirror descent")
 
     name = "attention_svm.mirror"
     sources = (SOURCE,)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Basis, Row
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Basis, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import prompt
 from ..dynamics import normalised_descent, plain_descent, start
 from ..figures import multi_input
@@ -62,9 +63,9 @@ class MultiInput(Experiment):
     the gradient vanishes, and the norm grows like its logarithm. Keys are drawn as in the released run; nothing else is drawn at random.
     """
 
-    steps: int = parameter(1000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
-    plain_rate: float = parameter(1.0, above=0, at_most=1e6, says="factor of the gradient in plain descent")
+    steps: int = setting(1000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
+    plain_rate: float = setting(1.0, gt=0, le=1e6, help="factor of the gradient in plain descent")
 
     name = "attention_svm.multi_input"
     sources = (SOURCE,)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....intervals import clopper_pearson
-from ....linalg import cosine
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....core.statistics import clopper_pearson
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import HeadInstance, random_start, relu_head, trajectory
 from ..figures import multi_token
@@ -95,17 +96,17 @@ class MultiToken(RandomExperiment):
     drawn apart. ``eps`` is added to the gradient's norm as published; 0 is exact, and goes further.
 
     Raises:
-        ValueError: ``every`` is more than ``steps``; or a parameter is beyond its bounds.
+        ValueError: ``every`` is more than ``steps``; or a setting is beyond its bounds.
     """
 
-    dims: tuple[int, ...] = parameter((4, 6, 8, 10), at_least=1, says="dimensions d of the tokens")
-    inputs: int = parameter(3, at_least=1, says="number n of inputs")
-    tokens: int = parameter(4, at_least=2, says="number T of tokens of an input")
-    trials: int = parameter(4000, at_least=1, says="random problems for each dimension")
-    steps: int = parameter(2000, at_least=1, says="steps of descent")
-    every: int = parameter(100, at_least=1, says="steps between two measurements")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
-    eps: float = parameter(UNIT, at_least=0, at_most=1, says="added to the norm of the gradient; 0 is exact")
+    dims: tuple[int, ...] = setting((4, 6, 8, 10), ge=1, help="dimensions d of the tokens")
+    inputs: int = setting(3, ge=1, help="number n of inputs")
+    tokens: int = setting(4, ge=2, help="number T of tokens of an input")
+    trials: int = setting(4000, ge=1, help="random problems for each dimension")
+    steps: int = setting(2000, ge=1, help="steps of descent")
+    every: int = setting(100, ge=1, help="steps between two measurements")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
+    eps: float = setting(UNIT, ge=0, le=1, help="added to the norm of the gradient; 0 is exact")
 
     name = "attention_svm.multi_token"
     sources = (SOURCE,)

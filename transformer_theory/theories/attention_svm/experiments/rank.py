@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter, sweep
-from ....intervals import clopper_pearson
-from ....rows import Arrays, Basis, Row
+from ....core.experiment import Experiment, setting, sweep
+from ....core.measurement import Arrays, Basis, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....core.statistics import clopper_pearson
 from ..builders import constraints
 from ..constraint_set import Constraints
 from ..figures import rank
@@ -93,13 +94,13 @@ class Rank(Experiment):
     the first ``official`` seeds (of 100 there). The true part takes 10 seconds of one core, the recipe 15 more with ten seeds.
     """
 
-    inputs: tuple[int, ...] = parameter((5, 10, 15), at_least=1, says="numbers n of inputs")
-    tokens: tuple[int, ...] = parameter((5, 10, 15), at_least=2, says="numbers T of tokens of an input")
-    common: int = parameter(5, at_least=2, says="n where T varies, and T where n varies")
-    dims: tuple[int, ...] = parameter(DIMS, at_least=1, says="dimensions d of the tokens")
-    feasible: int = parameter(100, at_least=1, says="feasible problems to look for, for each size")
-    most: int = parameter(400, at_least=1, says="seeds to look among")
-    official: int = parameter(10, at_least=0, says="seeds for which the released recipe is run; 0 leaves it out")
+    inputs: tuple[int, ...] = setting((5, 10, 15), ge=1, help="numbers n of inputs")
+    tokens: tuple[int, ...] = setting((5, 10, 15), ge=2, help="numbers T of tokens of an input")
+    common: int = setting(5, ge=2, help="n where T varies, and T where n varies")
+    dims: tuple[int, ...] = setting(DIMS, ge=1, help="dimensions d of the tokens")
+    feasible: int = setting(100, ge=1, help="feasible problems to look for, for each size")
+    most: int = setting(400, ge=1, help="seeds to look among")
+    official: int = setting(10, ge=0, help="seeds for which the released recipe is run; 0 leaves it out")
 
     name = "attention_svm.rank"
     sources = (SOURCE, Source("pataki1998rank"))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....intervals import clopper_pearson
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....core.statistics import clopper_pearson
 from ..builders import constraints
 from ..figures import rank_map
 from ..problem import cross_attention
@@ -48,10 +49,10 @@ class RankMap(RandomExperiment):
     finding. All 80 sizes with 1,000 problems each take four minutes of one core.
     """
 
-    inputs: tuple[int, ...] = parameter((2, 5, 10, 15), at_least=1, says="numbers n of inputs")
-    tokens: tuple[int, ...] = parameter((2, 5, 10, 15), at_least=2, says="numbers T of tokens of an input")
-    dims: tuple[int, ...] = parameter((2, 5, 10, 20, 50), at_least=1, says="dimensions d of the tokens")
-    trials: int = parameter(1000, at_least=1, says="random problems for each size")
+    inputs: tuple[int, ...] = setting((2, 5, 10, 15), ge=1, help="numbers n of inputs")
+    tokens: tuple[int, ...] = setting((2, 5, 10, 15), ge=2, help="numbers T of tokens of an input")
+    dims: tuple[int, ...] = setting((2, 5, 10, 20, 50), ge=1, help="dimensions d of the tokens")
+    trials: int = setting(1000, ge=1, help="random problems for each size")
 
     name = "attention_svm.rank_map"
     sources = (SOURCE, Source("pataki1998rank"))

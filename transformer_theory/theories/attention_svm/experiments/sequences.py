@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import causal, sequence_to_sequence
 from ..constraint_set import Constraints
 from ..dynamics import start, trajectory
@@ -36,12 +37,12 @@ class Sequences(RandomExperiment):
     token, all others score the same; W starts at zero.
     """
 
-    inputs: int = parameter(3, at_least=1, says="number n of inputs")
-    tokens: int = parameter(5, at_least=2, says="number T of tokens of an input")
-    dim: int = parameter(16, at_least=1, says="dimension d of the tokens")
-    trials: int = parameter(20, at_least=1, says="random problems")
-    steps: int = parameter(10_000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    inputs: int = setting(3, ge=1, help="number n of inputs")
+    tokens: int = setting(5, ge=2, help="number T of tokens of an input")
+    dim: int = setting(16, ge=1, help="dimension d of the tokens")
+    trials: int = setting(20, ge=1, help="random problems")
+    steps: int = setting(10_000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
 
     name = "attention_svm.sequences"
     sources = (SOURCE,)

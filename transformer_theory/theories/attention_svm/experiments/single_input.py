@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Row
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import prompt
 from ..dynamics import normalised_descent, start, trajectory
 from ..figures import single_input
@@ -56,8 +57,8 @@ class SingleInput(Experiment):
     numbers beside ours come from its settings by another program. Nothing is drawn at random.
     """
 
-    steps: int = parameter(1000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
+    steps: int = setting(1000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
 
     name = "attention_svm.single_input"
     sources = (SOURCE,)

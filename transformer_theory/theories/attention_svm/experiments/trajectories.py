@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter
-from ....linalg import cosine
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import Factors, start, trajectory
 from ..figures import trajectories
@@ -56,9 +57,9 @@ class Trajectories(RandomExperiment):
     the solutions by general convex solvers, the cosine by plain autograd.
     """
 
-    steps: int = parameter(2000, at_least=1, says="steps of descent")
-    rate: float = parameter(0.1, above=0, at_most=1e6, says="length of a step")
-    scale: float = parameter(0.1, above=0, at_most=1e3, says="standard deviation of the entries that K starts from")
+    steps: int = setting(2000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
+    scale: float = setting(0.1, gt=0, le=1e3, help="standard deviation of the entries that K starts from")
 
     name = "attention_svm.trajectories"
     sources = (SOURCE,)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, heatmap, line
+from ....core.plotting import COLOURS, axes, heatmap, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

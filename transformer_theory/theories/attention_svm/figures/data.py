@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....experiment import Result
-from ....plotting import axes, caption, text_figure
+from ....core.plotting import axes, caption, text_figure
+from ....core.result import Result
 from .analysis import BLUE, draw_attention, draw_cosines, draw_margins
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, label_ends
+from ....core.plotting import COLOURS, axes, caption, label_ends
+from ....core.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ....experiment import Result
-from ....rows import Basis
+from ....core.measurement import Basis
+from ....core.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

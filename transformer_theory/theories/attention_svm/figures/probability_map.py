@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....experiment import Result
+from ....core.result import Result
 from .size_map import MapRow, size_map
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ....plotting import axes, caption, heatmap
+from ....core.plotting import axes, caption, heatmap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

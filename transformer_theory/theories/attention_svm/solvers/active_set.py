@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ....errors import NotConverged
+from ....core.errors import NotConverged
 from .exact_margins import EPSILON, beyond
 
 FEW = 64  # constraints for which least squares cost next to nothing

@@ -12,7 +12,7 @@ problem or with a subset that is already contradictory.
 
 import numpy as np
 
-from ....errors import NotConverged
+from ....core.errors import NotConverged
 from .active_set import Contradiction, Pairs, block_pivoting, solve
 
 PIVOTED = 2_000  # constraints up to which pivoting on the whole Gram matrix is faster, where that is well conditioned

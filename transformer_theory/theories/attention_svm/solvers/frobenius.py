@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....errors import Infeasible, NotConverged
+from ....core.errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
 from ..solution import NOT_CONVERGED, OPTIMAL, Farkas, MaxMargin
 from .active_set import FEW, Contradiction, Pairs, cholesky_solver, contradictory, nearest, refined, root, solve

@@ -13,7 +13,7 @@ over: it also explains infeasible ones.
 import torch
 from torch import Tensor
 
-from ....errors import Infeasible, NotConverged
+from ....core.errors import Infeasible, NotConverged
 from ..constraint_set import Constraints
 from ..solution import INFEASIBLE, NOT_CONVERGED, OPTIMAL, MaxMargins
 from .arguments import check_batch

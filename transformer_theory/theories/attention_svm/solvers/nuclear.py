@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ....errors import NotConverged
+from ....core.errors import NotConverged
 from ..constraint_set import Constraints
 from ..solution import NOT_CONVERGED, OPTIMAL, MaxMargin, MaxMargins
 from .arguments import check_batch, check_single

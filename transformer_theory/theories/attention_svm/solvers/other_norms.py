@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....errors import NotConverged
+from ....core.errors import NotConverged
 from ..constraint_set import Constraints, check_constraints
 from ..solution import NOT_CONVERGED, OPTIMAL, MaxMargin
 from .arguments import check_single

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.coding import subspace_coding_rate
-from ..attention import coordinates, exact_step, lipschitz, paper_step, released_step
-from ..causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
-from ..tssa import causal_memberships, causal_shrinkage, memberships, shrinkage
+from ....models.crate.causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
+from ....models.crate.subspace_attention import coordinates, exact_step, lipschitz, paper_step, released_step
+from ....models.crate.token_statistics import causal_memberships, causal_shrinkage, memberships, shrinkage
 from .instance import ROUNDING, N, complete_instance
 
 EPS, KAPPA, PAST = 0.5, 0.1, N // 2
@@ -80,7 +80,7 @@ CLAIMS = (
         assumptions=(r"$\beta = p / (N \varepsilon^2)$ counts the longest sequence",),
         check=lambda generator: _no_future(generator, causal=True),
         control=lambda generator: _no_future(generator, causal=False),
-        control_says="the forms without mask or prefix sums; the least change over the four is shown",
+        control_description="the forms without mask or prefix sums; the least change over the four is shown",
     ),
     Claim(
         id="crate/causal-exact-step",
@@ -91,6 +91,6 @@ CLAIMS = (
         assumptions=("the tokens before stay where they are", "the subspaces may be any matrices; the sum is the chain rule of logdet"),
         check=lambda generator: _own_rate(generator, sign=1.0),
         control=lambda generator: _own_rate(generator, sign=-1.0),
-        control_says="the step goes up the gradient",
+        control_description="the step goes up the gradient",
     ),
 )

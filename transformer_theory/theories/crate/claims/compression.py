@@ -14,10 +14,10 @@ tests have an instance). And with n = 1 attention is 1, so that the paper's step
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.coding import subspace_coding_rate
-from ..attention import coordinates, expansion, lipschitz, paper_step, rate_gradient, released_step
+from ....models.crate.subspace_attention import coordinates, expansion, lipschitz, paper_step, rate_gradient, released_step
 from .instance import ROUNDING, N, complete_instance
 
 
@@ -50,7 +50,7 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
             after = after + share * tokens  # the shrink is left out: Z + kappa beta MSSA(Z)
         changes[f"kappa beta = {share}"] = _relative_change(tokens, after, bases, eps)
     holds = series < 1 and beta <= 1
-    return Evidence(max(changes.values()), 0.0, "<=", in_assumptions=holds, detail={**changes, "beta ||W_k||^2": series, "beta": beta})
+    return Evidence(max(changes.values()), 0.0, "<=", covered=holds, detail={**changes, "beta ||W_k||^2": series, "beta": beta})
 
 
 def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
@@ -78,7 +78,7 @@ CLAIMS = (
         assumptions=("the subspaces may be any matrices U_k; the bound on L is derived in attention.lipschitz",),
         check=lambda generator: _exact_step(generator, sign=1.0),
         control=lambda generator: _exact_step(generator, sign=-1.0),
-        control_says="the step goes up the gradient",
+        control_description="the step goes up the gradient",
     ),
     Claim(
         id="crate/paper-step",
@@ -92,7 +92,7 @@ CLAIMS = (
         ),
         check=lambda generator: _paper_step(generator, tied_residual=False),
         control=lambda generator: _paper_step(generator, tied_residual=True),
-        control_says=r"the shrink $1 - \kappa\beta$ is left out, as in a residual connection",
+        control_description=r"the shrink $1 - \kappa\beta$ is left out, as in a residual connection",
     ),
     Claim(
         id="crate/released-sign",
@@ -106,7 +106,7 @@ CLAIMS = (
         ),
         check=lambda generator: _released_sign(generator, sign=1.0),
         control=lambda generator: _released_sign(generator, sign=-1.0),
-        control_says=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
+        control_description=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
         corrects=r"The released layer adds attention to the residual stream, without the shrink $1 - \kappa\beta$ of the paper's step and "
         "with a free output matrix.",
     ),

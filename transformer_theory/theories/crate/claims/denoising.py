@@ -2,9 +2,9 @@
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ..attention import coordinates
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....models.crate.subspace_attention import coordinates
 from ..denoising import denoise, log_density
 from ..problem import random_subspaces
 from .instance import ROUNDING
@@ -63,7 +63,7 @@ CLAIMS = (
         assumptions=("U_k orthonormal, equal weights, known noise",),
         check=lambda generator: _tweedie(generator, over_tokens=False),
         control=lambda generator: _tweedie(generator, over_tokens=True),
-        control_says="the softmax runs over tokens, as in attention, and the result is scaled to fit",
+        control_description="the softmax runs over tokens, as in attention, and the result is scaled to fit",
         corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens.",
     ),
     Claim(
@@ -74,7 +74,7 @@ CLAIMS = (
         assumptions=("U_k orthonormal, mutually orthogonal, equal weights, known noise",),
         check=lambda generator: _best(generator, over_tokens=False),
         control=lambda generator: _best(generator, over_tokens=True),
-        control_says="the softmax runs over tokens, as in attention, and the result is scaled to fit",
+        control_description="the softmax runs over tokens, as in attention, and the result is scaled to fit",
         corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens, and "
         "it is far off.",
     ),

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import orthonormalise
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import orthonormalise
 from ..neumann import neumann_error, neumann_sum
 from .instance import ROUNDING, N
 
@@ -50,7 +50,7 @@ CLAIMS = (
         assumptions=("A symmetric positive semidefinite",),
         check=lambda generator: _error(generator, more=0),
         control=lambda generator: _error(generator, more=1),
-        control_says="the series has one term more than the prediction counts",
+        control_description="the series has one term more than the prediction counts",
     ),
     Claim(
         id="crate/neumann-converges",
@@ -60,7 +60,7 @@ CLAIMS = (
         assumptions=(r"spectral radius of $\beta W_k W_k^\top$ below 1; here drawn between .2 and .99",),
         check=lambda generator: _more_terms(generator, least=0.2, most=0.99),
         control=lambda generator: _more_terms(generator, least=1.01, most=3.0),
-        control_says=r"the spectral radius is drawn between 1.01 and 3",
+        control_description=r"the spectral radius is drawn between 1.01 and 3",
         corrects=r"Softmax attention is derived from this series. On layer-normalised tokens it diverges, $\rho$ is 188 to 230 ($d = 192$, "
         r"65 tokens, $\varepsilon^2 = 0.5$, 20 seeds): the paper's step is motivated by the gradient, and no approximation of it.",
     ),

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ..sparse_coding import curvature, fista, fista_steps, ista_step, lasso
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....models.crate.sparse_coding import curvature, fista, fista_steps, ista_step, lasso
 from .instance import ROUNDING, D, N
 
 LAM = 0.1
@@ -70,7 +70,7 @@ CLAIMS = (
         assumptions=("any dictionary, any tokens, a non-negative start",),
         check=lambda generator: _ista_descent(generator, step=1.0),
         control=lambda generator: _ista_descent(generator, step=3.0),
-        control_says=r"three times the step, $\eta = 3/L$",
+        control_description=r"three times the step, $\eta = 3/L$",
     ),
     Claim(
         id="crate/ista-fista-rates",
@@ -82,7 +82,7 @@ CLAIMS = (
         ),
         check=lambda generator: _rates(generator, step=1.0),
         control=lambda generator: _rates(generator, step=2.5),
-        control_says=r"two and a half times the step, $\eta = 2.5/L$",
+        control_description=r"two and a half times the step, $\eta = 2.5/L$",
     ),
     Claim(
         id="crate/fista-faster",
@@ -91,6 +91,6 @@ CLAIMS = (
         assumptions=("Gaussian tokens, a Gaussian dictionary of half as many atoms more than dimensions; an empirical statement",),
         check=lambda generator: _momentum(generator, momentum=True),
         control=lambda generator: _momentum(generator, momentum=False),
-        control_says="the momentum is left out",
+        control_description="the momentum is left out",
     ),
 )

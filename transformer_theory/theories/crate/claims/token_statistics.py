@@ -2,10 +2,10 @@
 
 import torch
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ..attention import coordinates, lipschitz
-from ..tssa import membership_rate, memberships, tssa_gradient, variational_rate
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....models.crate.subspace_attention import coordinates, lipschitz
+from ....models.crate.token_statistics import membership_rate, memberships, tssa_gradient, variational_rate
 from .instance import ROUNDING, N, complete_instance
 
 EPS, SHARPNESS = 0.5, 20.0  # memberships far from equal: a token belongs to one subspace more than to others
@@ -57,7 +57,7 @@ CLAIMS = (
         assumptions=("memberships are non-negative; the bases may be any matrices",),
         check=lambda generator: _bound(generator, normalised=True),
         control=lambda generator: _bound(generator, normalised=False),
-        control_says=r"the second moments are taken over $n$ tokens, not over the $n_k$ of the subspace",
+        control_description=r"the second moments are taken over $n$ tokens, not over the $n_k$ of the subspace",
     ),
     Claim(
         id="crate/tssa-step",
@@ -67,6 +67,6 @@ CLAIMS = (
         assumptions=("the subspaces may be any matrices U_k, memberships between 0 and 1",),
         check=lambda generator: _step(generator, sign=1.0),
         control=lambda generator: _step(generator, sign=-1.0),
-        control_says="the step goes up the gradient",
+        control_description="the step goes up the gradient",
     ),
 )

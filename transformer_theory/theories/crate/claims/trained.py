@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....supervised import accuracy
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....training.supervised import accuracy
 from ..layer_curves import AFTER, curves
 from ..trained import Split, crate, digit_split, fit
 
@@ -56,7 +56,7 @@ CLAIMS = (
         ),
         check=lambda generator: _fall(generator, _trained),
         control=lambda generator: _fall(generator, _untrained),
-        control_says="random weights: the networks are not trained",
+        control_description="random weights: the networks are not trained",
         corrects="The released curve is labelled as the rate after attention and measured on what attention reads; here it is read after "
         "attention.",
     ),

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
-from ....supervised import accuracy
-from .. import trained
-from ..block import (
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....models.crate import (
     CausalReleasedAttention,
     ExactAttention,
     Ista,
@@ -29,7 +28,9 @@ from ..block import (
     TokenStatisticsAttention,
     orthogonal,
 )
-from ..block.compression import Batch, Subspaces
+from ....models.crate.compression import Batch, Subspaces
+from ....training.supervised import accuracy
+from .. import trained
 from ..figures.departures import draw
 from ..layer_curves import AFTER, BEFORE, INPUT, NONZEROS, curves
 from ..unrolled import PAPER, SIGN
@@ -146,10 +147,10 @@ class Departures(RandomExperiment):
     whose released attention, with its free output, biased coordinates and no step size, stands beside the derived one.
     """
 
-    seeds: int = parameter(3, at_least=1, says="splits and initial weights of each network")
-    steps: int = parameter(500, at_least=1, says="optimiser steps, 64 digits each")
-    dim: int = parameter(64, at_least=8, multiple_of=4, says="width, in four heads")
-    depth: int = parameter(3, at_least=2, says="layers")
+    seeds: int = setting(3, ge=1, help="splits and initial weights of each network")
+    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each")
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(3, ge=2, help="layers")
 
     name = "crate.departures"
     sources = (PAPER, SIGN, Source("wu2024token"), Source("alpaydin1998optical"))

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....citations import Source
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ....data.two_objects import TwoObjects, two_objects
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
-from ....supervised import accuracy
+from ....training.supervised import accuracy
 from .. import trained
 from ..figures.emergence import draw
 from ..segmentation import class_attention, components, exceeding, overlap, random_patches, top_mass
@@ -56,11 +57,11 @@ class Emergence(RandomExperiment):
     Nulls: untrained networks, and random patches of the same number, both with as many candidates to choose from.
     """
 
-    seeds: int = parameter(3, at_least=1, says="data sets and initial weights")
-    images: int = parameter(3000, at_least=60, says="of which 70 % are learned from; IoU is read on 300 more")
-    steps: int = parameter(400, at_least=1, says="optimiser steps of each network, 64 images each")
-    dim: int = parameter(48, at_least=8, multiple_of=4, says="width, in four heads")
-    depth: int = parameter(3, at_least=1, says="layers")
+    seeds: int = setting(3, ge=1, help="data sets and initial weights")
+    images: int = setting(3000, ge=60, help="of which 70 % are learned from; IoU is read on 300 more")
+    steps: int = setting(400, ge=1, help="optimiser steps of each network, 64 images each")
+    dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(3, ge=1, help="layers")
 
     name = "crate.emergence"
     sources = (EMERGENCE, Source("dosovitskiy2021image"))

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row, finding
-from ....supervised import accuracy
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
+from ....models.crate import PaperAttention
+from ....training.supervised import accuracy
 from .. import trained
-from ..block import PaperAttention
 from ..figures.layers import draw
 from ..layer_curves import AFTER, BEFORE, INPUT, NONZEROS, REDUCTION, layerwise
 from ..unrolled import PAPER
@@ -67,10 +68,10 @@ class Layers(RandomExperiment):
     Each network's learning rate is the best of three on the validation part of another split than those that are reported.
     """
 
-    seeds: int = parameter(3, at_least=1, says="splits and initial weights that are reported")
-    steps: int = parameter(600, at_least=1, says="optimiser steps of each network, 64 digits each")
-    dim: int = parameter(64, at_least=8, multiple_of=4, says="width, in four heads")
-    depth: int = parameter(4, at_least=2, says="layers")
+    seeds: int = setting(3, ge=1, help="splits and initial weights that are reported")
+    steps: int = setting(600, ge=1, help="optimiser steps of each network, 64 digits each")
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(4, ge=2, help="layers")
 
     name = "crate.layers"
     sources = (PAPER, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
@@ -109,7 +110,7 @@ class Layers(RandomExperiment):
             yield finding(
                 "crate",
                 f"{quantity}: last layer over first",
-                Evidence(float(ratio), 1.0, "<=", in_assumptions=name != "ViT"),
+                Evidence(float(ratio), 1.0, "<=", covered=name != "ViT"),
                 source=PAPER,
                 null=float(null),
                 model=name,
@@ -118,7 +119,7 @@ class Layers(RandomExperiment):
             yield finding(
                 "crate",
                 f"{quantity}: last layer over first, trained minus random weights",
-                Evidence(float(ratio - null), 0.0, "<=", in_assumptions=name != "ViT"),
+                Evidence(float(ratio - null), 0.0, "<=", covered=name != "ViT"),
                 source=PAPER,
                 model=name,
                 note="a fall that random weights show as well is nothing learned",
@@ -127,7 +128,7 @@ class Layers(RandomExperiment):
         yield finding(
             "crate",
             "R^c after attention over before, mean of the layers",
-            Evidence(float(ratio), 1.0, "<=", in_assumptions=name != "ViT"),
+            Evidence(float(ratio), 1.0, "<=", covered=name != "ViT"),
             source=PAPER,
             null=float(null),
             model=name,

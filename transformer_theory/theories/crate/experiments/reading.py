@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from ....metrics.coding import subspace_coding_rate
-from ..attention import coordinates, expansion, mssa, rate_gradient
-from ..block import Fista, Ista, OvercompleteIsta, ReleasedAttention, ReleasedTokenStatisticsAttention
-from ..block.compression import Subspaces
+from ....models.crate import Fista, Ista, OvercompleteIsta, ReleasedAttention, ReleasedTokenStatisticsAttention
+from ....models.crate.compression import Subspaces
+from ....models.crate.subspace_attention import coordinates, expansion, mssa, rate_gradient
 from ..layer_curves import compressions
 from ..problem import incoherence
 

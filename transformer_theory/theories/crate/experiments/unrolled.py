@@ -9,14 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....claims import Evidence
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.plotting import axes
+from ....core.result import Result
 from ....data.synthetic import subspace_mixture
-from ....experiment import RandomExperiment, Result, parameter
-from ....plotting import axes
-from ....rows import Arrays, Row, finding
-from ..attention import coordinates, expansion
+from ....models.crate.sparse_coding import curvature, fista, fista_steps, ista, lasso
+from ....models.crate.subspace_attention import coordinates, expansion
 from ..figures.unrolled import gap_panel, rate_panel
-from ..sparse_coding import curvature, fista, fista_steps, ista, lasso
 from ..unrolled import LAM, LASSO, PAPER, SIGN, compress, forms, guaranteed
 
 if TYPE_CHECKING:
@@ -33,16 +34,14 @@ class Unrolled(RandomExperiment):
     Tokens are then coded in D = [U, -U], whose optimal code is known: ISTA and FISTA from zero against it, step by step.
     """
 
-    sequences: int = parameter(128, at_least=1, says="number of sequences")
-    tokens: int = parameter(32, at_least=1, says="number of tokens of a sequence")
-    classes: int = parameter(4, at_least=1, says="number of subspaces")
-    rank: int = parameter(6, at_least=1, says="dimension of each subspace")
-    noise: float = parameter(
-        0.1, at_least=0, at_most=1e3, says="standard deviation of what lies outside the subspaces, relative to the tokens"
-    )
-    eps: float = parameter(2.0, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
-    layers: int = parameter(12, at_least=1, says="steps")
-    codings: int = parameter(24, at_least=1, says="steps of ISTA and FISTA")
+    sequences: int = setting(128, ge=1, help="number of sequences")
+    tokens: int = setting(32, ge=1, help="number of tokens of a sequence")
+    classes: int = setting(4, ge=1, help="number of subspaces")
+    rank: int = setting(6, ge=1, help="dimension of each subspace")
+    noise: float = setting(0.1, ge=0, le=1e3, help="standard deviation of what lies outside the subspaces, relative to the tokens")
+    eps: float = setting(2.0, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+    layers: int = setting(12, ge=1, help="steps")
+    codings: int = setting(24, ge=1, help="steps of ISTA and FISTA")
 
     name = "crate.unrolled"
     sources = (PAPER, SIGN, LASSO)
@@ -66,8 +65,8 @@ class Unrolled(RandomExperiment):
         small = radius < 1
         for name, source in (("exact", PAPER), ("paper", PAPER), ("tied residual", SIGN)):
             changes = runs[name].changes
-            falls = Evidence(float(changes.max()), 0.0, "<=", in_assumptions=small or name == "exact")
-            rises = Evidence(float(changes.min()), 0.0, ">=", in_assumptions=small)
+            falls = Evidence(float(changes.max()), 0.0, "<=", covered=small or name == "exact")
+            rises = Evidence(float(changes.min()), 0.0, ">=", covered=small)
             yield finding(
                 "crate",
                 f"{'smallest' if source is SIGN else 'largest'} change of R^c in a step, {name}",

@@ -14,12 +14,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
-from ....supervised import accuracy
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....models.crate import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
+from ....training.supervised import accuracy
 from .. import trained
-from ..block import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
 from ..figures.variants import draw
 from ..layer_curves import AFTER, NONZEROS, curves
 from ..unrolled import LASSO, PAPER
@@ -62,11 +63,11 @@ class Variants(RandomExperiment):
     more a head, the released form d^2 + d more a layer for its free output matrix.
     """
 
-    seeds: int = parameter(3, at_least=1, says="splits and initial weights of each variant")
-    steps: int = parameter(500, at_least=1, says="optimiser steps, 64 digits each")
-    dim: int = parameter(64, at_least=8, multiple_of=4, says="width, in four heads")
-    depth: int = parameter(3, at_least=1, says="layers")
-    rounds: int = parameter(7, at_least=1, says="interleaved rounds in which a training step of each variant is timed")
+    seeds: int = setting(3, ge=1, help="splits and initial weights of each variant")
+    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each")
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(3, ge=1, help="layers")
+    rounds: int = setting(7, ge=1, help="interleaved rounds in which a training step of each variant is timed")
 
     name = "crate.variants"
     sources = (PAPER, Source("wu2024token"), LASSO, Source("alpaydin1998optical"))

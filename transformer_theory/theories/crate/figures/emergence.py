@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, caption
+from ....core.plotting import COLOURS, axes, caption
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import COLOURS, axes, caption, line
+from ....core.plotting import COLOURS, axes, caption, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

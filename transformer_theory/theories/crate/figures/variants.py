@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....plotting import axes, caption, colour
+from ....core.plotting import axes, caption, colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..dynamics import Model, rk4, tanh, train
 from ..forms import AttentionForm, Exponential, Linear, Softmax
 from ..invariants import agreement, drift, first_term, fixed_mean
@@ -61,7 +61,7 @@ CLAIMS = (
         assumptions=(ONE_QUERY, PLAIN),
         check=lambda generator: _drift(generator, Linear()),
         control=lambda generator: _drift(generator, Linear(), decay=0.01),
-        control_says="adds weight decay of 0.01 to the lower layer",
+        control_description="adds weight decay of 0.01 to the lower layer",
     ),
     Claim(
         id="joma/exponential-invariant",
@@ -71,7 +71,7 @@ CLAIMS = (
         assumptions=(ONE_QUERY, PLAIN, "the normaliser A is constant"),
         check=lambda generator: _drift(generator, Exponential(normaliser=2.0, temperature=0.8)),
         control=lambda generator: _drift(generator, Exponential(normaliser=2.0, temperature=0.8), queries=2),
-        control_says="lets samples with a second query train the same MLP",
+        control_description="lets samples with a second query train the same MLP",
     ),
     Claim(
         id="joma/softmax-rate",
@@ -82,7 +82,7 @@ CLAIMS = (
         assumptions=(ONE_QUERY, "all contexts are alike, so that the expectation factorises"),
         check=lambda generator: _rate(generator, alike=True),
         control=lambda generator: _rate(generator, alike=False),
-        control_says="draws other contexts for each sample: the factorisation is then an approximation",
+        control_description="draws other contexts for each sample: the factorisation is then an approximation",
     ),
     Claim(
         id="joma/softmax-invariant",
@@ -93,7 +93,7 @@ CLAIMS = (
         assumptions=(ONE_QUERY, "equal learning rates", "the mean attention has not moved yet", "the expectation nearly factorises"),
         check=lambda generator: _early(generator, scale=1.0),
         control=lambda generator: _early(generator, scale=2.0),
-        control_says="leaves out the factor 1/2, which the correlation would not notice",
+        control_description="leaves out the factor 1/2, which the correlation would not notice",
         corrects="The figure judges by a centred correlation, which does not see the size: in its setting that is .99 while the relative "
         "error is .73 after 1000 steps and 7.8 after 2000.",
     ),

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..lower_layer import gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 
 
@@ -31,6 +31,6 @@ CLAIMS = (
         assumptions=("twelve units, twenty tokens, independent normal critical points", "the lower layer moves by the given equation"),
         check=lambda generator: _rebound(generator, linear=False),
         control=lambda generator: _rebound(generator, linear=True),
-        control_says="takes linear units, of which one column leaves all others behind for good",
+        control_description="takes linear units, of which one column leaves all others behind for good",
     ),
 )

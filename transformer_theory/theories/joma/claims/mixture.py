@@ -3,8 +3,8 @@
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..dynamics import relu, tanh
 from ..mixture import Mixture, relu_averages, tanh_averages
 
@@ -40,6 +40,6 @@ CLAIMS = (
         assumptions=("components are isotropic (here Gaussian)", "the gradient is constant within a component"),
         check=lambda generator: _sampled(generator, flattened=1.0),
         control=lambda generator: _sampled(generator, flattened=0.5),
-        control_says="takes components half as wide along v as across",
+        control_description="takes components half as wide along v as across",
     ),
 )

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..dynamics import Model, rk4, signed, train
 from ..forms import AttentionForm, Exponential, Softmax
 from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
@@ -102,7 +102,7 @@ CLAIMS = (
         assumptions=ASSUMED,
         check=lambda generator: _spread(generator, inside=math.sqrt(2)),
         control=lambda generator: _spread(generator, inside=2.0),
-        control_says=r"takes $\operatorname{erf}(v / 2)$ in the place of $\operatorname{erf}(v / \sqrt{2})$",
+        control_description=r"takes $\operatorname{erf}(v / 2)$ in the place of $\operatorname{erf}(v / \sqrt{2})$",
     ),
     Claim(
         id="joma/blow-up",
@@ -113,7 +113,7 @@ CLAIMS = (
         assumptions=ASSUMED,
         check=lambda generator: _limits(generator, Exponential()),
         control=lambda generator: _limits(generator, Softmax()),
-        control_says="takes softmax attention, which is slower and leaves the orbit",
+        control_description="takes softmax attention, which is slower and leaves the orbit",
     ),
     Claim(
         id="joma/slower-clock",
@@ -123,7 +123,7 @@ CLAIMS = (
         assumptions=("one linear unit whose backpropagated gradient is constant", "z = v²/2 is kept", "all start at zero"),
         check=lambda generator: _clock(generator, normalised=True),
         control=lambda generator: _clock(generator, normalised=False),
-        control_says="reads the clock of attention without normaliser",
+        control_description="reads the clock of attention without normaliser",
     ),
     Claim(
         id="joma/softmax-leaves-the-orbit",
@@ -134,6 +134,6 @@ CLAIMS = (
         assumptions=("one linear unit whose backpropagated gradient is constant", "two contexts of opposite targets", "all start at zero"),
         check=lambda generator: _lag(generator, Softmax(), time=3.0),
         control=lambda generator: _lag(generator, Exponential(), time=31 / 32),
-        control_says=r"takes exponential attention, at $\frac{31}{32} t^*$: it stays on the orbit",
+        control_description=r"takes exponential attention, at $\frac{31}{32} t^*$: it stays on the orbit",
     ),
 )

@@ -3,9 +3,9 @@
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....networks.embedding import build
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....models.embedding import build
 from ..hierarchy import random_hierarchy
 from ..recovery import recovery
 from ..stack import Stack
@@ -31,7 +31,7 @@ CLAIMS = (
         assumptions=("C = 20 classes, 10 and 20 latents, sets of 2, M = 100, L = 30", "width 256 in the place of 1024"),
         check=lambda generator: _untrained(generator, shuffled=False),
         control=lambda generator: _untrained(generator, shuffled=True),
-        control_says="shuffles the classes of the latents",
+        control_description="shuffles the classes of the latents",
         corrects="In Table 1 a correlation near 1 is a sign that a latent is found. It is the largest of 400 units over 20 or 30 "
         "sequences, and before training it is .94 to .99 for the lowest latents at the published sizes.",
     ),

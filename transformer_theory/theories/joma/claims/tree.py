@@ -3,8 +3,8 @@
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..dynamics import Model, train
 from ..forms import Exponential
 from ..problem import gaussian_block
@@ -63,7 +63,7 @@ CLAIMS = (
         assumptions=(ALIKE, "the common ancestor is below the root"),
         check=lambda generator: _formula(generator, power=2),
         control=lambda generator: _formula(generator, power=1),
-        control_says=r"takes $\rho^H$ in the place of $\rho^{2H}$",
+        control_description=r"takes $\rho^H$ in the place of $\rho^{2H}$",
     ),
     Claim(
         id="joma/tree-samples",
@@ -73,7 +73,7 @@ CLAIMS = (
         assumptions=(ALIKE, "draws are independent"),
         check=lambda generator: _sampled(generator, moved=0),
         control=lambda generator: _sampled(generator, moved=16),
-        control_says="reads the kinship of the leaf 16 places on",
+        control_description="reads the kinship of the leaf 16 places on",
     ),
     Claim(
         id="joma/near-relatives-first",
@@ -83,6 +83,6 @@ CLAIMS = (
         assumptions=(ALIKE, "all leaves are heard equally often", "early in training, from near zero", "attention is not normalised"),
         check=lambda generator: _first(generator, heard=1.0),
         control=lambda generator: _first(generator, heard=0.2),
-        control_says="leaves the sibling out of four in five of the contexts it belongs to",
+        control_description="leaves the sibling out of four in five of the contexts it belongs to",
     ),
 )

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.attention import entropy_lower_bound
 from ..nonlinear import attention_entropy, bounce, learning_ratio, linear_descent, log_remaining, on_the_way, random_mu, salient_descent
 
@@ -49,7 +49,7 @@ CLAIMS = (
         assumptions=("the lower layer moves by the given equation", "it starts at zero"),
         check=lambda generator: _speeds(generator, squared=True),
         control=lambda generator: _speeds(generator, squared=False),
-        control_says=r"takes the exponent from $\mu$ instead of $\mu^2/2$",
+        control_description=r"takes the exponent from $\mu$ instead of $\mu^2/2$",
     ),
     Claim(
         id="joma/drop-and-bounce",
@@ -59,7 +59,7 @@ CLAIMS = (
         assumptions=(r"critical points $\mu_j = 1 + 3u_j$, $u_j$ uniform", "T = 3, 5000 steps of 0.02 from 0.05"),
         check=lambda generator: _bounce(generator, salient_descent),
         control=lambda generator: _bounce(generator, linear_descent),
-        control_says="takes a linear MLP, whose attention only becomes sparser",
+        control_description="takes a linear MLP, whose attention only becomes sparser",
     ),
     Claim(
         id="joma/entropy-floor",
@@ -70,6 +70,6 @@ CLAIMS = (
         assumptions=("attention is a softmax of its scores",),
         check=lambda generator: _floor(generator, share=1.0),
         control=lambda generator: _floor(generator, share=0.5),
-        control_says="takes half the norm of the scores",
+        control_description="takes half the norm of the scores",
     ),
 )

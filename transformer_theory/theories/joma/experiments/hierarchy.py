@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from .. import published
 from ..figures import hierarchy
 from ..hierarchy import random_hierarchy
@@ -40,12 +41,12 @@ class HierarchyLearning(RandomExperiment):
     The paper's decay, which its theory has not, moves attention and lower layer by itself once the loss is small; 0 leaves it out.
     """
 
-    steps: int = parameter(300, at_least=2, at_most=10**6, says="of Adam")
-    rate: float = parameter(1e-3, above=0, at_most=1, says="learning rate (the paper: 1e-5, its figures 1e-4)")
-    decay: float = parameter(1e-4, at_least=0, at_most=1, says="of the weights, in Adam's gradient, as in the paper; 0 as in its theory")
-    dim: int = parameter(128, at_least=4, at_most=4096, says="of the stream (the paper: 1024)")
-    seeds: int = parameter(2, at_least=1, at_most=100, says="hierarchies and starts of each setting")
-    settings: int = parameter(4, at_least=1, at_most=4, says="how many of the four: C = 20, p = 2 and 3; C = 30, p = 2 and 3")
+    steps: int = setting(300, ge=2, le=10**6, help="of Adam")
+    rate: float = setting(1e-3, gt=0, le=1, help="learning rate (the paper: 1e-5, its figures 1e-4)")
+    decay: float = setting(1e-4, ge=0, le=1, help="of the weights, in Adam's gradient, as in the paper; 0 as in its theory")
+    dim: int = setting(128, ge=4, le=4096, help="of the stream (the paper: 1024)")
+    seeds: int = setting(2, ge=1, le=100, help="hierarchies and starts of each setting")
+    settings: int = setting(4, ge=1, le=4, help="how many of the four: C = 20, p = 2 and 3; C = 30, p = 2 and 3")
 
     name: ClassVar[str] = "joma.hierarchy"
     sources: ClassVar[tuple[Source, ...]] = (TABLE,)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..analysis_rows import LINE, STILL
 from ..dynamics import Model, train
 from ..figures import invariant
@@ -44,11 +45,11 @@ class Invariant(RandomExperiment):
     term alone, and the mean attention of each moment in the place of that of the start.
     """
 
-    steps: int = parameter(2000, at_least=10, says="of gradient descent")
-    rate: float = parameter(0.1, above=0, at_most=10, says="learning rate")
-    temperature: float = parameter(0.5, at_least=1e-2, at_most=1e2, says="of the softmax")
-    scale: float = parameter(0.01, above=0, at_most=10, says="standard deviation of the start")
-    seeds: int = parameter(5, at_least=1, at_most=100, says="draws of contexts and start")
+    steps: int = setting(2000, ge=10, help="of gradient descent")
+    rate: float = setting(0.1, gt=0, le=10, help="learning rate")
+    temperature: float = setting(0.5, ge=1e-2, le=1e2, help="of the softmax")
+    scale: float = setting(0.01, gt=0, le=10, help="standard deviation of the start")
+    seeds: int = setting(5, ge=1, le=100, help="draws of contexts and start")
 
     name: ClassVar[str] = "joma.invariant"
     sources: ClassVar[tuple[Source, ...]] = (Source("tian2024joma"),)
@@ -109,7 +110,7 @@ class Invariant(RandomExperiment):
         return finding(
             NAME,
             f"relative error of the softmax invariant, {kind} contexts",
-            Evidence(error, LINE, "<=", in_assumptions=moved <= STILL and left <= STILL),
+            Evidence(error, LINE, "<=", covered=moved <= STILL and left <= STILL),
             source=FIGURE,
             predicted=0.0,
             step=step,

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..figures import linear_orbit
 from ..nonlinear import attention
 from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
@@ -35,8 +36,8 @@ class LinearOrbit(Experiment):
     joma/softmax-leaves-the-orbit).
     """
 
-    discriminancy: tuple[float, ...] = parameter((1.0, 0.8, 0.5, -0.3, 0.1), at_least=-1e3, at_most=1e3, says="Δ of each token")
-    end: float = parameter(1e-4, at_least=1e-12, below=1, says="what is left of the time to the blow-up, as a share")
+    discriminancy: tuple[float, ...] = setting((1.0, 0.8, 0.5, -0.3, 0.1), ge=-1e3, le=1e3, help="Δ of each token")
+    end: float = setting(1e-4, ge=1e-12, lt=1, help="what is left of the time to the blow-up, as a share")
 
     name: ClassVar[str] = "joma.linear_orbit"
     sources: ClassVar[tuple[Source, ...]] = (JOMA,)

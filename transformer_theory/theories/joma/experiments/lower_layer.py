@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter
-from ....linalg import stable_rank
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import stable_rank
 from ..figures import lower_layer
 from ..lower_layer import alike, gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 from ..orbit import blow_up_time
@@ -30,11 +31,11 @@ FROM = 1e-7  # the first time that is drawn; V is a multiple of the critical poi
 class LowerLayer(RandomExperiment):
     """Units with normal critical points: stable rank of the lower layer over time, nonlinear and linear, and with no token salient."""
 
-    units: int = parameter(12, at_least=2, at_most=500, says="of the lower layer")
-    tokens: int = parameter(20, at_least=2, at_most=500, says="that it reads")
-    scale: float = parameter(1.0, above=0, at_most=3, says="standard deviation of the critical points' entries")
-    until: float = parameter(1e3, at_least=1, at_most=1e5, says="time up to which the flow is followed")
-    seeds: int = parameter(20, at_least=1, at_most=1000, says="draws of the critical points")
+    units: int = setting(12, ge=2, le=500, help="of the lower layer")
+    tokens: int = setting(20, ge=2, le=500, help="that it reads")
+    scale: float = setting(1.0, gt=0, le=3, help="standard deviation of the critical points' entries")
+    until: float = setting(1e3, ge=1, le=1e5, help="time up to which the flow is followed")
+    seeds: int = setting(20, ge=1, le=1000, help="draws of the critical points")
 
     name: ClassVar[str] = "joma.lower_layer"
     sources: ClassVar[tuple[Source, ...]] = (JOMA, Source("rudelson2007sampling"))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from .. import published
 from ..dynamics import Model, train
 from ..figures import relatives
@@ -39,13 +40,13 @@ class Relatives(RandomExperiment):
     Beside it what the theory's flows do with the co-occurrences alone, where the order is built in.
     """
 
-    rho: float = parameter(published.TREE_RHO, above=0, below=1, says="of every edge below the root's children")
-    levels: int = parameter(published.TREE_LEVELS, at_least=2, at_most=8, says="L, edges from root to leaf")
-    draws: int = parameter(200_000, at_least=1000, at_most=10**7, says="of the tree, for co-occurrence")
-    samples: int = parameter(4000, at_least=200, at_most=10**6, says="sequences to learn from")
-    steps: int = parameter(200, at_least=10, at_most=10**5, says="of descent")
-    rate: float = parameter(0.5, above=0, at_most=10, says="learning rate")
-    seeds: int = parameter(5, at_least=1, at_most=100, says="draws of sequences and start")
+    rho: float = setting(published.TREE_RHO, gt=0, lt=1, help="of every edge below the root's children")
+    levels: int = setting(published.TREE_LEVELS, ge=2, le=8, help="L, edges from root to leaf")
+    draws: int = setting(200_000, ge=1000, le=10**7, help="of the tree, for co-occurrence")
+    samples: int = setting(4000, ge=200, le=10**6, help="sequences to learn from")
+    steps: int = setting(200, ge=10, le=10**5, help="of descent")
+    rate: float = setting(0.5, gt=0, le=10, help="learning rate")
+    seeds: int = setting(5, ge=1, le=100, help="draws of sequences and start")
 
     name: ClassVar[str] = "joma.relatives"
     sources: ClassVar[tuple[Source, ...]] = (JOMA,)
@@ -111,7 +112,7 @@ class Relatives(RandomExperiment):
         for step in (keep[len(keep) // 5], keep[-1]):
             falls = (curves[:, keep.index(step), :-1] - curves[:, keep.index(step), 1:]).amin(-1)
             note = f"worst of {self.seeds} draws; negative: a farther relative has the larger logit"
-            evidence = Evidence(float(falls.min()), 0.0, ">=", in_assumptions=how == "exponential")
+            evidence = Evidence(float(falls.min()), 0.0, ">=", covered=how == "exponential")
             yield finding(NAME, f"smallest fall of z from H to H + 1, {how}", evidence, source=JOMA, predicted=0.0, step=step, note=note)
         for up, value in enumerate(curves[:, -1].mean(0).tolist(), start=1):
             yield Row(theory=NAME, quantity=f"change of z at H = {up}, {how}", value=value, step=keep[-1])

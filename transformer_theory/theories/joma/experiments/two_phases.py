@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ....metrics.attention import entropy_lower_bound
-from ....rows import Arrays, Row, finding
 from .. import published
 from ..figures import two_phases
 from ..nonlinear import (
@@ -41,11 +42,11 @@ class TwoPhases(Experiment):
     Then ln(1/delta) of four components over time, whose ratios tend to exp((mu_j^2 - mu_k^2) / 2).
     """
 
-    steps: int = parameter(5000, at_least=10, at_most=10**6, says="of the descent")
-    rate: float = parameter(0.02, above=0, at_most=1, says="learning rate")
-    temperature: float = parameter(3.0, at_least=0.1, at_most=100, says="T in softmax(v²/T)")
-    start: float = parameter(0.05, at_least=0, at_most=1, says="all components at the start")
-    until: float = parameter(1000.0, at_least=2, at_most=1e5, says="time up to which the ratios are followed")
+    steps: int = setting(5000, ge=10, le=10**6, help="of the descent")
+    rate: float = setting(0.02, gt=0, le=1, help="learning rate")
+    temperature: float = setting(3.0, ge=0.1, le=100, help="T in softmax(v²/T)")
+    start: float = setting(0.05, ge=0, le=1, help="all components at the start")
+    until: float = setting(1000.0, ge=2, le=1e5, help="time up to which the ratios are followed")
 
     name: ClassVar[str] = "joma.two_phases"
     sources: ClassVar[tuple[Source, ...]] = (Source("tian2024joma"), Source("zhai2023stabilizing"))

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....experiment import Result
-from ....plotting import axes, caption, label_ends, line, shades, text_figure
+from ....core.plotting import axes, caption, label_ends, line, shades, text_figure
+from ....core.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

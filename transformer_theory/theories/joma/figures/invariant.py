@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ....experiment import Result
-from ....plotting import axes, caption, heatmap, label_ends, line, shades, text_figure
+from ....core.plotting import axes, caption, heatmap, label_ends, line, shades, text_figure
+from ....core.result import Result
 from .analysis import diagonal
 
 if TYPE_CHECKING:

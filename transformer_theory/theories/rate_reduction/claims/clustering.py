@@ -8,9 +8,9 @@ import itertools
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
-from ....linalg import orthonormalise
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import orthonormalise
 from ....metrics.coding import segmented_coding_length
 
 SEGMENTATION = Source("ma2007segmentation")
@@ -65,7 +65,7 @@ CLAIMS = (
         assumptions=("subspaces go through the origin and differ", "ε² is the energy of the noise", "many samples a subspace"),
         check=lambda generator: _shortest_other(generator, subspaces=True),
         control=lambda generator: _shortest_other(generator, subspaces=False),
-        control_says="draws all groups from one subspace",
+        control_description="draws all groups from one subspace",
     ),
     Claim(
         id="rate_reduction/merging-finds-subspaces",
@@ -75,6 +75,6 @@ CLAIMS = (
         assumptions=("subspaces go through the origin and differ", "ε² is the energy of the noise", "many samples a subspace"),
         check=lambda generator: _recovered(generator, subspaces=True),
         control=lambda generator: _recovered(generator, subspaces=False),
-        control_says="draws all groups from one subspace",
+        control_description="draws all groups from one subspace",
     ),
 )

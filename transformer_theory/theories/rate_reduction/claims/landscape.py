@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 
@@ -92,7 +92,7 @@ CLAIMS = (
         assumptions=ASSUMED,
         check=lambda generator: _disorder(generator, of_saddles=False),
         control=lambda generator: _disorder(generator, of_saddles=True),
-        control_says="looks at critical points where no ascent ends",
+        control_description="looks at critical points where no ascent ends",
     ),
     Claim(
         id="rate_reduction/strict-saddles",
@@ -102,6 +102,6 @@ CLAIMS = (
         assumptions=ASSUMED,
         check=lambda generator: _steepness(generator, of_maximisers=False),
         control=lambda generator: _steepness(generator, of_maximisers=True),
-        control_says="asks the same of the maximisers",
+        control_description="asks the same of the maximisers",
     ),
 )

@@ -2,8 +2,8 @@
 
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.coding import rate_reduction
 from ..optimum import disorder, flat_reduction, maximise, optimum
 from .instance import DIM, EPS, RANKS, SIZES
@@ -52,7 +52,7 @@ CLAIMS = (
         assumptions=("the ranks fit: their sum is at most d",),
         check=_optimum,
         control=_optimum_control,
-        control_says="puts the value of collapsed classes (rank one each) in the place of the optimum's",
+        control_description="puts the value of collapsed classes (rank one each) in the place of the optimum's",
         corrects=r"The printed condition on the distortion, $\varepsilon^4 < (n_j/n)\, d^2/r_j^2$, does not make every dimension pay: the "
         "best $s_j$ may be smaller than $r_j$.",
     ),
@@ -64,7 +64,7 @@ CLAIMS = (
         assumptions=("there is room: the ranks' sum is at most d", "the distortion is small"),
         check=_geometry,
         control=_geometry_control,
-        control_says="puts five classes into three dimensions, where they cannot be orthogonal",
+        control_description="puts five classes into three dimensions, where they cannot be orthogonal",
         corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its others; at a maximum there is "
         "none.",
     ),

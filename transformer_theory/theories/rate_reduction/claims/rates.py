@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.coding import (
     class_coding_rates,
     coding_length,
@@ -166,7 +166,7 @@ CLAIMS = (
         assumptions=("each sample's memberships sum to one", "the rates of the classes are weighted by their shares"),
         check=_nonnegative,
         control=_nonnegative_control,
-        control_says="adds the classes' rates without their weights n_j / n",
+        control_description="adds the classes' rates without their weights n_j / n",
     ),
     Claim(
         id="rate_reduction/equal-moments",
@@ -177,7 +177,7 @@ CLAIMS = (
         assumptions=("each sample belongs to one class",),
         check=_equal_moments,
         control=_equal_moments_control,
-        control_says="puts the distances of the classes' means in the place of those of their second moments",
+        control_description="puts the distances of the classes' means in the place of those of their second moments",
     ),
     Claim(
         id="rate_reduction/soft-memberships",
@@ -187,7 +187,7 @@ CLAIMS = (
         assumptions=("each sample's memberships sum to one",),
         check=lambda generator: _above_the_chord(generator, sign=1.0),
         control=lambda generator: _above_the_chord(generator, sign=-1.0),
-        control_says="claims the line to lie on or below ΔR",
+        control_description="claims the line to lie on or below ΔR",
     ),
     Claim(
         id="rate_reduction/gradients",
@@ -197,7 +197,7 @@ CLAIMS = (
         assumptions=("each sample's memberships sum to one and are held fixed",),
         check=lambda generator: _gradient_gap(generator, weighted=True),
         control=lambda generator: _gradient_gap(generator, weighted=False),
-        control_says="leaves out the weights n_j / n of the classes",
+        control_description="leaves out the weights n_j / n of the classes",
     ),
     Claim(
         id="rate_reduction/coding-length",
@@ -208,6 +208,6 @@ CLAIMS = (
         assumptions=("the second moment has full rank", "the distortion is below every direction's share"),
         check=lambda generator: _excess_bits(generator, unit=1.0),
         control=lambda generator: _excess_bits(generator, unit=math.log(2)),
-        control_says="counts nats for bits",
+        control_description="counts nats for bits",
     ),
 )

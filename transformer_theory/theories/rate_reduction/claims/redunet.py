@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.coding import unit_norm
 from ..problem import gaussian_toy
 from ..redunet import construct, construct_shift_invariant, guaranteed_step
@@ -61,7 +61,7 @@ CLAIMS = (
         ),
         check=lambda generator: _smallest_rise(generator, times=1.0),
         control=lambda generator: _smallest_rise(generator, times=10.0),
-        control_says="takes steps ten times as long",
+        control_description="takes steps ten times as long",
         corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; the usual $\eta = 0.5$ is not "
         "always below it.",
     ),
@@ -72,6 +72,6 @@ CLAIMS = (
         assumptions=("shifts are cyclic: the grid is a ring or a torus",),
         check=lambda generator: _shift_gap(generator, vector=False),
         control=lambda generator: _shift_gap(generator, vector=True),
-        control_says="builds the network from the samples alone, without their shifts",
+        control_description="builds the network from the samples alone, without their shifts",
     ),
 )

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
 from ..analysis import MCR2, NAME, REDUNET
 from ..figures import gaussians
 from ..optimum import optimum
@@ -26,11 +27,11 @@ KNOWN = {2: 0.875, 3: 1.879}  # d -> ΔR after 300 layers of an independent comp
 class ReduNetGaussians(RandomExperiment):
     """ReduNet on Gaussian classes around the axes of the plane and of space: ΔR rises at every layer and approaches its optimum."""
 
-    per_class: int = parameter(500, at_least=1, says="samples of each class")
-    layers: int = parameter(2000, at_least=1, says="gradient steps")
-    step: float = parameter(0.5, above=0, says="step size η")
-    noise: float = parameter(0.1, at_least=0, says="standard deviation of the classes before they are projected to the sphere")
-    eps: float = parameter(0.1**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
+    per_class: int = setting(500, ge=1, help="samples of each class")
+    layers: int = setting(2000, ge=1, help="gradient steps")
+    step: float = setting(0.5, gt=0, help="step size η")
+    noise: float = setting(0.1, ge=0, help="standard deviation of the classes before they are projected to the sphere")
+    eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
 
     name = "rate_reduction.redunet_gaussians"
     sources = (REDUNET,)

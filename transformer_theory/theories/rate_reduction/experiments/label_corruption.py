@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
 from ....data.corruption import relabel_uniformly
-from ....descent import descend, permuted
-from ....experiment import RandomExperiment, Result, parameter, sweep
 from ....metrics.coding import unit_norm
-from ....rows import Arrays, Row
+from ....training.descent import descend, permuted
 from ..analysis import MCR2, NAME
 from ..figures import label_corruption
 from ..loss import MaximalCodingRateReduction
@@ -44,13 +45,13 @@ MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)  # of the published runs; 
 class LabelCorruption(RandomExperiment):
     """Accuracy of MCR² and of cross-entropy on digits, some of whose training labels are drawn anew from all classes."""
 
-    ratios: tuple[float, ...] = parameter((0.0, 0.1, 0.2, 0.3, 0.4, 0.5), at_least=0, at_most=1, says="shares of labels drawn anew")
-    seeds: int = parameter(5, at_least=1, says="repetitions: splits, corruptions and initial weights")
-    steps: int = parameter(300, at_least=READINGS, says="of stochastic gradient descent with momentum 0.9")
-    batch: int = parameter(400, at_least=10, at_most=TRAIN, says="samples a step")
-    rates: tuple[float, ...] = parameter((0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), above=0, at_most=1, says="learning rates to choose from")
-    ranks: tuple[int, ...] = parameter((1, 4, 8), at_least=1, says="dimensions of the nearest subspaces to choose from")
-    eps: float = parameter(0.5**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
+    ratios: tuple[float, ...] = setting((0.0, 0.1, 0.2, 0.3, 0.4, 0.5), ge=0, le=1, help="shares of labels drawn anew")
+    seeds: int = setting(5, ge=1, help="repetitions: splits, corruptions and initial weights")
+    steps: int = setting(300, ge=READINGS, help="of stochastic gradient descent with momentum 0.9")
+    batch: int = setting(400, ge=10, le=TRAIN, help="samples a step")
+    rates: tuple[float, ...] = setting((0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), gt=0, le=1, help="learning rates to choose from")
+    ranks: tuple[int, ...] = setting((1, 4, 8), ge=1, help="dimensions of the nearest subspaces to choose from")
+    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
 
     name = "rate_reduction.label_corruption"
     sources = (MCR2,)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ....metrics.coding import rate_reduction
-from ....rows import Arrays, Row, finding
 from ..analysis import MCR2, NAME
 from ..ascent import ascend, polish
 from ..claims.instance import DIM, RANKS, SIZES
@@ -41,9 +42,9 @@ class Landscape(RandomExperiment):
     constraint, with the Hessian along the spheres.
     """
 
-    starts: int = parameter(100, at_least=1, says="ascents of the constrained problem, and as many ascents and searches of the other")
-    eps: float = parameter(0.5**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
-    share: float = parameter(0.5, above=0, below=1, says="penalty, as a share of the largest that leaves maximisers other than zero")
+    starts: int = setting(100, ge=1, help="ascents of the constrained problem, and as many ascents and searches of the other")
+    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+    share: float = setting(0.5, gt=0, lt=1, help="penalty, as a share of the largest that leaves maximisers other than zero")
 
     name = "rate_reduction.landscape"
     sources = (MCR2, GLOBAL)

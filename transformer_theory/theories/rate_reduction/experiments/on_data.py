@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Generator, Tensor
 
-from ....claims import Evidence
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
 from ....data import digits
-from ....experiment import RandomExperiment, Result, parameter
 from ....metrics.coding import unit_norm
-from ....rows import Arrays, Row, finding
 from ..analysis import MCR2, NAME, REDUNET, class_spectra
 from ..figures import draw
 from ..optimum import optimum
@@ -31,12 +32,12 @@ BATCH = 100
 class OnData(RandomExperiment):
     """What the two experiments share; they differ in data and settings."""
 
-    splits: int = parameter(5, at_least=1, says="random splits into training samples and samples that the network has not seen")
-    training: int = parameter(1300, at_least=100, says="training samples; the rest are not seen")
-    layers: int = parameter(100, at_least=1, says="gradient steps")
-    step: float = parameter(0.5, above=0, at_most=1e3, says="step size η")
-    eps: float = parameter(0.1**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
-    rank: int = parameter(6, at_least=1, says="dimensions of the nearest subspaces")
+    splits: int = setting(5, ge=1, help="random splits into training samples and samples that the network has not seen")
+    training: int = setting(1300, ge=100, help="training samples; the rest are not seen")
+    layers: int = setting(100, ge=1, help="gradient steps")
+    step: float = setting(0.5, gt=0, le=1e3, help="step size η")
+    eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+    rank: int = setting(6, ge=1, help="dimensions of the nearest subspaces")
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Features ``[n, d]`` of norm 1 and labels ``[n]``."""
@@ -102,10 +103,10 @@ class OnData(RandomExperiment):
 class ReduNetIris(OnData):
     """ReduNet on Fisher's iris: four measurements of 150 flowers as directions, η = 0.1 as published, on random fifths not seen."""
 
-    training: int = parameter(120, at_least=30, says="training samples of 150; the rest are not seen")
-    layers: int = parameter(4000, at_least=1, says="gradient steps")
-    step: float = parameter(0.1, above=0, at_most=1e3, says="step size η")
-    rank: int = parameter(1, at_least=1, says="dimensions of the nearest subspaces")
+    training: int = setting(120, ge=30, help="training samples of 150; the rest are not seen")
+    layers: int = setting(4000, ge=1, help="gradient steps")
+    step: float = setting(0.1, gt=0, le=1e3, help="step size η")
+    rank: int = setting(1, ge=1, help="dimensions of the nearest subspaces")
 
     name = "rate_reduction.redunet_iris"
     sources = (REDUNET,)
@@ -128,9 +129,9 @@ class ReduNetDigits(OnData):
     Labels are the null: from shuffled ones an ascent builds nearly as large a rate reduction, and learns nothing.
     """
 
-    short: int = parameter(5, at_least=1, says="layers of the network that is trained afterwards")
-    epochs: int = parameter(10, at_least=1, says="of stochastic gradient descent on it, batches of 100")
-    rate: float = parameter(1e-3, above=0, at_most=1.0, says="its learning rate, momentum 0.9")
+    short: int = setting(5, ge=1, help="layers of the network that is trained afterwards")
+    epochs: int = setting(10, ge=1, help="of stochastic gradient descent on it, batches of 100")
+    rate: float = setting(1e-3, gt=0, le=1.0, help="its learning rate, momentum 0.9")
 
     name = "rate_reduction.redunet_digits"
     sources = (REDUNET,)

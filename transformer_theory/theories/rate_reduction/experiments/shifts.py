@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
 from ..analysis import NAME, REDUNET
 from ..figures import shifts
 from ..redunet import construct, construct_shift_invariant, lift, random_filters
@@ -34,13 +35,13 @@ class Shifts(RandomExperiment):
     least ``γ_j ||x C_j||`` instead of the published ``||x C_j||``.
     """
 
-    training: int = parameter(1300, at_least=20, at_most=1700, says="training samples of 1797; the rest are not seen")
-    channels: int = parameter(32, at_least=1, at_most=256, says="random filters, rectified")
-    size: int = parameter(5, at_least=1, at_most=GRID, says="pixels along the side of a filter")
-    layers: int = parameter(20, at_least=1, says="gradient steps")
-    step: float = parameter(0.5, above=0, at_most=1e3, says="step size η")
-    eps: float = parameter(0.1**0.5, at_least=1e-3, at_most=1e3, says="distortion ε; squared inside")
-    unseen: int = parameter(97, at_least=1, at_most=97, says="samples not seen that are asked at each of the 64 places")
+    training: int = setting(1300, ge=20, le=1700, help="training samples of 1797; the rest are not seen")
+    channels: int = setting(32, ge=1, le=256, help="random filters, rectified")
+    size: int = setting(5, ge=1, le=GRID, help="pixels along the side of a filter")
+    layers: int = setting(20, ge=1, help="gradient steps")
+    step: float = setting(0.5, gt=0, le=1e3, help="step size η")
+    eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+    unseen: int = setting(97, ge=1, le=97, help="samples not seen that are asked at each of the 64 places")
 
     name = "rate_reduction.shifts"
     sources = (REDUNET,)

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ....experiment import Result
-from ....plotting import COLOURS, axes, line, null_band
+from ....core.plotting import COLOURS, axes, line, null_band
+from ....core.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

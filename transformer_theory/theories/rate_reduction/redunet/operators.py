@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from ....checks import positive
+from ....core.validation import positive
 from ....metrics.coding.checks import check_finite, check_integers, check_tensor
 from ....metrics.coding.resolvents import rate_and_inverse
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ....checks import positive
+from ....core.validation import positive
 from ....metrics.coding import unit_norm
 from ....metrics.coding.checks import check_tensor
 from .constructed import Constructed, Growth, grow

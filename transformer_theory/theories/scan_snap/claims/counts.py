@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..dynamics import Adam, Batch, HeavyBall, Weights, attend, gradient_descent, sampled
 from ..dynamics.optimisers import Optimiser
 from ..problem import SequenceClasses, synthetic
@@ -80,7 +80,7 @@ CLAIMS = (
         assumptions=("the update is a linear function of past gradients", "attended tokens have Euclidean norm one"),
         check=lambda generator: _drift(generator, HeavyBall(0.9)),
         control=lambda generator: _drift(generator, Adam()),
-        control_says="takes Adam's steps, which scale every entry by itself",
+        control_description="takes Adam's steps, which scale every entry by itself",
     ),
     Claim(
         id="scan_snap/long-sequences",
@@ -90,7 +90,7 @@ CLAIMS = (
         assumptions=("contextual tokens are drawn independently, given the class",),
         check=lambda generator: _slope(generator, independent=None),
         control=lambda generator: _slope(generator, independent=64),
-        control_says="fills every sequence with copies of 64 drawn tokens",
+        control_description="fills every sequence with copies of 64 drawn tokens",
     ),
     Claim(
         id="scan_snap/concentration",
@@ -100,6 +100,6 @@ CLAIMS = (
         assumptions=("contextual tokens are drawn independently, given the class",),
         check=lambda generator: _beyond(generator, 1),
         control=lambda generator: _beyond(generator, REPEATS),
-        control_says="repeats every drawn token sixteen times",
+        control_description="repeats every drawn token sixteen times",
     ),
 )

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..closed_form import h, h_discrete
 from .instances import uniform
 
@@ -33,6 +33,6 @@ CLAIMS = (
         assumptions=("Lemma 3's decoder from zero", "a learning rate of at most 1"),
         check=lambda generator: _decoder_gap(generator, linear_term=True),
         control=lambda generator: _decoder_gap(generator, linear_term=False),
-        control_says="leaves the linear term (M - 1) M h out of the equation, as for large t",
+        control_description="leaves the linear term (M - 1) M h out of the equation, as for large t",
     ),
 )

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..closed_form import scanning_time
 from ..flow import EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modified_flow
 from ..problem import SequenceClasses
@@ -17,7 +17,7 @@ def _smallest_move(logits: Tensor, classes: SequenceClasses) -> Evidence:
     """Worst case of "distinct tokens rise, common tokens fall", as a share of the largest move: positive if all obey."""
     move = logits[-1, 0]
     signed = torch.where(classes.common(), -move, move) / move.abs().max()
-    return Evidence(float(signed.min()), 0.0, ">=", in_assumptions=classes.weak_overlap().holds and int(classes.common().sum()) == 1)
+    return Evidence(float(signed.min()), 0.0, ">=", covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1)
 
 
 def _fates(generator: Generator) -> Evidence:
@@ -26,7 +26,7 @@ def _fates(generator: Generator) -> Evidence:
     times = t0 * torch.tensor([0.5, 2.0, 50.0], dtype=torch.float64)
     found = _smallest_move(lemma4_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
     exact = _smallest_move(exact_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
-    return Evidence(found.value, found.bound, found.op, in_assumptions=found.in_assumptions, detail={"exact flow": exact.value})
+    return Evidence(found.value, found.bound, found.op, covered=found.covered, detail={"exact flow": exact.value})
 
 
 def _growing_common(generator: Generator, instance) -> Evidence:
@@ -57,7 +57,7 @@ CLAIMS = (
         assumptions=("infinitely many, infinitely long sequences", "one common token", "weak overlap (Assumption 2)"),
         check=_fates,
         control=_fates_control,
-        control_says="has two common tokens, one of them rare in one of the classes: its logit grows",
+        control_description="has two common tokens, one of them rare in one of the classes: its logit grows",
         corrects="That common tokens lose attention holds for a single one; of several, one may gain it "
         r"(`scan_snap/several-common-tokens`). And in the appendix the term with $q_0$ in $\beta$ needs a minus: as printed, a common "
         "token would grow where classes overlap by less than about $1/M$.",
@@ -71,7 +71,7 @@ CLAIMS = (
         assumptions=("infinitely many, infinitely long sequences", "two common tokens, the second of different probability in the classes"),
         check=lambda generator: _growing_common(generator, several_common),
         control=lambda generator: _growing_common(generator, equally_common),
-        control_says="makes the common tokens equally likely in both classes (Corollary 2): then all of them lose attention",
+        control_description="makes the common tokens equally likely in both classes (Corollary 2): then all of them lose attention",
         corrects="That common tokens lose attention holds for a single one only.",
     ),
 )

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....data.bridges import one_hot
 from ..dynamics import Batch, Weights, forward
 
@@ -50,6 +50,6 @@ CLAIMS = (
         assumptions=("no positions", "the query is no key", "attended tokens have Euclidean norm one"),
         check=lambda generator: _gradient_error(generator, projection=True),
         control=lambda generator: _gradient_error(generator, projection=False),
-        control_says="leaves out the projection that the normalisation of the attended tokens brings",
+        control_description="leaves out the projection that the normalisation of the attended tokens brings",
     ),
 )

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..closed_form import B, exact_common_logit, scanning_time
 from ..families import with_overlap
 from ..flow import symmetric_exact_flow, symmetric_lemma4_flow
@@ -67,7 +67,7 @@ CLAIMS = (
         assumptions=("one common token, all classes alike", r"$\eta_Z \ll \eta_Y$"),
         check=lambda generator: _power(generator, 0.01),
         control=lambda generator: _power(generator, 3.0),
-        control_says="asks the same after t0', when attention snaps",
+        control_description="asks the same after t0', when attention snaps",
         corrects=r"Printed as growth like $\ln t$ up to $t_0'$: long before it $B$ grows like $t^2$.",
     ),
     Claim(
@@ -78,7 +78,7 @@ CLAIMS = (
         assumptions=("one common token, all classes alike", "times that no training reaches"),
         check=lambda generator: _snapped(generator, 280.0),
         control=lambda generator: _snapped(generator, math.log10(2.0)),
-        control_says=r"looks at $t_0 = 2 t_0'$, where the paper's second regime begins",
+        control_description=r"looks at $t_0 = 2 t_0'$, where the paper's second regime begins",
         corrects=r"Printed as growth like $\ln t$, then $\ln \ln t$: this describes $B$ at extreme times and ratios of learning rates "
         r"only. And $B$ must be zero at $t = 0$: $\frac14 \ln(1 + 4\Gamma/C_0)$ in the place of $\frac14 \ln(C_0 + 4\Gamma)$.",
     ),
@@ -96,6 +96,6 @@ CLAIMS = (
         ),
         check=lambda generator: _law_error(generator, exact_common_logit),
         control=lambda generator: _law_error(generator, _theorem_4),
-        control_says="takes the closed form of Theorem 4, $z = -B$, which is about the modified decoder and large $M$",
+        control_description="takes the closed form of Theorem 4, $z = -B$, which is about the modified decoder and large $M$",
     ),
 )

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator
 
-from ....citations import Source
-from ....claims import Claim, Evidence
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ..closed_form import scanning_time
 from ..flow import Flow, exact_flow, lemma4_flow
 from ..gains import gain_bounds, printed_gain_bounds, relative_gains
@@ -31,7 +31,7 @@ def _slack(generator: Generator, bounds) -> Evidence:
     path = lemma4_flow(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9)
     found = bounds(classes, path)
     holds = classes.weak_overlap().holds
-    return Evidence(float(found.slack.min()), 0.0, ">=", in_assumptions=holds, detail={"largest ln chi": float(found.log_chi.max())})
+    return Evidence(float(found.slack.min()), 0.0, ">=", covered=holds, detail={"largest ln chi": float(found.log_chi.max())})
 
 
 CLAIMS = (
@@ -43,7 +43,7 @@ CLAIMS = (
         assumptions=("infinitely many, infinitely long sequences", "Lemma 4's flow: the decoder follows Lemma 3", "distinct tokens"),
         check=lambda generator: _gain_error(generator, lemma4_flow),
         control=lambda generator: _gain_error(generator, exact_flow),
-        control_says="follows the exact population flow, whose decoder remembers past attention, in the place of Lemma 4's",
+        control_description="follows the exact population flow, whose decoder remembers past attention, in the place of Lemma 4's",
     ),
     Claim(
         id="scan_snap/gain-bounds",
@@ -54,7 +54,7 @@ CLAIMS = (
         assumptions=("infinitely many, infinitely long sequences", "one common token", "weak overlap (Assumption 2)"),
         check=lambda generator: _slack(generator, gain_bounds),
         control=lambda generator: _slack(generator, printed_gain_bounds),
-        control_says="takes the bounds as printed, without the share of the class",
+        control_description="takes the bounds as printed, without the share of the class",
         corrects="Printed with $B_n$ in the place of $w_n B_n$: the lower bound is then violated, as the control shows.",
     ),
 )

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ....errors import NotConverged
-from ....files import replacing
+from ....core.errors import NotConverged
+from ....core.files import replacing
 from .batches import Descent
 from .optimisers import HeavyBall, Memory, Optimiser
 from .weights import Weights

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..closed_form import gamma, printed_B, snapping_time
 from ..figures import b_growth
 
@@ -29,15 +30,15 @@ class BGrowth(Experiment):
     The figure does not state the constant and the number of classes; with C_0 = 1 and K = 1 the curves fill its axes (0.8 and 1.6).
 
     Raises:
-        ValueError: a parameter is beyond its bounds, or the panels' tuples have different lengths.
+        ValueError: a setting is beyond its bounds, or the panels' tuples have different lengths.
     """
 
-    vocab_sizes: tuple[int, ...] = parameter((100, 10_000), at_least=3, says="vocabulary M, one a panel")
-    ratios: tuple[float, ...] = parameter((10.0, 1.0), at_least=1e-3, at_most=1e3, says="eta_Y / eta_Z, one a panel")
-    ends: tuple[float, ...] = parameter((5.0, 50.0), at_least=1e-3, at_most=1e6, says="last step, one a panel")
-    eta_z: tuple[float, ...] = parameter((0.5, 1.0, 2.0, 4.0, 8.0), at_least=1e-3, at_most=1e3, says="learning rates of attention")
-    classes: int = parameter(1, at_least=1, says="number K of classes")
-    constant: float = parameter(1.0, at_least=1e-6, at_most=1e6, says="C_0, the constant of Theorem 4")
+    vocab_sizes: tuple[int, ...] = setting((100, 10_000), ge=3, help="vocabulary M, one a panel")
+    ratios: tuple[float, ...] = setting((10.0, 1.0), ge=1e-3, le=1e3, help="eta_Y / eta_Z, one a panel")
+    ends: tuple[float, ...] = setting((5.0, 50.0), ge=1e-3, le=1e6, help="last step, one a panel")
+    eta_z: tuple[float, ...] = setting((0.5, 1.0, 2.0, 4.0, 8.0), ge=1e-3, le=1e3, help="learning rates of attention")
+    classes: int = setting(1, ge=1, help="number K of classes")
+    constant: float = setting(1.0, ge=1e-6, le=1e6, help="C_0, the constant of Theorem 4")
 
     name: ClassVar[str] = "scan_snap.b_growth"
     sources: ClassVar[tuple[Source, ...]] = (FIGURE,)

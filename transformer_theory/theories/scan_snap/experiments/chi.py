@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..closed_form import Gamma, printed_B, snapping_time
 from ..families import with_overlap
 from ..figures import chi
@@ -32,12 +33,12 @@ class Chi(Experiment):
     Gamma itself would fill the axis. With the class's share the bound is exp(2 B / K), and the measured chi of Lemma 4's flow lies below.
     """
 
-    classes: int = parameter(10, at_least=2, says="number K of classes")
-    vocab_size: int = parameter(1000, at_least=2, says="number M of next tokens, at least K")
-    eta_y: tuple[float, ...] = parameter((0.5, 1.0, 2.0, 5.0), at_least=1e-2, at_most=1e2, says="learning rates of the decoder")
-    eta_z: float = parameter(0.5, at_least=1e-4, at_most=1e2, says="learning rate of attention")
-    end: float = parameter(700.0, at_least=1.0, at_most=1e6, says="last step")
-    overlap: float = parameter(1 / 3, at_least=1e-4, at_most=0.99, says="E_0 of the instance; (K - 1) E_0^2 = 1 is C_0 = 1")
+    classes: int = setting(10, ge=2, help="number K of classes")
+    vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
+    eta_y: tuple[float, ...] = setting((0.5, 1.0, 2.0, 5.0), ge=1e-2, le=1e2, help="learning rates of the decoder")
+    eta_z: float = setting(0.5, ge=1e-4, le=1e2, help="learning rate of attention")
+    end: float = setting(700.0, ge=1.0, le=1e6, help="last step")
+    overlap: float = setting(1 / 3, ge=1e-4, le=0.99, help="E_0 of the instance; (K - 1) E_0^2 = 1 is C_0 = 1")
 
     name: ClassVar[str] = "scan_snap.chi"
     sources: ClassVar[tuple[Source, ...]] = (FIGURE,)
@@ -68,7 +69,7 @@ class Chi(Experiment):
             yield finding(
                 NAME,
                 f"chi of the likeliest distinct token, Lemma 4's flow, eta_Y = {eta_y:g}",
-                Evidence(end["chi"], end["bound"], "<=", in_assumptions=family.weak_overlap().holds),
+                Evidence(end["chi"], end["bound"], "<=", covered=family.weak_overlap().holds),
                 source=Source(PAPER, "Thm. 3"),
                 note=f"line: exp(2 B/K) = {end['bound']:.4f}; exp(2 B) = {end['printed']:.2f}, Gamma = {end['Gamma']:.1f}; "
                 "which of them Figure 3 shows is unclear",

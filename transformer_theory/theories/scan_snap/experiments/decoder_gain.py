@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..closed_form import h, h_discrete
 from ..figures import decoder_gain
 
@@ -25,9 +26,9 @@ FIGURE = Source(PAPER, "Fig. 8")
 class DecoderGain(Experiment):
     """The recursion of h with steps of finite length, and the root of the continuous equation: their distance over the first steps."""
 
-    vocab_sizes: tuple[int, ...] = parameter((50, 1000), at_least=2, says="vocabulary M, one a panel")
-    eta_y: tuple[float, ...] = parameter((0.1, 0.2, 0.5, 1.0, 2.0, 4.0), at_least=1e-3, at_most=10, says="learning rates of the decoder")
-    steps: int = parameter(80, at_least=2, at_most=10**6, says="steps")
+    vocab_sizes: tuple[int, ...] = setting((50, 1000), ge=2, help="vocabulary M, one a panel")
+    eta_y: tuple[float, ...] = setting((0.1, 0.2, 0.5, 1.0, 2.0, 4.0), ge=1e-3, le=10, help="learning rates of the decoder")
+    steps: int = setting(80, ge=2, le=10**6, help="steps")
 
     name: ClassVar[str] = "scan_snap.decoder_gain"
     sources: ClassVar[tuple[Source, ...]] = (FIGURE,)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..closed_form import scanning_time
 from ..families import with_overlap
 from ..figures import exponents
@@ -31,11 +32,11 @@ PLACES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)
 class Exponents(Experiment):
     """Power of t, of ln t and of ln ln t with which the common token's logit falls: where the theorem's two regimes are."""
 
-    classes: int = parameter(2, at_least=2, says="number K of classes")
-    vocab_size: int = parameter(1000, at_least=2, says="number M of next tokens, at least K")
-    overlap: float = parameter(0.3, at_least=1e-4, at_most=0.99, says="overlap E_0 of the classes")
-    eta_z: float = parameter(0.01, at_least=1e-4, at_most=1e2, says="learning rate of attention; the decoder's is 1")
-    decades: float = parameter(100.0, at_least=1.0, at_most=280.0, says="the curves end at 10 to this power times t0'")
+    classes: int = setting(2, ge=2, help="number K of classes")
+    vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
+    overlap: float = setting(0.3, ge=1e-4, le=0.99, help="overlap E_0 of the classes")
+    eta_z: float = setting(0.01, ge=1e-4, le=1e2, help="learning rate of attention; the decoder's is 1")
+    decades: float = setting(100.0, ge=1.0, le=280.0, help="the curves end at 10 to this power times t0'")
 
     name: ClassVar[str] = "scan_snap.exponents"
     sources: ClassVar[tuple[Source, ...]] = (THEOREM,)

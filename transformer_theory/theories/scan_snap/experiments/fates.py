@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import Experiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..closed_form import B, scanning_time
 from ..figures import fates
 from ..flow import exact_flow, lemma4_flow, modified_flow
@@ -26,13 +27,13 @@ NAME, PAPER = "scan_snap", "tian2023scan"
 class Fates(Experiment):
     """One common token against the distinct tokens, over decades of time in four dynamics: exact, Lemma 3's, Lemma 4's, closed form."""
 
-    classes: int = parameter(2, at_least=2, says="number K of classes")
-    vocab_size: int = parameter(1000, at_least=2, says="number M of next tokens, at least K")
-    distinct: int = parameter(10, at_least=2, says="tokens of each class that no other has, of weights 0.1 to 1")
-    common_share: float = parameter(0.2, at_least=1e-6, at_most=0.999, says="probability of the common token in each class")
-    eta_y: float = parameter(1.0, at_least=1e-2, at_most=1e3, says="learning rate of the decoder")
-    eta_z: float = parameter(0.01, at_least=1e-6, at_most=1, says="learning rate of attention")
-    decades: float = parameter(4.0, above=0, at_most=12, says="the flows end at 10 to this power times t0', when scanning ends")
+    classes: int = setting(2, ge=2, help="number K of classes")
+    vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
+    distinct: int = setting(10, ge=2, help="tokens of each class that no other has, of weights 0.1 to 1")
+    common_share: float = setting(0.2, ge=1e-6, le=0.999, help="probability of the common token in each class")
+    eta_y: float = setting(1.0, ge=1e-2, le=1e3, help="learning rate of the decoder")
+    eta_z: float = setting(0.01, ge=1e-6, le=1, help="learning rate of attention")
+    decades: float = setting(4.0, gt=0, le=12, help="the flows end at 10 to this power times t0', when scanning ends")
 
     name: ClassVar[str] = "scan_snap.fates"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER),)
@@ -59,7 +60,7 @@ class Fates(Experiment):
             yield finding(
                 NAME,
                 f"logit of the common token, {flow.dynamics}",
-                Evidence(float(flow.logits[-1, 0, 0]), 0.0, "<=", in_assumptions=overlap.holds and key == "lemma4"),
+                Evidence(float(flow.logits[-1, 0, 0]), 0.0, "<=", covered=overlap.holds and key == "lemma4"),
                 source=Source(PAPER, "Thm. 2"),
                 predicted=float(closed[-1]),
                 note=note,
@@ -67,7 +68,7 @@ class Fates(Experiment):
             yield finding(
                 NAME,
                 f"largest relative error of r(0) chi(t), {flow.dynamics}",
-                Evidence(float(errors[key].max()), 1e-9, "<=", in_assumptions=key == "lemma4"),
+                Evidence(float(errors[key].max()), 1e-9, "<=", covered=key == "lemma4"),
                 source=Source(PAPER, "Thm. 3"),
                 predicted=0.0,
             )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ..dynamics import Weights, gradient_descent, sampled
 from ..figures import long_sequences
 from ..flow import exact_flow
@@ -29,12 +30,12 @@ KEPT = 40  # times at which the logits are kept
 class LongSequences(RandomExperiment):
     """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by length of the sequences."""
 
-    lengths: tuple[int, ...] = parameter((128, 1024, 16384), at_least=2, at_most=10**9, says="tokens of a sequence, with the query")
-    steps: int = parameter(1000, at_least=1, says="steps of training")
-    batch: int = parameter(128, at_least=1, says="sequences a step")
-    eta_y: float = parameter(1.0, at_least=1e-3, at_most=100, says="learning rate of the decoder")
-    eta_z: float = parameter(1.0, at_least=1e-3, at_most=100, says="learning rate of attention")
-    seeds: int = parameter(5, at_least=1, says="independent runs")
+    lengths: tuple[int, ...] = setting((128, 1024, 16384), ge=2, le=10**9, help="tokens of a sequence, with the query")
+    steps: int = setting(1000, ge=1, help="steps of training")
+    batch: int = setting(128, ge=1, help="sequences a step")
+    eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder")
+    eta_z: float = setting(1.0, ge=1e-3, le=100, help="learning rate of attention")
+    seeds: int = setting(5, ge=1, help="independent runs")
 
     name: ClassVar[str] = "scan_snap.long_sequences"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Lemma 2"),)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ..figures import recall
 from ..problem import SequenceClasses, synthetic
 from ..published import ETA_Z, LAST, THRESHOLDS
@@ -29,11 +30,11 @@ POINTS = 21  # thresholds of a curve
 class Recall(RandomExperiment):
     """Share of distinct tokens whose attention exceeds a threshold near 1/M, after training from random weights."""
 
-    last: tuple[int, ...] = parameter(LAST, at_least=1, at_most=100, says="query tokens, two classes each")
-    eta_z: tuple[float, ...] = parameter(ETA_Z, above=0, at_most=100, says="learning rates of attention")
-    ratios: tuple[float, ...] = parameter((1.0, 10.0), above=0, at_most=1000, says="learning rate of the decoder over that of attention")
-    seeds: int = parameter(10, at_least=1, says="runs of each cell")
-    steps: int = parameter(100, at_least=1, says="steps of training")
+    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="query tokens, two classes each")
+    eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
+    ratios: tuple[float, ...] = setting((1.0, 10.0), gt=0, le=1000, help="learning rate of the decoder over that of attention")
+    seeds: int = setting(10, ge=1, help="runs of each cell")
+    steps: int = setting(100, ge=1, help="steps of training")
 
     name: ClassVar[str] = "scan_snap.recall"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Figs. 11, 12"),)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....experiment import Experiment, Result, parameter, sweep
-from ....rows import Arrays, Row
+from ....core.experiment import Experiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ..closed_form import B, scanning_time
 from ..families import with_overlap
 from ..figures import regime_map
@@ -53,12 +54,12 @@ class RegimeMap(Experiment):
     from t0' to ten thousand t0'. The theorems assume eta_Z << eta_Y and Assumption 2.
     """
 
-    ratios: tuple[float, ...] = parameter((1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0), at_least=1e-6, at_most=1e5, says="eta_Z / eta_Y")
-    vocabularies: tuple[float, ...] = parameter((1.0, 2.0, 10.0, 100.0, 1e4), at_least=1.0, at_most=1e6, says="M / K")
-    classes: tuple[int, ...] = parameter((2, 10, 100), at_least=2, says="numbers K of classes")
-    overlaps: tuple[float, ...] = parameter((0.01, 0.1, 0.4), above=0, below=1, says="overlaps E_0")
-    decades: float = parameter(4.0, above=0, at_most=30, says="the flows end at 10 to this power times t0'")
-    within: float = parameter(0.1, above=0, at_most=10, says="relative distance that counts as agreement")
+    ratios: tuple[float, ...] = setting((1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0), ge=1e-6, le=1e5, help="eta_Z / eta_Y")
+    vocabularies: tuple[float, ...] = setting((1.0, 2.0, 10.0, 100.0, 1e4), ge=1.0, le=1e6, help="M / K")
+    classes: tuple[int, ...] = setting((2, 10, 100), ge=2, help="numbers K of classes")
+    overlaps: tuple[float, ...] = setting((0.01, 0.1, 0.4), gt=0, lt=1, help="overlaps E_0")
+    decades: float = setting(4.0, gt=0, le=30, help="the flows end at 10 to this power times t0'")
+    within: float = setting(0.1, gt=0, le=10, help="relative distance that counts as agreement")
 
     name: ClassVar[str] = "scan_snap.regime_map"
     sources: ClassVar[tuple[Source, ...]] = (SOURCE,)

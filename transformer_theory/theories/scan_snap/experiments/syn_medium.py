@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
-from ....rows import Arrays, Row
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ..dynamics import HeavyBall, Weights, gradient_descent, sampled
 from ..figures import syn_medium
 from ..problem import SequenceClasses, synthetic
@@ -34,14 +35,14 @@ PER_QUERY = 2  # classes that share a query
 class SynMedium(RandomExperiment):
     """Entropy of attention over each class's distinct tokens after training from random weights, beside the released table."""
 
-    last: tuple[int, ...] = parameter(LAST, at_least=1, at_most=100, says="query tokens, two classes each")
-    eta_z: tuple[float, ...] = parameter(ETA_Z, above=0, at_most=100, says="learning rates of attention")
-    ratios: tuple[float, ...] = parameter(RATIOS, above=0, at_most=1000, says="learning rate of the decoder over that of attention")
-    seeds: int = parameter(20, at_least=1, says="runs of each cell; the paper has ten")
-    steps: int = parameter(100, at_least=1, says="steps of training")
-    batch: int = parameter(128, at_least=1, says="sequences a step")
-    length: int = parameter(128, at_least=2, says="tokens of a sequence, with the query")
-    momentum: float = parameter(0.9, at_least=0, below=1, says="of gradient descent")
+    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="query tokens, two classes each")
+    eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
+    ratios: tuple[float, ...] = setting(RATIOS, gt=0, le=1000, help="learning rate of the decoder over that of attention")
+    seeds: int = setting(20, ge=1, help="runs of each cell; the paper has ten")
+    steps: int = setting(100, ge=1, help="steps of training")
+    batch: int = setting(128, ge=1, help="sequences a step")
+    length: int = setting(128, ge=2, help="tokens of a sequence, with the query")
+    momentum: float = setting(0.9, ge=0, lt=1, help="of gradient descent")
 
     name: ClassVar[str] = "scan_snap.syn_medium"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 6"),)

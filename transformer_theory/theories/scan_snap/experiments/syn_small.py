@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter
-from ....rows import Arrays, Row, finding
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Row, finding
+from ....core.result import Result
+from ....core.sources import Source
 from ..dynamics import Adam, HeavyBall, Trajectory, Weights, gradient_descent, sampled
 from ..dynamics.optimisers import Optimiser
 from ..figures import adam, syn_small
@@ -34,13 +35,13 @@ SHOWN = (0, 2, 4, 6, 8, 10, 20, 50)  # steps whose attention is kept
 class SynSmall(RandomExperiment):
     """The paper's Syn-Small by gradient descent with momentum, with several learning rates of the decoder."""
 
-    batch: int = parameter(128, at_least=1, says="sequences a step")
-    length: int = parameter(128, at_least=2, says="tokens of a sequence, with the query")
-    steps: int = parameter(100, at_least=1, says="steps of training")
-    eta_y: tuple[float, ...] = parameter((1.0, 10.0), at_least=1e-6, at_most=1e6, says="learning rates of the decoder")
-    eta_z: float = parameter(1.0, at_least=1e-6, at_most=1e6, says="learning rate of attention")
-    momentum: float = parameter(0.9, at_least=0, below=1, says="of gradient descent")
-    seeds: int = parameter(10, at_least=1, says="independent runs")
+    batch: int = setting(128, ge=1, help="sequences a step")
+    length: int = setting(128, ge=2, help="tokens of a sequence, with the query")
+    steps: int = setting(100, ge=1, help="steps of training")
+    eta_y: tuple[float, ...] = setting((1.0, 10.0), ge=1e-6, le=1e6, help="learning rates of the decoder")
+    eta_z: float = setting(1.0, ge=1e-6, le=1e6, help="learning rate of attention")
+    momentum: float = setting(0.9, ge=0, lt=1, help="of gradient descent")
+    seeds: int = setting(10, ge=1, help="independent runs")
 
     name: ClassVar[str] = "scan_snap.syn_small"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 4"),)
@@ -103,11 +104,11 @@ class SynSmall(RandomExperiment):
 class SynSmallAdam(RandomExperiment):
     """Syn-Small by Adam, both matrices at the same learning rate: which distinct tokens keep attention depends on it."""
 
-    rates: tuple[float, ...] = parameter((0.1, 0.5, 1.0), above=0, at_most=100, says="learning rates of both matrices")
-    batch: int = parameter(128, at_least=1, says="sequences a step")
-    length: int = parameter(128, at_least=2, says="tokens of a sequence, with the query")
-    steps: int = parameter(100, at_least=1, says="steps of training")
-    seeds: int = parameter(10, at_least=1, says="independent runs")
+    rates: tuple[float, ...] = setting((0.1, 0.5, 1.0), gt=0, le=100, help="learning rates of both matrices")
+    batch: int = setting(128, ge=1, help="sequences a step")
+    length: int = setting(128, ge=2, help="tokens of a sequence, with the query")
+    steps: int = setting(100, ge=1, help="steps of training")
+    seeds: int = setting(10, ge=1, help="independent runs")
 
     name: ClassVar[str] = "scan_snap.syn_small_adam"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 5"),)
@@ -169,7 +170,7 @@ def _ends(classes: SequenceClasses, c: torch.Tensor, setting: str, figure: str) 
     yield finding(
         NAME,
         f"attention to common tokens after training, {setting}",
-        Evidence(float(common[-1].mean()), float(common[0].mean()), "<=", in_assumptions=False),
+        Evidence(float(common[-1].mean()), float(common[0].mean()), "<=", covered=False),
         source=source,
         note=f"mean of {n} runs; an optimiser that the theory does not have; the line is attention before training",
     )

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ....citations import Source
-from ....claims import Evidence
-from ....experiment import RandomExperiment, Result, parameter, sweep
+from ....core.claims import Evidence
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row, finding, select
+from ....core.result import Result
+from ....core.sources import Source
 from ....probes.reducers import ENTROPY
-from ....rows import Arrays, Row, finding, select
 from ..figures.text import attention
 from ..phases import phases
 from ..reducers import OVERLAP
@@ -32,13 +33,13 @@ class TextAttention(RandomExperiment):
 
     text: str = field(default="", metadata={"says": "plain-text file to learn; the text that comes with the library if empty"})
     held_out: str = field(default="", metadata={"says": "file on which attention is read; the last fifth of the text if empty"})
-    layers: tuple[int, ...] = parameter((1, 3), at_least=1, at_most=10, says="of each decoder")
-    steps: int = parameter(1500, at_least=1, says="of training")
-    rate: float = parameter(5.0, above=0, says="learning rate; the first layer's MLP learns at twice that")
-    words: int = parameter(3000, at_least=10, says="largest vocabulary")
-    dim: int = parameter(200, at_least=2, says="width of stream and MLP, an even number")
-    readings: int = parameter(30, at_least=PICTURES, says="of attention, evenly over the training, the start aside")
-    windows: int = parameter(100, at_least=1, says="on which attention is read")
+    layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="of each decoder")
+    steps: int = setting(1500, ge=1, help="of training")
+    rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP learns at twice that")
+    words: int = setting(3000, ge=10, help="largest vocabulary")
+    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
+    readings: int = setting(30, ge=PICTURES, help="of attention, evenly over the training, the start aside")
+    windows: int = setting(100, ge=1, help="on which attention is read")
 
     name: ClassVar[str] = "scan_snap.text_attention"
     sources: ClassVar[tuple[Source, ...]] = (Source("tian2023scan", "Fig. 7"), Source("merity2017pointer"))
@@ -66,7 +67,7 @@ class TextAttention(RandomExperiment):
                 yield finding(
                     NAME,
                     "attention entropy at the end, at most that at the start",
-                    Evidence(end, start, "<=", in_assumptions=False),
+                    Evidence(end, start, "<=", covered=False),
                     source=PAPER,
                     null=float(unordered[-1, layer]),
                     model=model,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ....probes.reducers import ENTROPY
-from ....rows import Arrays, Row
 from ..figures.text import depths
 from ..published_text import ENTROPY as RELEASED
 from ..published_text import WORDS
@@ -32,13 +33,13 @@ class TextDepth(RandomExperiment):
 
     text: str = field(default="", metadata={"says": "plain-text file to learn; the text that comes with the library if empty"})
     held_out: str = field(default="", metadata={"says": "file on which attention is read; the last fifth of the text if empty"})
-    layers: tuple[int, ...] = parameter((1, 3, 5), at_least=1, at_most=10, says="of each decoder")
-    rates: tuple[float, ...] = parameter((1e-2, 1e-3, 1e-4), above=0, says="learning rates of Adam")
-    steps: int = parameter(1000, at_least=1, says="of training")
-    words: int = parameter(3000, at_least=10, says="largest vocabulary")
-    dim: int = parameter(200, at_least=2, says="width of stream and MLP, an even number")
-    readings: int = parameter(30, at_least=1, says="of attention, evenly over the training, the start aside")
-    windows: int = parameter(100, at_least=1, says="on which attention is read")
+    layers: tuple[int, ...] = setting((1, 3, 5), ge=1, le=10, help="of each decoder")
+    rates: tuple[float, ...] = setting((1e-2, 1e-3, 1e-4), gt=0, help="learning rates of Adam")
+    steps: int = setting(1000, ge=1, help="of training")
+    words: int = setting(3000, ge=10, help="largest vocabulary")
+    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
+    readings: int = setting(30, ge=1, help="of attention, evenly over the training, the start aside")
+    windows: int = setting(100, ge=1, help="on which attention is read")
 
     name: ClassVar[str] = "scan_snap.text_depth"
     sources: ClassVar[tuple[Source, ...]] = (JOMA, Source("merity2017pointer"), Source("kingma2015adam"))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ....citations import Source
-from ....experiment import RandomExperiment, Result, parameter, sweep
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Row
+from ....core.result import Result
+from ....core.sources import Source
 from ....probes.reducers import ENTROPY
-from ....rows import Arrays, Row
 from ..figures.text import rates
 from ..text_runs import HELD_OUT
 from .text_attention import run
@@ -29,14 +30,12 @@ class TextRates(RandomExperiment):
 
     text: str = field(default="", metadata={"says": "plain-text file to learn; the text that comes with the library if empty"})
     held_out: str = field(default="", metadata={"says": "file on which attention is read; the last fifth of the text if empty"})
-    rates: tuple[float, ...] = parameter(
-        (1.0, 2.0, 3.0, 4.0, 5.0), above=0, says="learning rates; the first layer's MLP learns at twice that"
-    )
-    seeds: int = parameter(3, at_least=1, says="runs of each rate; the paper has five")
-    steps: int = parameter(600, at_least=1, says="of training")
-    words: int = parameter(3000, at_least=10, says="largest vocabulary")
-    dim: int = parameter(200, at_least=2, says="width of stream and MLP, an even number")
-    windows: int = parameter(100, at_least=1, says="on which attention is read")
+    rates: tuple[float, ...] = setting((1.0, 2.0, 3.0, 4.0, 5.0), gt=0, help="learning rates; the first layer's MLP learns at twice that")
+    seeds: int = setting(3, ge=1, help="runs of each rate; the paper has five")
+    steps: int = setting(600, ge=1, help="of training")
+    words: int = setting(3000, ge=10, help="largest vocabulary")
+    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
+    windows: int = setting(100, ge=1, help="on which attention is read")
 
     name: ClassVar[str] = "scan_snap.text_rates"
     sources: ClassVar[tuple[Source, ...]] = (Source("tian2023scan", "Fig. 10"), Source("merity2017pointer"))

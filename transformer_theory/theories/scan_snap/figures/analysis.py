@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....experiment import Result
-from ....plotting import COLOURS, axes, heatmap, line, text_figure
+from ....core.plotting import COLOURS, axes, heatmap, line, text_figure
+from ....core.result import Result
 from ..flow import EXACT, LEMMA4
 from .tints import DYNAMICS, TOKENS
 

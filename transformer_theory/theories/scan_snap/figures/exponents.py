@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, line
+from ....core.plotting import COLOURS, axes, caption, line
+from ....core.result import Result
 from ..flow import CLOSED, EXACT, LEMMA4
 from .tints import DYNAMICS
 

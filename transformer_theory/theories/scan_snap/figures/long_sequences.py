@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....experiment import Result
-from ....plotting import COLOURS, axes, caption, shades
+from ....core.plotting import COLOURS, axes, caption, shades
+from ....core.result import Result
 from ..flow import EXACT
 from .tints import TOKENS
 

@@ -12,7 +12,7 @@ from typing import no_type_check
 import numpy as np
 import torch
 
-from ....errors import Infeasible
+from ....core.errors import Infeasible
 from ..problem import SequenceClasses
 
 SINGULAR = 1e10  # condition number of the Gram matrix of the classes from which on Lemma 3's dual basis is not computed

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ....errors import Infeasible, NotConverged
+from ....core.errors import Infeasible, NotConverged
 from ..closed_form import check_horizon, check_rates
 
 COARSER = 30.0  # the second run's tolerance, in units of the first one's

@@ -1,0 +1,355 @@
+"""Claims: a statement from the literature, a check that could refute it, and a control that must be refuted.
+
+A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its verdict is "consistent",
+"violated", "inconclusive" (not finite, or not converged) or "not covered" (the instance does not satisfy the assumptions). A check without
+power is worthless: each claim carries a control, the same check with one assumption removed or the target replaced, which must come out
+violated. What the seeds said of a claim is one :class:`Verification`, stored whole.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from statistics import median
+from typing import Any, Literal
+
+import torch
+
+from .errors import NotConverged
+from .measurement import Measurement, Null, Op, VerdictName, judge
+from .sources import Source
+from .statistics import clopper_pearson
+
+Cost = Literal["quick", "training"]
+ControlName = Literal["fails", "passes", "inconclusive"]
+CONTROL_TEXT: Mapping[ControlName, str] = {  # what each means for the check
+    "fails": "fails as it must",
+    "passes": "PASSES: no power",
+    "inconclusive": "inconclusive: power unknown",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one check measured, and its threshold. The threshold is data, so that a reader can choose another.
+
+    >>> import transformer_theory as tt
+    >>> tt.Evidence(0.02, 0.1, "<=").verdict
+    'consistent'
+    >>> tt.Evidence(0.02, 0.1, "<=", converged=False).verdict
+    'inconclusive'
+
+    Attributes:
+        value: the measured number (:attr:`Claim.measures` names it).
+        threshold: what it is compared with.
+        op: ``"<="`` or ``">="``: the claim holds if ``value op threshold``.
+        converged: the iteration behind ``value`` met its tolerance.
+        covered: the instance satisfies the assumptions of the statement.
+        detail: further numbers of the instance, stored with the verification.
+        note: one short sentence for the reader.
+
+    Raises:
+        ValueError: another ``op``.
+    """
+
+    value: float
+    threshold: float
+    op: Op
+    converged: bool = True
+    covered: bool = True
+    detail: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self):
+        if self.op not in ("<=", ">="):
+            raise ValueError(f"op must be '<=' or '>=', got {self.op!r}")
+        object.__setattr__(self, "value", float(self.value))
+        object.__setattr__(self, "threshold", float(self.threshold))
+
+    @property
+    def verdict(self) -> VerdictName:
+        """ "consistent" | "violated" | "inconclusive" | "not covered"."""
+        return judge(self.value, self.op, self.threshold, covered=self.covered, converged=self.converged)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Evidence":
+        """From JSON values, where NaN is None."""
+        numbers = {name: math.nan if stored[name] is None else stored[name] for name in ("value", "threshold")}
+        return cls(**{**stored, **numbers})
+
+
+Check = Callable[[torch.Generator], Evidence]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a theory with its check and its control.
+
+    Attributes:
+        id: ``"theory/name"``.
+        statement: LaTeX in the notation of ``docs/notation.md``, a sentence with ``$...$``.
+        measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin direction".
+        source: where the literature says it.
+        assumptions: what must hold, each a short sentence; every filter on the drawn instances is one of them.
+        check: draws an instance that meets the assumptions and measures.
+        control: the same with one assumption removed or the target replaced: must come out violated.
+        control_description: what the control changes.
+        corrects: where a printed statement, figure or released number had to be corrected for this claim to hold: what was printed, and
+            what is right. Markdown with LaTeX between dollars; empty if nothing had to be.
+        cost: "quick", about a second a seed, or "training".
+
+    Raises:
+        ValueError: the id names no theory, or ``measures`` is empty.
+    """
+
+    id: str
+    statement: str
+    measures: str
+    source: Source
+    assumptions: tuple[str, ...]
+    check: Check
+    control: Check
+    control_description: str
+    corrects: str = ""
+    cost: Cost = "quick"
+
+    def __post_init__(self):
+        theory, slash, name = self.id.partition("/")
+        if not (theory and slash and name):
+            raise ValueError(f"the id of a claim must be theory/name, got {self.id!r}")
+        if not self.measures:
+            raise ValueError(f"the claim {self.id} must name the number that is compared (measures)")
+
+    @property
+    def theory(self) -> str:
+        """Name of the theory."""
+        return self.id.partition("/")[0]
+
+    def run(self, seed: int) -> tuple[Evidence, Evidence]:
+        """What check and control measure on one seed, each with its own generator; inconclusive where a solver gives up."""
+        return _run(self.check, seed), _run(self.control, seed)
+
+    def verify(self, seeds: Iterable[int] = range(5)) -> "Verification":
+        """Runs check and control once per seed.
+
+        Raises:
+            ValueError: no seed was given.
+        """
+        seeds = tuple(seeds)
+        if not seeds:
+            raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
+        return Verification.of(self, seeds, [self.run(seed) for seed in seeds])
+
+
+def _run(check: Check, seed: int) -> Evidence:
+    try:
+        return check(torch.Generator().manual_seed(seed))
+    except NotConverged as error:
+        return Evidence(math.nan, math.nan, "<=", converged=False, note=f"not converged: {' '.join(str(error).split())}")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the seeds said about a claim: the only record of it, stored whole. ``verdict`` is never "proved".
+
+    Attributes:
+        id, statement, measures, source, assumptions, control_description, corrects, cost: the texts of the claim.
+        seeds: the seeds used.
+        evidence: one :class:`Evidence` per seed.
+        controls: the control's evidence, one per seed.
+    """
+
+    id: str
+    statement: str
+    measures: str
+    source: Source
+    assumptions: tuple[str, ...]
+    control_description: str
+    corrects: str
+    cost: Cost
+    seeds: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+    controls: tuple[Evidence, ...]
+
+    @classmethod
+    def of(cls, claim: Claim, seeds: Iterable[int], outcomes: Iterable[tuple[Evidence, Evidence]]) -> "Verification":
+        """From what :meth:`Claim.run` returned for each seed."""
+        evidence, controls = zip(*outcomes)
+        texts = {name: getattr(claim, name) for name in _TEXTS}
+        return cls(**texts, seeds=tuple(seeds), evidence=evidence, controls=controls)
+
+    @property
+    def theory(self) -> str:
+        """Name of the theory."""
+        return self.id.partition("/")[0]
+
+    @property
+    def verdict(self) -> VerdictName:
+        """Violated if any seed violates; otherwise consistent if any seed is; otherwise inconclusive if any is; otherwise not covered."""
+        found = {one.verdict for one in self.evidence}
+        order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "not covered")
+        return next(name for name in order if name in found)
+
+    @property
+    def control(self) -> ControlName:
+        """ "fails" (violated on every seed, as it must be for the check to have power), "passes" (consistent on some), "inconclusive".
+
+        A control drops an assumption, so it is judged by its numbers alone.
+        """
+        found = {replace(one, covered=True).verdict for one in self.controls}
+        return "fails" if found == {"violated"} else "passes" if "consistent" in found else "inconclusive"
+
+    @property
+    def consistent(self) -> int:
+        """Number of seeds that are consistent."""
+        return sum(one.verdict == "consistent" for one in self.evidence)
+
+    @property
+    def decided(self) -> int:
+        """Number of seeds that are consistent or violated."""
+        return sum(one.verdict in ("consistent", "violated") for one in self.evidence)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the decided seeds that are consistent; None if none was decided."""
+        return self.consistent / self.decided if self.decided else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Clopper-Pearson 95 % interval of the share: (0, 1) if no seed was decided."""
+        low, high = clopper_pearson(self.consistent, self.decided)
+        return float(low), float(high)
+
+    @property
+    def worst(self) -> Evidence:
+        """The decided seed nearest to its threshold, or farthest beyond it; of undecided seeds if none is decided."""
+        decided = [one for one in self.evidence if one.verdict in ("consistent", "violated")]
+        return min(decided or self.evidence, key=_slack)
+
+    @property
+    def worst_control(self) -> Evidence:
+        """The control that came nearest to passing."""
+        return max(self.controls, key=lambda one: slack if math.isfinite(slack := _slack(one)) else -math.inf)
+
+    @property
+    def median(self) -> float | None:
+        """Median value over the seeds with a finite one; None if there is none."""
+        values = [one.value for one in self.evidence if math.isfinite(one.value)]
+        return median(values) if values else None
+
+    @property
+    def outcome(self) -> str:
+        """The verdict; what is wrong with the control instead if it does not fail, since the check has no power then."""
+        return self.verdict if self.control == "fails" else f"control {CONTROL_TEXT[self.control]}"
+
+    @property
+    def passed(self) -> bool:
+        """The claim is not violated and its control fails."""
+        return self.verdict != "violated" and self.control == "fails"
+
+    def measurements(self) -> list[Measurement]:
+        """One row per seed: the quantity is the claim's id, the null is what the control measured."""
+        rows = []
+        for seed, one, control in zip(self.seeds, self.evidence, self.controls):
+            finite = math.isfinite(one.value)
+            rows.append(
+                Measurement(
+                    theory=self.theory,
+                    kind="claim",
+                    quantity=self.id,
+                    value=one.value if finite else None,
+                    reason="" if finite else one.note or "the value is not finite",
+                    op=one.op,
+                    threshold=one.threshold,
+                    verdict=one.verdict,
+                    null=Null("control", (control.value,)),
+                    source=self.source,
+                    seed=seed,
+                    note=one.note,
+                )
+            )
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values, with what follows from it (verdict, share, interval, worst value, control) for readers of the file."""
+        stored = {name: getattr(self, name) for name in _TEXTS} | {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
+        worst, control = self.worst, self.worst_control
+        derived = {
+            "verdict": self.verdict,
+            "outcome": self.outcome,
+            "consistent": self.consistent,
+            "decided": self.decided,
+            "share": self.share,
+            "interval": list(self.interval),
+            "worst": _finite(worst.value),
+            "threshold": _finite(worst.threshold),
+            "op": worst.op,
+            "median": self.median,
+            "control": {"verdict": self.control, "value": _finite(control.value)},
+        }
+        seeds = [
+            {"seed": seed, "evidence": _evidence_json(one), "control": _evidence_json(other)}
+            for seed, one, other in zip(self.seeds, self.evidence, self.controls)
+        ]
+        return {**stored, **derived, "seeds": seeds}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Verification":
+        """The inverse of :meth:`to_json`; what follows from the evidence is computed anew.
+
+        Raises:
+            ValueError: something is missing or unknown.
+        """
+        try:
+            texts = {name: stored[name] for name in _TEXTS}
+            texts |= {"source": Source.from_json(stored["source"]), "assumptions": tuple(stored["assumptions"])}
+            return cls(
+                **texts,
+                seeds=tuple(int(one["seed"]) for one in stored["seeds"]),
+                evidence=tuple(Evidence.from_json(one["evidence"]) for one in stored["seeds"]),
+                controls=tuple(Evidence.from_json(one["control"]) for one in stored["seeds"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"a stored verification must hold a claim and its seeds, got another ({error})") from error
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        seeds = f"{self.consistent}/{self.decided} seeds, 95 % interval [{low:.2f}, {high:.2f}]"
+        return f"{self.id}: {self.verdict} ({seeds}; control {CONTROL_TEXT[self.control]})"
+
+
+_TEXTS = ("id", "statement", "measures", "source", "assumptions", "control_description", "corrects", "cost")
+
+
+def _slack(one: Evidence) -> float:
+    """How far a value lies on its side of the threshold; infinite where one of them is not finite."""
+    slack = one.threshold - one.value if one.op == "<=" else one.value - one.threshold
+    return slack if math.isfinite(slack) else math.inf
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _evidence_json(one: Evidence) -> dict[str, Any]:
+    stored = asdict(one) | {"value": _finite(one.value), "threshold": _finite(one.threshold)}
+    return stored | {"detail": {name: _finite(float(number)) for name, number in one.detail.items()}}
+
+
+def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> Iterator[Verification]:
+    """Each claim on every seed, in order, as soon as it is there, over whatever workers are active (:func:`~.parallel.workers`).
+
+    Raises:
+        ValueError: no claim, or no seed.
+    """
+    numbers = tuple(seeds)
+    if not claims or not numbers:
+        raise ValueError(f"claims and seeds must name at least one each, got {len(claims)} claims and {len(numbers)} seeds; name one")
+    from .parallel import stream
+
+    outcomes = stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in numbers))
+    return (Verification.of(claim, numbers, islice(outcomes, len(numbers))) for claim in claims)
+
+
+def _run_one(*, claim: Claim, seed: int) -> tuple[Evidence, Evidence]:
+    return claim.run(seed)

@@ -1,0 +1,163 @@
+"""Parallel execution of sweeps over processes of this machine or a dask cluster, and the number of threads.
+
+An experiment calls :func:`sweep`; whoever runs it chooses the workers, with :func:`workers` or joblib's own ``parallel_config``. Each call
+runs on one thread, so results do not depend on the workers. Small matrices are slower on several threads than on one, many times slower on
+a busy machine, so public solvers are :func:`single_threaded`.
+"""
+
+import contextlib
+import functools
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # of dask
+TIMEOUT = 5.0  # seconds for a dask scheduler to answer, and to have a worker
+
+_limited: ContextVar[bool] = ContextVar("limited", default=False)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs its block with one thread in torch and in the numerical libraries, and restores their numbers afterwards."""
+    if _limited.get():  # nested: about a millisecond is saved
+        yield
+        return
+    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, so that it is limited too
+    from threadpoolctl import threadpool_limits
+
+    before, token = torch.get_num_threads(), _limited.set(True)
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+        _limited.reset(token)
+
+
+def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: the function runs inside :func:`one_thread` unless torch has one thread already."""
+
+    @functools.wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _limited.get() or torch.get_num_threads() == 1:
+            return function(*args, **kwargs)
+        with one_thread():
+            return function(*args, **kwargs)
+
+    return limited
+
+
+@dataclass
+class Workers:
+    """The active workers: how many there are, and whether a sweep used them."""
+
+    count: int
+    used: bool = False
+
+
+_active: ContextVar[Workers | None] = ContextVar("active", default=None)
+_listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
+
+
+def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
+    """``function(**setting)`` for each setting, in order, each as soon as it and those before it are there, over the active joblib context
+    (without one: one after the other, in this process, each when it is asked for; over several processes the work begins at once).
+
+    The function must be importable, arguments and results must be picklable. Random numbers must come from a seed in the setting.
+    """
+    from joblib import Parallel, delayed
+
+    if active := _active.get():
+        active.used = True
+    # joblib's annotation does not know return_as
+    made: Any = Parallel(return_as="generator")(delayed(_call)(function, setting) for setting in settings)
+    return made
+
+
+def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
+    """All that :func:`stream` yields, with a line of progress about once a second."""
+    settings = list(settings)
+    shown = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
+    varied = [name for name in dict(*shown[:1]) if len({setting.get(name) for setting in shown}) > 1]
+    results, last = [], time.monotonic()
+    for setting, result in zip(shown, stream(function, settings)):
+        results.append(result)
+        if time.monotonic() - last > 1 or len(results) == len(settings):
+            last = time.monotonic()
+            where = ", ".join(f"{name}={setting.get(name)}" for name in varied)
+            progress(f"{len(results)} of {len(settings)} settings{f' ({where})' if where else ''}")
+    return results
+
+
+def _call(function: Callable[..., T], setting: dict[str, Any]) -> T:
+    with one_thread():
+        return function(**setting)
+
+
+def progress(text: str) -> None:
+    """One line of progress for the active listener, if there is one."""
+    _listener.get()(text)
+
+
+@contextlib.contextmanager
+def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
+    """Within it, ``listener`` is called with each line of :func:`progress`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@contextlib.contextmanager
+def workers(number: int | str | None) -> Iterator[Workers]:
+    """Within it, :func:`stream` and :func:`sweep` use these workers.
+
+    Args:
+        number: processes on this machine, or the address of a dask scheduler ("tcp://host:8786"; its workers need this package, and
+            ``dask worker --nthreads 1``, since the matrices are small); None leaves the active joblib context as it is.
+    Raises:
+        ValueError: fewer than one process, an address of another form, or dask is not installed.
+        ConnectionError: no scheduler answers at that address, or it has no workers.
+    """
+    from joblib import effective_n_jobs, parallel_config
+
+    with contextlib.ExitStack() as stack:
+        if isinstance(number, str):
+            stack.enter_context(parallel_config(backend="dask", n_jobs=-1, client=stack.enter_context(_cluster(number))))
+        elif number is not None:
+            if number < 1:
+                raise ValueError(f"workers must be a number from 1 on, or the address of a dask scheduler, got {number}")
+            stack.enter_context(parallel_config(backend="loky", n_jobs=number, inner_max_num_threads=1))
+        active = Workers(effective_n_jobs(None))  # pyright: ignore[reportArgumentType]
+        stack.callback(_active.reset, _active.set(active))
+        yield active
+
+
+def _cluster(address: str) -> Any:
+    """A client of the scheduler, which closes when its context is left."""
+    if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
+        raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[dask]', or pass a number") from error
+    try:
+        client = Client(address, timeout=TIMEOUT, set_as_default=False)
+    except OSError as error:
+        raise ConnectionError(f"no dask scheduler answers at {address} within {TIMEOUT:g} s; start one with `dask scheduler`") from error
+    try:
+        client.wait_for_workers(1, timeout=TIMEOUT)
+    except TimeoutError as error:
+        client.close()
+        raise ConnectionError(f"the dask scheduler at {address} has no workers; start some with `dask worker {address}`") from error
+    return client

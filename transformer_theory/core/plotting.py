@@ -1,0 +1,299 @@
+"""Figures in one style: no state of pyplot, colours that a colour-blind reader can tell apart, SVG and PDF that are byte-reproducible.
+
+A function that plots is decorated with ``@style()``, since matplotlib reads some settings when a title or a legend is added, others when the
+figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
+
+    figure, (left, right) = axes(1, 2)
+    line(left, steps, cosine, name="attention_svm", label="cosine", null=0.1)
+    label_ends(left)
+    heatmap(right, attention, "attention")
+    text = svg(figure)
+
+The colours are Okabe and Ito's for theories and Tol's for networks; curves that belong to neither get :func:`shades`, so that no colour
+means two things. matplotlib is imported when a figure is made.
+"""
+
+import hashlib
+import io
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+COLOURS = {
+    # theories
+    "attention_svm": "#0072B2",
+    "scan_snap": "#D55E00",
+    "rate_reduction": "#009E73",
+    "crate": "#B4508A",
+    "joma": "#E69F00",
+    "network": "#5B6470",
+    # networks, and the views of the data that they give
+    "ViT": "#4477AA",
+    "CRATE": "#AA3377",
+    "CRATE (paper form)": "#AA3377",
+    "CRATE (released form)": "#C78A1B",
+    "raw": "#3F4751",
+    # null distributions
+    "null": "#8A939E",
+}
+_SPARE = ("#56B4E9", "#AA4499", "#117733", "#882255", "#999933", "#661100")
+
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "mathtext.fontset": "dejavusans",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#5B6470",
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": "#E4E7EB",
+    "grid.linewidth": 0.7,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.color": "#3F4751",
+    "ytick.color": "#3F4751",
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 4,
+    "image.cmap": "viridis",
+    "image.interpolation": "nearest",
+    "figure.facecolor": "white",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "transformer_theory",
+    "pdf.fonttype": 42,  # TrueType, which journals ask for
+}
+
+
+_active = False  # global, as matplotlib's own settings are
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The style of this module for everything plotted inside, as a context or a decorator; the user's own settings are restored afterwards.
+
+    A style inside a style changes nothing.
+    """
+    global _active
+    if _active:
+        yield
+        return
+    import matplotlib
+    from cycler import cycler
+
+    names = ("attention_svm", "scan_snap", "rate_reduction", "crate", "joma", "network")
+    settings = {**STYLE, "axes.prop_cycle": cycler(color=[COLOURS[n] for n in names])}
+    with matplotlib.rc_context(settings):  # pyright: ignore[reportArgumentType]
+        _active = True
+        try:
+            yield
+        finally:
+            _active = False
+
+
+def colour(name: str) -> str:
+    """The colour of a theory, a network or any other name; the same name always gets the same one."""
+    if name in COLOURS:
+        return COLOURS[name]
+    return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
+
+
+def shades(count: int) -> list[str]:
+    """Colours for ``count`` curves that stand for no theory or network: settings, layers, tokens. From dark to light, in their order."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter ones are lost on white
+
+
+def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
+    """A figure with ``rows * cols`` panels in the style of this module.
+
+    Args:
+        rows, cols: of the grid of panels.
+        width, height: of the whole figure, in inches; 7 inches is the width of a page of the report.
+    Returns:
+        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row; an array even for one panel: ``figure, (ax,) = axes()``.
+    Raises:
+        ValueError: rows or cols is less than 1.
+    """
+    if rows < 1 or cols < 1:
+        raise ValueError(f"rows and cols must be at least 1, got {rows} and {cols}")
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
+
+
+def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **drawn) -> "Line2D":
+    """A curve in the colour of ``name`` (a theory or a network), with its chance level as a thin dashed line of the same colour.
+
+    Args:
+        x, y: arrays or lists of equal length; NaN leaves a gap.
+        label: for :func:`label_ends` or a legend.
+        null: chance level, if there is one.
+        drawn: further arguments of ``Axes.plot``; ``color`` instead of ``name`` for a curve that belongs to neither.
+    """
+    drawn = {"color": colour(name), "linewidth": STYLE["lines.linewidth"], "label": label or "_", **drawn}
+    (curve,) = ax.plot(x, y, **drawn)
+    if null is not None:
+        ax.axhline(null, color=drawn["color"], linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.75, zorder=1)
+    return curve
+
+
+def null_band(ax: "Axes", low: float | int, high: float | int | None = None, label: str = "null") -> None:
+    """A grey band from ``low`` to ``high`` (a line if they are equal or ``high`` is not given), named at the left edge."""
+    if high is None or high == low:
+        ax.axhline(low, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    else:
+        ax.axhspan(low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
+    at = ax.get_yaxis_transform()
+    top = low if high is None else max(low, high)
+    ax.annotate(label, (0.01, top), xycoords=at, xytext=(0, 1.5), textcoords="offset points", color=COLOURS["null"], fontsize=7)
+
+
+def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
+    """Writes each curve's label beside its right end, in its colour, pushed apart where they would touch: instead of a legend.
+
+    Call it last, when the limits of the axes are final.
+    """
+    ax.autoscale_view()  # limits that matplotlib has put off until drawing
+    curves = [curve for curve in ax.get_lines() if not str(curve.get_label()).startswith("_")]
+    ends = []
+    for curve in curves:
+        y = np.asarray(curve.get_ydata(), dtype=float)
+        finite = y[np.isfinite(y)]
+        if len(finite):
+            where = ax.transAxes.inverted().transform(ax.transData.transform((0.0, finite[-1])))[1]
+            ends.append((float(np.clip(where, 0, 1)), curve))
+    if not ends:
+        return
+    ends.sort(key=lambda end: end[0])
+    figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
+    rows = spec.get_gridspec().nrows if spec is not None else 1
+    unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # height of a line of text  # pyright: ignore
+    heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
+    for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights, low=-0.05, high=1.05)):
+        text, tint = str(curve.get_label()), curve.get_color()
+        ax.text(1.015, y, text, transform=ax.transAxes, color=tint, fontsize=fontsize, va="center", linespacing=1.05, clip_on=False)
+
+
+def _apart(places: list[float], heights: list[float], low: float = -np.inf, high: float = np.inf) -> list[float]:
+    """The sorted centres moved as little as needed so that boxes of these heights do not overlap (least squares, by merging blocks), and
+    lie between ``low`` and ``high``; if they do not fit, they pass ``high``."""
+    offsets = np.concatenate([[0.0], np.cumsum([(a + b) / 2 for a, b in pairwise(heights)])])
+    blocks: list[tuple[float, int]] = []  # sum of (place - offset), count
+    for place, offset in zip(places, offsets):
+        blocks.append((place - float(offset), 1))
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            total, count = blocks.pop()
+            blocks[-1] = (blocks[-1][0] + total, blocks[-1][1] + count)
+    starts = [total / count for total, count in blocks for _ in range(count)]
+    least, most = low + heights[0] / 2, high - heights[-1] / 2 - float(offsets[-1])
+    return [max(least, min(most, start)) + float(offset) for start, offset in zip(starts, offsets)]
+
+
+def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True):
+    """A matrix as an image with square cells, no grid, and a colour bar named ``label``.
+
+    Args:
+        matrix: ``[rows, cols]``, numbers; NaN stays white.
+        vmin, vmax, cmap: as in ``Axes.imshow``; use ``"RdBu_r"`` with symmetric limits for signed values.
+        bar: draw the colour bar.
+    Returns:
+        The image.
+    Raises:
+        ValueError: the matrix has another rank than two.
+    """
+    values = np.asarray(matrix, dtype=float)
+    if values.ndim != 2:
+        raise ValueError(f"matrix must have shape [rows, cols], got {list(values.shape)}")
+    image = ax.imshow(values, vmin=vmin, vmax=vmax, cmap=cmap, interpolation="nearest")
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    if bar:
+        colourbar = ax.get_figure(root=True).colorbar(image, ax=ax, fraction=0.046, pad=0.03)  # pyright: ignore[reportOptionalMemberAccess]
+        colourbar.set_label(label, fontsize=7.5)
+        colourbar.ax.tick_params(labelsize=7, length=2)
+        colourbar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    elif label:
+        ax.set_title(label)
+    return image
+
+
+def caption(figure: "Figure", text: str) -> None:
+    """What lines, bands and marks mean, in small type below the panels; a legend of the whole figure then goes above them."""
+    import textwrap
+
+    size = 7.2
+    lines = textwrap.fill(text, int(figure.get_size_inches()[0] * 72 / (0.53 * size)), break_on_hyphens=False)
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=size, color=COLOURS["raw"], linespacing=1.25)
+
+
+def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.0) -> "Figure":
+    """A small figure that says in words why there is nothing to draw."""
+    import textwrap
+
+    figure, (ax,) = axes(width=width, height=height)
+    ax.axis("off")
+    ax.text(0.5, 0.5, textwrap.fill(message, int(13 * width)), ha="center", va="center", color=COLOURS["raw"], transform=ax.transAxes)
+    return figure
+
+
+def plain(name: str) -> str:
+    r"""A name of data or of a network for a label, where ``$`` is a dollar: matplotlib would read ``a$x$`` as a formula, and stop at
+    one that it cannot set."""
+    return name.replace("$", r"\$")
+
+
+def svg(figure: "Figure", prefix: str = "") -> str:
+    """The figure as an ``<svg>`` element: the same figure gives the same bytes (fixed hash salt, no date, no version).
+
+    Args:
+        prefix: of the ids inside, so that several figures fit on one page; made from the content if empty.
+    """
+    with style():
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    prefix = prefix or "f" + hashlib.sha256(text.encode()).hexdigest()[:8]
+    text = text.replace("*{stroke", f"#{prefix}-figure_1 *{{stroke", 1)  # a style inside <svg> would otherwise hold for the whole page
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+    return re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+
+
+def pdf(figure: "Figure") -> bytes:
+    """The figure as a PDF of one page with its fonts in it: the same figure gives the same bytes (no date, no version)."""
+    fonts = logging.getLogger("fontTools")  # warns of dates within fonts, which are nobody's business here
+    level = fonts.level
+    fonts.setLevel(logging.ERROR)
+    try:
+        with style():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    finally:
+        fonts.setLevel(level)
+    return buffer.getvalue()

@@ -1,0 +1,214 @@
+"""Results: a table, arrays and verifications with the settings and the provenance of the run, stored atomically.
+
+A :class:`Result` is ``result.json`` (name, settings, sources, provenance, checksums), ``table.jsonl`` (one measurement a line),
+``arrays.npz`` and ``verifications.json`` in one folder.
+"""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from . import files
+from .claims import Verification
+from .measurement import Measurement, Table
+from .sources import Source
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT = 3
+FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # of a stored result
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run measured.
+
+    Attributes:
+        name: of the experiment, or "compare", "verify", "reach", "train", "probe".
+        settings: of the run, JSON values only.
+        table: the measurements.
+        arrays: named arrays that the figures are drawn from.
+        verifications: what the seeds said of each claim, whole.
+        sources: the literature behind it.
+        provenance: versions, seed (None if none was drawn), threads, device, wall time, commit, command line (see :func:`provenance`).
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    verifications: tuple[Verification, ...] = ()
+    sources: tuple[Source, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if not isinstance(self.table, Table):
+            object.__setattr__(self, "table", Table(self.table))
+
+    def __repr__(self) -> str:
+        return f"Result({self.name!r}, rows={len(self.table)}, arrays={len(self.arrays)}, verifications={len(self.verifications)})"
+
+    def select(self, **equal) -> Table:
+        """The rows whose columns have the given values; a tuple lists choices: ``result.select(theory="crate", step=(0, 10))``."""
+        return self.table.select(**equal)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The table as a ``pandas.DataFrame``, see :meth:`.Table.to_pandas`."""
+        return self.table.to_pandas()
+
+    def write_into(self, folder: Path, *, growing: bool = False) -> None:
+        """Writes the files into an existing folder, each atomically.
+
+        Args:
+            growing: rows will be added to ``table.jsonl``, so it gets no checksum yet.
+        """
+        head = {
+            "format": FORMAT,
+            "name": self.name,
+            "settings": jsonable(self.settings),
+            "sources": [source.to_json() for source in self.sources],
+            "provenance": jsonable(self.provenance),
+        }
+        with files.replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:  # given a path, numpy would change its ending
+            np.savez_compressed(file, allow_pickle=False, **self.arrays)
+        with files.replacing(folder / "table.jsonl") as draft:
+            draft.write_text("".join(json_line(row) for row in self.table), encoding="utf-8")
+        with files.replacing(folder / "verifications.json") as draft:
+            draft.write_text(json.dumps([one.to_json() for one in self.verifications], indent=1) + "\n", encoding="utf-8")
+        names = [name for name in FILES[1:] if not (growing and name == "table.jsonl")]
+        with files.replacing(folder / "result.json") as draft:
+            draft.write_text(json.dumps(files.sealed(head, folder, names), indent=2) + "\n", encoding="utf-8")
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
+        """Stores the result: the directory appears whole or not at all.
+
+        Raises:
+            FileExistsError: it exists and ``overwrite`` is False.
+            PermissionError: it cannot be written.
+        """
+        with files.atomic_directory(directory, overwrite=overwrite) as folder:
+            self.write_into(folder)
+        return Path(directory)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Result":
+        """Reads a stored result; nothing is unpickled.
+
+        Raises:
+            ValueError: the directory does not hold a result, one of another format, or one that was edited after it was stored.
+            PermissionError: it may not be read.
+        """
+        folder = Path(directory)
+        try:
+            if not (folder / "result.json").is_file():
+                raise ValueError(f"{folder} must hold {', '.join(FILES)}, result.json is missing; run it again")
+            (folder / "result.json").open("rb").close()
+        except PermissionError as error:
+            raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
+        try:
+            head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if head["format"] != FORMAT:
+                age = "a newer version stored: install that" if head["format"] > FORMAT else "an older version stored"
+                raise ValueError(f"expected format {FORMAT}, got {head['format']}, which {age}")
+            for name in FILES[1:]:
+                if not (folder / name).is_file():
+                    raise ValueError(f"{name} is missing")
+                (folder / name).open("rb").close()
+            files.check(head, folder)
+            table = read_table(folder / "table.jsonl")
+            with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            claims = json.loads((folder / "verifications.json").read_text(encoding="utf-8"))
+            verifications = tuple(Verification.from_json(one) for one in claims)
+            sources = tuple(Source.from_json(one) for one in head["sources"])
+            return cls(head["name"], head["settings"], table, arrays, verifications, sources, head["provenance"])
+        except PermissionError as error:
+            raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
+        except KeyError as error:
+            raise ValueError(f"{folder} does not hold a readable result (result.json lacks {error}); run it again") from error
+        except (ValueError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
+
+
+def json_line(row: Measurement) -> str:
+    """One line of ``table.jsonl``."""
+    return json.dumps(row.to_json()) + "\n"
+
+
+def read_table(path: Path) -> Table:
+    """The rows of a ``table.jsonl``.
+
+    Raises:
+        ValueError: a line does not hold a measurement.
+    """
+    return Table(Measurement.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def provenance(*, seed: int | None = None, device: str = "cpu", started: float | None = None) -> dict[str, Any]:
+    """Where a number comes from: versions, seed, threads, device, wall time, commit and dirty flag (if in a repository), command line."""
+    versions = {"python": platform.python_version()}
+    for package in ("transformer-theory", "torch", "numpy", "scipy", "cvxpy", "scikit-learn"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    record: dict[str, Any] = {
+        "versions": versions,
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **_commit(),
+    }
+    if started is not None:
+        record["seconds"] = round(time.perf_counter() - started, 3)
+    return record
+
+
+@cache
+def _commit() -> dict[str, Any]:
+    """Commit of the repository that holds this package, and whether the package was changed since; empty outside one."""
+    here = Path(__file__).parents[1]
+    try:
+        # one call: the commit, and what differs from it in this folder; --porcelain=v2 --branch prints both
+        command = ["git", "-C", str(here), "status", "--porcelain=v2", "--branch", "--ignored=no", "--", "."]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        tracked = subprocess.run(
+            ["git", "-C", str(here), "ls-files", "--", "__init__.py"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "")
+    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)} if commit and tracked else {}
+
+
+def jsonable(value: Any) -> Any:
+    """JSON values from numbers of torch and numpy, tuples, paths and dataclasses; NaN and infinities become None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(v) for v in value]
+    if isinstance(value, torch.Tensor | np.generic | np.ndarray):
+        return jsonable(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,157 @@
+"""Sources: places in the literature that claims, figures and rows cite, and their BibTeX.
+
+References are kept in ``references.bib`` beside this file; a :class:`Source` is a key of it plus a locator ("Thm. 3").
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from .errors import nearest
+
+ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
+LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
+BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
+AUTHORS = "The transformer_theory developers"  # CITATION.cff, which is not installed, and LICENSE say the same: a test holds them together
+TITLE = "transformer_theory: theories of transformers, side by side"
+YEAR = "2026"  # of the copyright
+
+
+Status = Literal["", "confirmed", "second-hand", "not found"]
+"""Whether the numbered statement was read in a full text, was found cited elsewhere, or was not found; empty if nobody has looked."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place in the literature: a BibTeX key of ``references.bib``, and the theorem, figure or page there (may be empty).
+
+    >>> import transformer_theory as tt
+    >>> source = tt.Source("tian2023scan", "Thm. 2")
+    >>> str(source), source.label
+    ('tian2023scan, Thm. 2', 'Tian et al. (2023), Thm. 2')
+
+    Attributes:
+        key: of the BibTeX entry.
+        locator: theorem, equation, figure or section.
+        status: whether the numbered statement was confirmed (:data:`Status`).
+
+    Raises:
+        ValueError: the key is not in the bibliography, or the status is unknown.
+    """
+
+    key: str
+    locator: str = ""
+    status: Status = ""
+
+    def __post_init__(self):
+        if self.key not in entries():
+            raise ValueError(f"source key must be in references.bib, got {self.key!r}{nearest(self.key, entries())}")
+        if self.status not in get_args(Status):
+            raise ValueError(f"status must be one of {', '.join(map(repr, get_args(Status)))}, got {self.status!r}")
+
+    def __str__(self) -> str:
+        return f"{self.key}, {self.locator}" if self.locator else self.key
+
+    def to_json(self) -> dict[str, str]:
+        """The fields that are not empty."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, str]) -> "Source":
+        """The inverse of :meth:`to_json`. A key that this bibliography does not hold is kept: a stored row may be older or newer.
+
+        Raises:
+            ValueError: there is no key, or a field is not text.
+        """
+        fields = {name: stored.get(name, "") for name in ("key", "locator", "status")}
+        if not fields["key"] or not all(isinstance(value, str) for value in fields.values()):
+            raise ValueError(f"a stored source must have a key, a locator and a status, got {stored!r}")
+        source = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(source, name, value)
+        return source
+
+    @property
+    def known(self) -> bool:
+        """Whether the bibliography holds it."""
+        return self.key in entries()
+
+    @property
+    def label(self) -> str:
+        """What a reader sees: ``"Tarzanagh et al. (2023a), Thm. 3"``; the key if the bibliography does not hold it."""
+        name = short(self.key) if self.known else self.key
+        return f"{name}, {self.locator}" if self.locator else name
+
+    @property
+    def url(self) -> str:
+        """Where to read it (arXiv, DOI or publisher); empty if the entry has none."""
+        return field(self.key, "url") if self.known else ""
+
+
+@cache
+def entries() -> dict[str, str]:
+    """All BibTeX entries by key, verbatim."""
+    text = BIBLIOGRAPHY.read_text(encoding="utf-8")
+    return {match[1]: match[0].strip() for match in re.finditer(r"^@\w+\{([^,\s]+),.*?^\}", text, re.MULTILINE | re.DOTALL)}
+
+
+def field(key: str, name: str) -> str:
+    """One field of an entry as a reader sees it: without braces, LaTeX accents as letters; empty if absent."""
+    match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
+    return re.sub(r"[{}]", "", _letters(match[1])) if match else ""
+
+
+def _letters(text: str) -> str:
+    r"""``Bj{\"o}rck`` becomes ``Björck``."""
+    text = re.sub(r"\\(AA|aa|ss|ae|AE|[OoLl&])(?![A-Za-z])", lambda m: LETTERS[m[1]], text)
+    accented = re.sub(r"\\([\"'`^~]|[cvH](?=\{))\{?([A-Za-z])\}?", lambda m: m[2] + ACCENTS[m[1]], text)
+    return unicodedata.normalize("NFC", accented)
+
+
+def short(key: str) -> str:
+    """Author and year, as in running text.
+
+    >>> short("yu2020learning")
+    'Yu et al. (2020)'
+    """
+    return f"{_authors(key)} ({year(key)})"
+
+
+@cache
+def year(key: str) -> str:
+    """The year; with a letter, ``"2023a"``, if several entries share it and their authors in running text."""
+    twins = [other for other in entries() if (_authors(other), field(other, "year")) == (_authors(key), field(key, "year"))]
+    return field(key, "year") + (chr(ord("a") + twins.index(key)) if len(twins) > 1 else "")
+
+
+def _authors(key: str) -> str:
+    authors = [name.split(",")[0].strip() for name in field(key, "author").split(" and ")]
+    return authors[0] if len(authors) == 1 else " and ".join(authors) if len(authors) == 2 else f"{authors[0]} et al."
+
+
+def bibtex(keys) -> str:
+    """BibTeX of the given keys, in order and without repetition.
+
+    Raises:
+        ValueError: a key is not in the bibliography.
+    """
+    keys = list(dict.fromkeys(keys))
+    for key in keys:
+        Source(key)
+    return "\n\n".join(entries()[key] for key in keys) + "\n"
+
+
+def software() -> str:
+    """BibTeX of this library, with the version that is installed; it names no address, since there is none to be relied on yet."""
+    from .. import __version__
+
+    author, title = (text.replace("_", r"\_") for text in (AUTHORS, TITLE))
+    name, colon, rest = title.partition(":")
+    fields = {"author": f"{{{author}}}", "title": f"{{{name}}}{colon}{rest}", "year": YEAR, "howpublished": "Python library"}
+    fields["note"] = f"Version {__version__}"
+    lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
+    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # @software is unknown to the styles that come with BibTeX

@@ -1,0 +1,160 @@
+r"""Statistics of claims and measurements: intervals, permutation p-values, false discovery rate, agreement.
+
+* Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution :cite:p:`clopper1934use`.
+* Means over seeds: Student's t interval.
+* Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) / (1 + B)`, never zero.
+* Agreement: :math:`(v - m) / (\hat v - m)` with the prediction :math:`\hat v` and the median m of the null: 0 is chance, 1 the prediction.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .measurement import Measurement
+
+
+def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the interval for a share; (0, 1) where there was no trial.
+
+    >>> low, high = clopper_pearson(5, 5)  # five of five seeds say little
+    >>> f"{low:.2f} to {high:.2f}"
+    '0.48 to 1.00'
+
+    Args:
+        successes, trials: whole numbers, arrays of one shape or single ones.
+        confidence: 1 - alpha.
+    """
+    from scipy.stats import beta
+
+    k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
+    tail = (1 - confidence) / 2
+    low = np.where(k > 0, beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0)
+    high = np.where(k < n, beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0)
+    return low, high
+
+
+def share_interval(share: float, n: int) -> tuple[float, float] | None:
+    """Lower and upper end of the 95 % interval for a share of n samples; None where it is not a whole number of them.
+
+    >>> low, high = share_interval(0.65, 540)
+    >>> f"{low:.2%} to {high:.2%}"
+    '60.81% to 69.02%'
+    """
+    right = round(share * n)
+    if n < 1 or not 0 <= right <= n or abs(right - share * n) > 1e-6 * n:
+        return None
+    low, high = clopper_pearson(right, n)
+    return float(low), float(high)
+
+
+def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Student's t interval of the mean of independent values; None for fewer than two.
+
+    >>> low, high = student_interval([1.0, 2.0, 3.0])
+    >>> f"{low:.2f} to {high:.2f}"
+    '-0.48 to 4.48'
+    """
+    from scipy.stats import t
+
+    n = len(values)
+    if n < 2:
+        return None
+    half = float(t.ppf((1 + confidence) / 2, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    mean = float(np.mean(values))
+    return mean - half, mean + half
+
+
+def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
+    """``(1 + number of draws at least as extreme) / (1 + number of draws)``.
+
+    >>> permutation_p(3.0, [0.0, 1.0, 2.0], ">=")
+    0.25
+
+    Args:
+        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted`` as the value is.
+    Raises:
+        ValueError: no draw, another side, or "==" without prediction.
+    """
+    if not len(draws):
+        raise ValueError("a p-value needs at least one draw of the null, got none")
+    if side == "==":
+        if predicted is None:
+            raise ValueError('side "==" needs a predicted value, got none')
+        extreme = sum(abs(draw - predicted) <= abs(value - predicted) for draw in draws)
+    elif side in ("<=", ">="):
+        extreme = sum(draw >= value if side == ">=" else draw <= value for draw in draws)
+    else:
+        raise ValueError(f"side must be '<=', '>=' or '==', got {side!r}")
+    return (1 + extreme) / (1 + len(draws))
+
+
+def false_discoveries(p: Sequence[float]) -> list[float]:
+    """p-values adjusted for the false discovery rate by Benjamini and Hochberg, in the order given."""
+    from scipy.stats import false_discovery_control
+
+    return [float(adjusted) for adjusted in false_discovery_control(p)] if len(p) else []
+
+
+def agreement(value: float | None, predicted: float | None, null: float | None) -> float | None:
+    """(value - null) / (predicted - null); None where a number is missing or the prediction is the null.
+
+    >>> agreement(0.9, 1.0, 0.5)
+    0.8
+    """
+    if value is None or predicted is None or null is None or not math.isfinite(null) or predicted == null:
+        return None
+    return (value - null) / (predicted - null)
+
+
+def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
+    """One row for the seeds of one quantity: the mean, its interval over seeds, the null of the mean, one p-value.
+
+    Draw i of the null is averaged over the seeds, so the null is that of the mean; if the seeds have different numbers of draws there is none.
+    A verdict stays only if all seeds agree. ``n`` is the number of seeds.
+    """
+    from .measurement import Null
+
+    first = rows[0]
+    values = [row.value for row in rows if row.value is not None]
+    mean = float(np.mean(values)) if values else None
+
+    def common(name: str) -> Any:
+        found = {getattr(row, name) for row in rows}
+        return getattr(first, name) if len(found) == 1 else None
+
+    predicted = [row.predicted for row in rows]
+    nulls = [row.null for row in rows]
+    null = None
+    if all(one is not None for one in nulls) and len({(one.kind, len(one.draws)) for one in nulls if one is not None}) == 1:
+        kept = [one for one in nulls if one is not None]
+        null = Null(kept[0].kind, tuple(float(np.mean(draws)) for draws in zip(*(one.draws for one in kept))))
+    expected = None if any(one is None for one in predicted) else float(np.mean([one for one in predicted if one is not None]))
+    p = None
+    if (
+        mean is not None
+        and null is not None
+        and len(null.draws) > 1
+        and first.side is not None
+        and (first.side != "==" or expected is not None)
+    ):
+        p = null.p(mean, first.side, predicted=expected)
+    return dataclasses.replace(
+        first,
+        value=mean,
+        interval=student_interval(values),
+        interval_kind="over seeds" if len(values) > 1 else "",
+        predicted=expected,
+        threshold=common("threshold"),
+        verdict=common("verdict"),
+        null=null,
+        p=p,
+        agreement=agreement(mean, expected, None if null is None else null.median),
+        reason=first.reason if mean is None else "",
+        n=len(values),
+        note=common("note") or "",
+        seed=None,
+    )

@@ -1,0 +1,163 @@
+"""Checks of arguments that several parts of the library share, and lossless conversion of arrays. Each error is one line.
+
+Public numerical functions take tensors; :func:`converted` lets them take numpy arrays, float32 and integers as well.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def number(name: str, value: object) -> float:
+    """The value as a float.
+
+    Raises:
+        TypeError: it is no number; the message names it.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    return float(value)
+
+
+def positive(**values: object) -> None:
+    """Checks step sizes, distortions and the like.
+
+    Raises:
+        ValueError: one is zero, negative, infinite or NaN; the message names it.
+        TypeError: one is no number.
+    """
+    for name, value in values.items():
+        if not 0 < number(name, value) < math.inf:
+            hint = "; it is the distortion, squared inside" if name == "eps" else ""
+            raise ValueError(f"{name} must be positive and finite, got {value}{hint}")
+
+
+def integers(*, at_least: int = 1, **values: object) -> None:
+    """Checks counts: dimensions, steps, samples.
+
+    Raises:
+        ValueError: one is below ``at_least``; the message names it.
+        TypeError: one is no integer.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"{name} must be an integer, got {type(value).__name__} {value!r}")
+        if int(value) < at_least:
+            raise ValueError(f"{name} must be at least {at_least}, got {value}")
+
+
+def finite(**tensors: Shaped[Tensor, "..."]) -> None:
+    """Checks that tensors hold neither NaN nor infinity.
+
+    Raises:
+        ValueError: one does; the message names it and counts them.
+    """
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values; drop them")
+
+
+def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
+    """Checks that tensors [...] that are multiplied share a dtype, unless autocast chooses it, and that none on a CPU is float16.
+
+    Raises:
+        ValueError: float16 on a CPU, or dtypes differ.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.float16 and tensor.device.type == "cpu":
+            raise ValueError(f"{name} on a CPU must be float32 or float64, got float16; pass {name}.float()")
+    (first, one), *others = tensors.items()
+    for second, other in others:
+        if one.dtype != other.dtype and not torch.is_autocast_enabled(one.device.type):
+            raise ValueError(f"{first} and {second} must share a dtype, got {one.dtype} and {other.dtype}; convert one of them")
+
+
+def as_float64(name: str, value: Any) -> Tensor:
+    """A float64 tensor from a tensor, a numpy array, a number or nested lists of numbers; float32, half precision and integers are exact in it.
+
+    Raises:
+        TypeError: something else, complex numbers or booleans.
+        ValueError: integers above 2^53, which float64 does not hold, or ragged lists.
+    """
+    tensor = _as_tensor(name, value)
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
+    if not tensor.is_floating_point() and tensor.numel() and int(tensor.abs().max()) > 2**53:
+        raise ValueError(f"{name} must hold integers up to 2^53, which float64 holds exactly, got {int(tensor.abs().max())}")
+    return tensor.to(torch.float64)
+
+
+def as_int64(name: str, value: Any) -> Tensor:
+    """An int64 tensor from a tensor, a numpy array, an integer or nested lists of integers.
+
+    Raises:
+        TypeError: something else, or numbers that are not integers.
+    """
+    tensor = _as_tensor(name, value)
+    if tensor.dtype == torch.bool or tensor.is_complex() or tensor.is_floating_point():
+        raise TypeError(f"{name} must hold integers, got {tensor.dtype}; convert with .long()")
+    return tensor.to(torch.int64)
+
+
+def as_float(name: str, value: Any) -> Tensor:
+    """The tensor as it is in float32 and float64; integers and half precision become float64 and float32. From what :func:`as_float64` takes."""
+    tensor = _as_tensor(name, value)
+    if tensor.dtype in (torch.float32, torch.float64):
+        return tensor
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else as_float64(name, tensor)
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray | np.generic | Real) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)):
+        try:
+            return torch.as_tensor(np.asarray(value))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be a tensor, an array or a list of numbers of one shape, got {type(value).__name__}") from error
+    raise TypeError(f"{name} must be a torch.Tensor or a numpy array, got {type(value).__name__}")
+
+
+def converted(
+    *, float64: tuple[str, ...] = (), floats: tuple[str, ...] = (), int64: tuple[str, ...] = ()
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator: the named arguments are converted, by :func:`as_float64`, :func:`as_float` and :func:`as_int64`; None stays None.
+
+    >>> @converted(float64=("x",))
+    ... def double(x):
+    ...     return 2 * x
+    >>> double(np.ones(2, dtype="float32"))
+    tensor([2., 2.], dtype=torch.float64)
+    """
+    conversions = {name: as_float64 for name in float64} | {name: as_float for name in floats} | {name: as_int64 for name in int64}
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        names = list(inspect.signature(function).parameters)
+        if unknown := conversions.keys() - set(names):
+            raise TypeError(f"{function.__name__} has no arguments {sorted(unknown)}")
+        places = [(names.index(name), name, convert) for name, convert in conversions.items()]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            given = list(args)
+            for place, name, convert in places:
+                if place < len(given):
+                    given[place] = None if given[place] is None else convert(name, given[place])
+                elif kwargs.get(name) is not None:
+                    kwargs[name] = convert(name, kwargs[name])
+            return function(*given, **kwargs)  # pyright: ignore[reportCallIssue]
+
+        return call
+
+    return decorate

@@ -1,0 +1,252 @@
+r"""CRATE-MAE: an autoencoder that completes masked images, its decoder the encoder's layers turned around.
+
+    Z^0 = [class token; patches, a mask token for each masked one] + positions
+    encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = .5
+    between         Y^0 = LN(Z^L)
+    decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),      Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
+    loss            mean squared error of the masked patches, LN(Y^L) as pixels by a linear map
+
+Mask tokens go through the encoder, so it is as wide as the decoder and sees all tokens, unlike a usual masked autoencoder. Positions are
+fixed sines and cosines. This is the released network weight for weight, under its names: :meth:`CRATEMAE.from_released` reads it. It holds
+three weights that its forward pass never uses, and that the published sizes count: a table of positions, ``pos_embed`` (the table that is
+added is called ``decoder_pos_embed``), and a linear map between the halves, ``decoder_embed``.
+Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
+Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..embedding import Patches, check_inputs, divide
+from ..weights import fill, unwrap
+from . import Ista, PreNorm, ReleasedAttention, Stack
+from .released import autoencoder_sizes
+
+ENCODER_ISTA = partial(Ista, lam=0.5)  # five times the classifier's weight of the l1 norm
+
+Tokens = Float[Tensor, "batch n dim"]
+Images = Float[Tensor, "batch c h w"]
+Mask = Bool[Tensor, "batch seq"]
+
+
+class PatchProjection(nn.Module):
+    """A linear map of patches [batch, seq, patch_dim], its weights those of a convolution, ``proj``, as released.
+
+    Source: :cite:t:`he2022masked`.
+    """
+
+    def __init__(self, patches: Patches, dim: int):
+        super().__init__()
+        self.proj = nn.Conv2d(patches.channels, dim, patches.patch_size, stride=patches.patch_size)
+        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # as a linear map
+
+    def forward(self, cut: Float[Tensor, "batch n patch_dim"]) -> Tokens:
+        kernel = self.proj.weight.permute(0, 2, 3, 1).flatten(1)  # in a patch channels run fastest
+        return functional.linear(cut, kernel, self.proj.bias)
+
+
+class Rotation(nn.Module):
+    r""":math:`Y D^\top` with D = ``weight`` [dim, dim]: a rotation in the theory, free here. Source: :cite:t:`pai2024masked`."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim, dim))
+        nn.init.kaiming_uniform_(self.weight, a=0.0)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        return functional.linear(tokens, self.weight)
+
+
+class DecoderLayer(nn.Sequential):
+    r"""A layer turned around: rotate, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`, then undo a compression,
+    :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`. Its halves are children 0 and 1.
+
+    Source: :cite:t:`pai2024masked`.
+    """
+
+    def __init__(self, dim: int, *, attention: nn.Module):
+        super().__init__(PreNorm(dim, Rotation(dim)), PreNorm(dim, attention))
+
+    def forward(self, input: Tokens) -> Tokens:
+        half = self[0](input)
+        return half - self[1](half)
+
+
+class CRATEMAE(nn.Module):
+    """A masked autoencoder for images; the encoder, :meth:`encode`, is what one keeps.
+
+    Args:
+        image_size, patch_size, channels: of the images.
+        dim: width of encoder and decoder, a multiple of 4.
+        depth: layers of the encoder, and of the decoder.
+        heads: number of heads, of width dim / heads.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer of both halves.
+        sparsify: called as ``sparsify(dim)`` for each layer of the encoder.
+    Raises:
+        ValueError: sizes do not fit. Source: :cite:t:`pai2024masked`.
+    """
+
+    def __init__(
+        self,
+        *,
+        image_size: int,
+        patch_size: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        channels: int = 3,
+        attention: Callable[..., nn.Module] = ReleasedAttention,
+        sparsify: Callable[[int], nn.Module] = ENCODER_ISTA,
+    ):
+        super().__init__()
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        self.patches = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
+        positions = sines_and_cosines(image_size // patch_size, dim)
+        width = divide(dim, heads)
+        self.patch_embed = PatchProjection(self.patches, dim)
+        self.cls_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
+        self.mask_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
+        self.pos_embed = nn.Parameter(positions.clone(), requires_grad=False)
+        self.decoder_pos_embed = nn.Parameter(positions, requires_grad=False)
+        self.decoder_embed = nn.Linear(dim, dim)
+        # as released, a block is a stack of one layer
+        self.blocks = nn.Sequential(
+            *(Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify) for _ in range(depth))
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.decoder_blocks = nn.Sequential(*(_turned(dim, attention(dim, heads=heads, head_dim=width)) for _ in range(depth)))
+        self.decoder_norm = nn.LayerNorm(dim, eps=1e-6)
+        self.decoder_pred = nn.Linear(dim, self.patches.dim)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    @classmethod
+    def from_released(
+        cls, state_dict: Mapping[str, Any], *, heads: int | None = None, sparsify: Callable[[int], nn.Module] = ENCODER_ISTA
+    ) -> "CRATEMAE":
+        """A network with the weights of a released CRATE-MAE; sizes are read off the weights. In evaluation mode.
+
+        Args:
+            state_dict: names and shapes of the released autoencoder, unchanged, or a checkpoint that :func:`.unwrap` takes; of a file,
+                what :func:`.load_weights` gives.
+            heads: number of heads, which no weight shows: if not given, heads of width 64 (48 for width 576) as in the released networks.
+            sparsify: the sparsification of the encoder, whose lambda no weight shows either: .5 in the released code, 5 in
+                another version of it, ``partial(Ista, lam=5.0)``.
+        Returns:
+            in the dtype of the positions, on the CPU; ``model(images [batch, c, h, w], masked)`` gives patches. The weights are copied.
+        Raises:
+            ValueError: weights are missing, unknown or of another shape, all of which are listed, or heads cannot be told.
+                Source: :cite:t:`pai2024masked`, released code.
+        """
+        weights = unwrap(state_dict)
+        with torch.device("meta"):  # no random numbers for weights that are about to be replaced
+            model = cls(**autoencoder_sizes(weights, heads=heads), sparsify=sparsify)
+        model = model.to(weights["pos_embed"].dtype).to_empty(device="cpu")
+        fill(model, weights)
+        return model.eval()
+
+    def encode(self, images: Images, masked: Mask | None = None) -> Tokens:
+        """Features [batch, 1 + seq, dim], the class token first.
+
+        Args:
+            images: [batch, c, h, w].
+            masked: patches that are not looked at, [batch, seq]; None for none.
+        Raises:
+            ValueError: images or masks do not fit. Source: :cite:t:`pai2024masked`.
+        """
+        check_inputs(images, self.mask_token)
+        tokens = self.patch_embed(self.patches(images))
+        if masked is not None:
+            self._check(masked, len(images))
+            tokens = torch.where(masked[..., None], self.mask_token.to(tokens.dtype), tokens)
+        tokens = torch.cat([self.cls_token.expand(len(images), -1, -1), tokens], dim=1) + self.decoder_pos_embed
+        return self.norm(self.blocks(tokens))
+
+    def forward(self, images: Images, masked: Mask) -> Float[Tensor, "batch seq patch_dim"]:
+        return self.decoder_pred(self.decoder_norm(self.decoder_blocks(self.encode(images, masked))))[:, 1:]
+
+    def loss(self, images: Images, masked: Mask) -> Float[Tensor, ""]:
+        """Mean squared error of the completed patches, over the masked ones alone.
+
+        Args:
+            images: [batch, c, h, w].
+            masked: [batch, seq], at least one patch.
+        Raises:
+            ValueError: images or masks do not fit, or nothing is masked. Source: :cite:t:`he2022masked`.
+        """
+        if not bool(masked.any()):
+            raise ValueError("masked must hide at least one patch, got none; draw it with random_mask")
+        errors = (self(images, masked) - self.patches(images)).square().mean(-1)
+        return errors[masked].mean()
+
+    def _check(self, masked: Tensor, batch: int) -> None:
+        if masked.dtype != torch.bool or tuple(masked.shape) != (batch, self.patches.seq):
+            expected = f"torch.bool [{batch}, {self.patches.seq}]"
+            raise ValueError(f"masked must be {expected}, one for each patch, got {masked.dtype} {list(masked.shape)}; see random_mask")
+
+
+def _turned(dim: int, attention: nn.Module) -> nn.Module:
+    """A block of the decoder, one layer; its names are those of the released network."""
+    return nn.Sequential(OrderedDict(layers=nn.Sequential(DecoderLayer(dim, attention=attention))))
+
+
+def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: float = 0.75) -> Mask:
+    """Which patches are masked, [batch, seq]: in each image as many, ``seq - floor(seq (1 - share))``, anywhere alike.
+
+    Without a guard against rounding, 10 patches and a share of .9 would leave none; at the published .75 there is nothing to round.
+
+    Args:
+        batch, seq: numbers of images and of patches.
+        generator: of the draw; the mask lies on its device.
+        share: to be masked, in (0, 1).
+    Raises:
+        ValueError: the share is not inside (0, 1). Source: :cite:t:`he2022masked`.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share must lie in (0, 1), got {share}")
+    count = seq - int(seq * (1 - share) + 1e-9)  # 1 - 0.9 falls short of a tenth by rounding
+    order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)
+    return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :count], True)
+
+
+def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
+    r"""Positions of a class token (zeros) and of side x side patches, [1, 1 + side^2, dim], row by row.
+
+    The first half of the numbers tells the column r, the other the row, each as :math:`\sin(r\omega_i), \cos(r\omega_i)` with
+    :math:`\omega_i = 10000^{-4i/d}`, i < d / 4.
+
+    Raises:
+        ValueError: 4 does not divide dim. Source: :cite:t:`he2022masked`.
+    """
+    if dim < 4 or dim % 4:
+        raise ValueError(f"dim must be a multiple of 4, for sines and cosines of rows and columns, got {dim}")
+    angles = torch.outer(torch.arange(side, dtype=torch.float64), 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4)))
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+    grid = torch.cat([waves.repeat(side, 1), waves.repeat_interleave(side, dim=0)], dim=1)
+    return torch.cat([torch.zeros_like(grid[:1]), grid]).float()[None]
+
+
+def crate_mae_tiny() -> CRATEMAE:
+    """CRATE-MAE tiny, 11.56 M parameters, 11.40 M of them trained; images [batch, 3, 224, 224]. Source: :cite:t:`pai2024masked`."""
+    return CRATEMAE(image_size=224, patch_size=16, dim=384, depth=12, heads=6)
+
+
+def crate_mae_small() -> CRATEMAE:
+    """CRATE-MAE small, 25.41 M parameters, 25.18 M of them trained; images [batch, 3, 224, 224]. Source: :cite:t:`pai2024masked`."""
+    return CRATEMAE(image_size=224, patch_size=16, dim=576, depth=12, heads=12)
+
+
+def crate_mae_base() -> CRATEMAE:
+    """CRATE-MAE base, 44.64 M parameters, 44.34 M of them trained; images [batch, 3, 224, 224]. Source: :cite:t:`pai2024masked`."""
+    return CRATEMAE(image_size=224, patch_size=16, dim=768, depth=12, heads=12)

@@ -1,0 +1,133 @@
+"""Sizes of released networks, read off the names and shapes of their weights: classifier, masked autoencoder and language model of CRATE.
+
+Classifier: ``to_patch_embedding.2.weight`` [dim, patch_dim], ``pos_embedding`` [1, 1 + seq, dim],
+``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim]. Autoencoder: ``patch_embed.proj.weight``
+[dim, channels, patch, patch], ``pos_embed`` [1, 1 + seq, dim], ``blocks.{i}.layers.0.0.fn.qkv.weight`` [dim, dim]. Language model:
+``transformer.wte.weight`` [vocabulary, dim], ``transformer.wpe.weight`` [context, dim],
+``transformer.h.{i}.attn.c_attn.weight`` [dim, dim].
+Source: :cite:t:`yu2023white`, :cite:t:`pai2024masked`, released code.
+"""
+
+import re
+from collections.abc import Mapping
+from math import isqrt
+from typing import Any
+
+from torch import Tensor
+
+from ..weights import listed
+
+TELLING = {"to_patch_embedding.2.weight": 2, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
+AUTOENCODER = {"patch_embed.proj.weight": 4, "pos_embed": 3, "blocks.0.layers.0.0.fn.qkv.weight": 2}
+LANGUAGE = {"transformer.wte.weight": 2, "transformer.wpe.weight": 2, "transformer.h.0.attn.c_attn.weight": 2}
+HEADS = {576: 12}  # the released "small"; all other released networks have heads of width 64
+
+
+def sizes_of(weights: Mapping[str, Tensor], *, image_size: int, patch_size: int, heads: int | None) -> dict[str, Any]:
+    """The arguments of ``CRATE.for_images`` that give a network for these weights.
+
+    Args:
+        weights: by name, shapes as above.
+        image_size, patch_size: of the training, in pixels.
+        heads: their number, which no weight shows: if None, heads of width 64 (48 for inner width 576).
+    Raises:
+        ValueError: weights that tell a size are missing, or image, patches or heads do not fit them.
+            Source: :cite:t:`yu2023white`, released code.
+    """
+    _check(weights, TELLING, "a CRATE classifier as released")
+    dim, patch_dim = weights["to_patch_embedding.2.weight"].shape
+    inner = len(weights["transformer.layers.0.0.fn.qkv.weight"])
+    if min(image_size, patch_size) < 1:
+        raise ValueError(f"image_size and patch_size must be at least 1, got {image_size} and {patch_size}; they are those of the training")
+    channels, rest = divmod(patch_dim, patch_size**2)
+    if rest or not channels:
+        raise ValueError(f"patch_size must fit patches of {patch_dim} numbers, got {patch_size}; {_patch_sizes(patch_dim)}")
+    if image_size % patch_size:
+        raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; both are those of the training")
+    if (tokens := weights["pos_embedding"].shape[1] - 1) != (image_size // patch_size) ** 2:
+        side = isqrt(tokens) * patch_size
+        raise ValueError(f"image_size must fit {tokens} patches, got {image_size} with patch_size={patch_size}; pass image_size={side}")
+    heads = _heads(inner, heads, "qkv")
+    return {
+        "image_size": image_size,
+        "patch_size": patch_size,
+        "channels": channels,
+        "num_classes": len(weights["mlp_head.1.weight"]),
+        "dim": dim,
+        "depth": _depth(weights, r"transformer\.layers"),
+        "heads": heads,
+        "head_dim": inner // heads,
+    }
+
+
+def autoencoder_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
+    """The arguments of ``CRATEMAE`` that give a network for these weights.
+
+    Args:
+        weights: by name, shapes as above.
+        heads: their number, which no weight shows: if None, heads of width 64 (48 for width 576).
+    Raises:
+        ValueError: weights that tell a size are missing, patches are not square or make no square image, or heads do not fit.
+            Source: :cite:t:`pai2024masked`, released code.
+    """
+    _check(weights, AUTOENCODER, "a CRATE-MAE as released")
+    dim, channels, patch_size, width = weights["patch_embed.proj.weight"].shape
+    tokens = weights["pos_embed"].shape[1] - 1
+    if patch_size != width or tokens < 1 or isqrt(tokens) ** 2 != tokens:
+        raise ValueError(f"state_dict must be of square images in square patches, got {tokens} patches of {patch_size} x {width} pixels")
+    return {
+        "image_size": isqrt(tokens) * patch_size,
+        "patch_size": patch_size,
+        "channels": channels,
+        "dim": dim,
+        "depth": _depth(weights, "blocks"),
+        "heads": _heads(dim, heads, "qkv"),
+    }
+
+
+def language_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
+    """The arguments of ``CRATELanguageModel`` that give a network for these weights.
+
+    Args:
+        weights: by name, shapes as above.
+        heads: their number, which no weight shows: if None, heads of width 64, as all released sizes have.
+    Raises:
+        ValueError: weights that tell a size are missing, or heads do not fit. Source: :cite:t:`yu2023white`, released code.
+    """
+    _check(weights, LANGUAGE, "a causal CRATE as released")
+    vocabulary, dim = weights["transformer.wte.weight"].shape
+    return {
+        "vocabulary": vocabulary,
+        "context": len(weights["transformer.wpe.weight"]),
+        "dim": dim,
+        "depth": _depth(weights, r"transformer\.h"),
+        "heads": _heads(dim, heads, "c_attn"),
+    }
+
+
+def _check(weights: Mapping[str, Tensor], telling: Mapping[str, int], what: str) -> None:
+    """Every weight that tells a size is there, with as many axes as it should have, of floating-point numbers."""
+    if missing := [name for name, axes in telling.items() if name not in weights or weights[name].ndim != axes]:
+        came = f"{len(weights)} weights without them, such as {next(iter(weights))}" if weights else "none"
+        raise ValueError(f"state_dict must hold {what}, with {listed(missing)}, got {came}")
+    for name in telling:
+        if not weights[name].is_floating_point():
+            raise ValueError(f"state_dict must hold floating-point weights, got {weights[name].dtype} in {name}")
+
+
+def _heads(inner: int, heads: int | None, name: str) -> int:
+    heads = HEADS.get(inner, inner // 64 if inner % 64 == 0 else None) if heads is None else heads
+    if not heads or heads < 1 or inner % heads:
+        raise ValueError(f"heads must divide the {inner} rows of {name}, got {heads}; pass heads=, which no weight shows")
+    return heads
+
+
+def _depth(weights: Mapping[str, Tensor], stack: str) -> int:
+    """Layers of a stack by the largest number in a name; a name that counts to a billion makes no network of that depth."""
+    numbers = (int(match[1]) for name in weights if (match := re.match(rf"{stack}\.(\d+)\.", name)))
+    return min(1 + max(numbers), len(weights))
+
+
+def _patch_sizes(patch_dim: int) -> str:
+    fits = [s for s in range(1, isqrt(patch_dim) + 1) if patch_dim % s**2 == 0 and patch_dim // s**2 <= 4]
+    return "e.g. " + ", ".join(f"{s} for {patch_dim // s**2} channels" for s in fits) if fits else "no square patch does"

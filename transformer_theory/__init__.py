@@ -1,4 +1,4 @@
-"""Theories of transformers, side by side: what each predicts, what really happens on the same data, and where the two agree.
+"""Theories of transformers: what each predicts, what happens on given data and in given networks, and where the two agree.
 
     import transformer_theory as tt
 
@@ -6,55 +6,90 @@
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
     print(tt.cite("crate"))                                    # BibTeX
 
-Rooms (one theory each): attention_svm, scan_snap, joma, rate_reduction, crate. Ground: data, metrics, models, attention, linalg, probes.
-The name ``theories`` is the function; its package is reached by ``from transformer_theory.theories import ...``.
+Theories: attention_svm, scan_snap, joma, rate_reduction, crate. What they share: data, metrics, models, probes, training.
+Names are imported when they are first used.
 """
 
-from .cli import starting
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-with starting():
+if TYPE_CHECKING:
     from . import data, metrics, models
     from .compare import compare
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment, RandomExperiment
+    from .core.measurement import Measurement, Null
     from .core.result import Result
     from .core.sources import Source
     from .core.theory import Theory
     from .data import TokenData
-    from .maths import linalg
-    from .models import attention
     from .probes import probe
-    from .theories import attention_svm, cite, crate, joma, rate_reduction, scan_snap, theories, verify
+    from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
+
+_FROM = {
+    "core.claims": ("Claim", "Evidence", "Verification"),
+    "core.errors": ("Infeasible", "NotConverged"),
+    "core.experiment": ("Experiment", "RandomExperiment"),
+    "core.measurement": ("Measurement", "Null"),
+    "core.result": ("Result",),
+    "core.sources": ("Source",),
+    "core.theory": ("Theory",),
+    "compare": ("compare",),
+    "data": ("TokenData",),
+    "probes": ("probe",),
+    "theories": ("cite", "list_theories", "verify"),
+}
+_MODULES = {name: name for name in ("data", "metrics", "models")} | {
+    name: f"theories.{name}" for name in ("attention_svm", "crate", "joma", "rate_reduction", "scan_snap")
+}
+_HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
     "Claim",
     "Evidence",
     "Experiment",
     "Infeasible",
+    "Measurement",
     "NotConverged",
+    "Null",
     "RandomExperiment",
     "Result",
     "Source",
     "Theory",
     "TokenData",
-    "Verdict",
+    "Verification",
     "__version__",
-    "attention",
     "attention_svm",
     "cite",
     "compare",
     "crate",
     "data",
     "joma",
-    "linalg",
+    "list_theories",
     "metrics",
     "models",
     "probe",
     "rate_reduction",
     "scan_snap",
-    "theories",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = import_module(f".{_MODULES[name]}", __name__)
+    elif name in _HOME:
+        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    elif name in import_module(".theories", __name__).THEORIES:  # one that was added
+        value = import_module(f".theories.{name}", __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,11 +9,11 @@ import torch
 from tests.contract.test_theories import formulas
 from transformer_theory.core.claims import Claim
 from transformer_theory.core.sources import Source
-from transformer_theory.theories import THEORIES
+from transformer_theory.theories import list_theories
 
-CLAIMS = [(theory.name, claim) for theory in THEORIES for claim in theory.claims]
+CLAIMS = [(theory.name, claim) for theory in list_theories() for claim in theory.claims]
 SEEDS = (3, 4)
-every_claim = pytest.mark.parametrize(("room", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
+every_claim = pytest.mark.parametrize(("theory", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
 
 
 def test_ids_are_unique():
@@ -21,32 +21,33 @@ def test_ids_are_unique():
 
 
 @every_claim
-def test_the_record_is_complete(room: str, claim: Claim):
-    assert claim.id.startswith(f"{room}/")
-    assert len(claim.id) > len(f"{room}/")
+def test_the_record_is_complete(theory: str, claim: Claim):
+    assert claim.id.startswith(f"{theory}/")
+    assert len(claim.id) > len(f"{theory}/")
     assert claim.id == claim.id.lower().replace(" ", "-")
     assert isinstance(claim.source, Source)
     assert claim.assumptions
     assert all(isinstance(text, str) and len(text) > 3 for text in claim.assumptions)
-    assert claim.control_says.strip()
+    assert claim.control_description.strip()
+    assert len(claim.measures.strip()) > 3
+    assert not claim.measures.endswith(".")
     assert claim.control is not claim.check
     assert formulas(claim.statement), "the statement must hold a formula between dollars"
     assert all(formula.count("{") == formula.count("}") for formula in formulas(claim.statement))
 
 
 @every_claim
-def test_consistent_and_with_power_and_the_seed_decides(room: str, claim: Claim, request):
+def test_consistent_and_with_power_and_the_seed_decides(theory: str, claim: Claim, request):
     torch.manual_seed(2)
     checked = claim.check(torch.Generator().manual_seed(SEEDS[0]))
     request.getfixturevalue("unchecked")  # shapes were checked once
     torch.manual_seed(1)
     state = torch.get_rng_state()
     started = time.perf_counter()
-    verdict = claim.verify(SEEDS)
-    assert verdict.evidence[0].value == checked.value
-    print(f"{claim.id}: {(time.perf_counter() - started) / len(SEEDS):.2f} s a seed, check and control")
+    result = claim.verify(SEEDS)
+    assert result.evidence[0].value == checked.value
+    print(f"{claim.id}: {(time.perf_counter() - started) / len(SEEDS):.2f} s per seed, check and control")
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
-    assert verdict.verdict == "consistent", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.evidence]
-    assert verdict.control == "fails", [(e.value, e.op, e.bound, e.verdict, dict(e.detail)) for e in verdict.controls]
-    assert [row["seed"] for row in verdict.rows()] == [*SEEDS]
-    assert all(row["quantity"] == f"claim: {claim.id}" and row["source"] for row in verdict.rows())
+    assert result.verdict == "consistent", [(e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.evidence]
+    assert result.control == "fails", [(e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.controls]
+    assert [row.seed for row in result.measurements()] == [*SEEDS]

@@ -1,12 +1,10 @@
-"""What every room keeps: a new one is tested here by standing in THEORIES."""
+"""What every theory keeps; a new one is tested here as soon as it stands in THEORIES. A capability that a theory lacks is not tested."""
 
 import functools
-import importlib
 import math
 import pkgutil
-import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import matplotlib.figure
 import numpy as np
@@ -14,21 +12,26 @@ import pytest
 import torch
 from latex2mathml.converter import convert
 
+import transformer_theory.theories
 from tests.contract.instances import DATA, fields_of, sequences
-from transformer_theory import models, theories
-from transformer_theory.core.measurement import Row, collect, not_applicable
+from transformer_theory import models
+from transformer_theory.core.ladder import Ladder
+from transformer_theory.core.measurement import COLUMNS, Measurement, Table, collect
+from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
-from transformer_theory.core.theory import Theory
+from transformer_theory.core.theory import Theory, Unsupported
 from transformer_theory.data import TokenData
-from transformer_theory.probes import Observation, Reducer, probe
-from transformer_theory.report.html import html
-from transformer_theory.theories import THEORIES
+from transformer_theory.probes import probe
+from transformer_theory.theories import THEORIES, list_theories
 
-VERDICTS = {"consistent", "violated", "inconclusive", "outside assumptions", "holds", "fails"}
-every_theory = pytest.mark.parametrize("theory", THEORIES, ids=lambda theory: theory.name)
+ON_DATA = [theory for theory in list_theories() if theory.on_data]
+IN_NETWORKS = [theory for theory in list_theories() if theory.in_networks]
+every_theory = pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+every_on_data = pytest.mark.parametrize("theory", ON_DATA, ids=lambda theory: theory.name)
+every_in_networks = pytest.mark.parametrize("theory", IN_NETWORKS, ids=lambda theory: theory.name)
 every_data = pytest.mark.parametrize("data", DATA)
-AS_COMPLETE = {"labels only", "ids without labels", "own query", "all zero", "tiny", "huge"}  # in its shapes
+SAME_SHAPES = {"labels only", "ids without labels", "own query", "all zero", "tiny", "huge"}  # as the complete data
 
 
 def generator() -> torch.Generator:
@@ -36,164 +39,155 @@ def generator() -> torch.Generator:
 
 
 def formulas(text: str) -> list[str]:
-    """What stands between dollars; fails if a dollar is left over."""
+    """The formulas between dollars; fails if a dollar has no partner."""
     parts = text.split("$")
     assert len(parts) % 2 == 1, f"dollars must come in pairs: {text}"
     return parts[1::2]
 
 
-def measured(theory: Theory, data: TokenData) -> Result:
-    rows, arrays = collect(theory.measure(data, generator()))
-    return Result("contract", table=rows, arrays=arrays, sources=theory.sources)
+def measure(theory: Theory, data: TokenData) -> Result:
+    """A result as ``compare`` makes it; unsupported data give one row with a reason."""
+    assert theory.on_data is not None
+    problem = theory.on_data.read(data)
+    if isinstance(problem, Unsupported):
+        row = Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason)
+        return Result("compare", table=Table([row]), sources=theory.sources)
+    table, arrays = collect(theory.on_data.measure(problem, generator()))
+    return Result("compare", table=table, arrays=arrays, sources=theory.sources)
 
 
 @functools.cache
-def reading(theory: Theory, data: str = "complete") -> Result:
+def measured(theory: Theory, name: str = "complete") -> Result:
     """What is measured on one of DATA, once for all tests that only look at it."""
-    subject = DATA[data]()
-    before = [tensor.clone() for tensor in fields_of(subject)]
-    result = measured(theory, subject)
-    assert all(torch.equal(was, now) for was, now in zip(before, fields_of(subject), strict=True)), "the data were changed"
+    data = DATA[name]()
+    before = [tensor.clone() for tensor in fields_of(data)]
+    result = measure(theory, data)
+    assert all(torch.equal(was, now) for was, now in zip(before, fields_of(data), strict=True)), "the data were changed"
     return result
 
 
-def test_every_room_is_registered():
-    rooms = importlib.import_module("transformer_theory.theories")
-    assert {room.name for room in pkgutil.iter_modules(rooms.__path__)} == {theory.name for theory in THEORIES}
-    assert len({theory.name for theory in THEORIES}) == len(THEORIES) >= 4
-    assert [*theories()] == [*THEORIES]
+def test_every_folder_is_registered():
+    folders = {module.name for module in pkgutil.iter_modules(transformer_theory.theories.__path__)}
+    assert folders == set(THEORIES) == {theory.name for theory in list_theories()}
 
 
 @every_theory
 def test_the_record_is_complete(theory: Theory):
-    for text in (theory.title, theory.question, theory.statement, theory.order_parameter, theory.answer):
+    for text in (theory.title, theory.question, theory.statement):
         assert text.strip()
     assert theory.question.endswith("?")
     assert theory.sources
-    assert theory.assumptions
     assert theory.claims
-    assert theory.experiments
     assert all(isinstance(source, Source) for source in theory.sources)
+    assert theory.assumptions
     assert all(isinstance(text, str) and len(text) > 3 for text in theory.assumptions)  # a tuple, not the letters of one string
-    assert set(theory.needs) <= {field.name for field in fields(TokenData)} - {"name", "sources"}
+    assert isinstance(theory.ladder, Ladder)
+
+
+@every_theory
+def test_every_rung_measures_a_number(theory: Theory):
+    assert theory.ladder is not None
+    for number, rung in enumerate(theory.ladder.rungs):
+        assert (rung.relaxes == "") == (number == 0)
+        first, again = rung.measure(generator()), rung.measure(generator())
+        assert math.isfinite(first.value)
+        assert first == again
+        assert first.null is None or first.null.draws
 
 
 @every_theory
 def test_formulas_can_be_rendered(theory: Theory):
-    texts = [theory.statement, theory.question, *theory.assumptions]
-    for formula in [formula for text in texts for formula in formulas(text)]:
-        assert "<math" in convert(formula)
-        assert formula.count("{") == formula.count("}")
+    for text in (theory.statement, theory.question, *theory.assumptions):
+        for formula in formulas(text):
+            assert "<math" in convert(formula)
+            assert formula.count("{") == formula.count("}")
 
 
-@every_theory
+@every_on_data
 @every_data
 def test_any_data_become_valid_rows(theory: Theory, data: str, request):
-    if data in AS_COMPLETE:
+    if data in SAME_SHAPES:
         request.getfixturevalue("unchecked")  # shapes are checked once
-    result = reading(theory, data)
+    result = measured(theory, data)
     assert result.table
     for row in result.table:
-        check_row_of(theory, row)
+        check_row(theory, row, ("on data", "assumption"))
     assert all(name.startswith(f"{theory.name}/") for name in result.arrays)
     assert all(array.dtype != object for array in result.arrays.values())
-    silent = any(row["verdict"].startswith("not applicable") for row in result.table if "verdict" in row)
-    answers = result.select(quantity=theory.answer)
-    assert len(answers) == 1 or (silent and not answers), f"exactly one row must be {theory.answer!r}, got {len(answers)}"
-    assert all("layer" not in row and "step" not in row and "head" not in row for row in answers)
+    assert theory.on_data is not None
+    headline = result.select(quantity=theory.on_data.headline, kind="on data", setting="").one()
+    assert headline.layer is headline.head is headline.step is None
     if data == "complete":
-        assert answers
-        assert math.isfinite(answers[0]["value"] or 0.0)
-        assert answers[0].get("note")
+        assert headline.value is not None
+        assert headline.note
 
 
-def check_row_of(theory: Theory, row: Row) -> None:
-    """The row is of this room, its values are numbers, its verdict one of ours, its source known, its note short."""
-    assert row["theory"] == theory.name
-    assert row["quantity"].strip()
-    for column in ("value", "predicted", "bound", "null"):
-        assert isinstance(row.get(column), int | float | None), f"{column} of {row['quantity']} is a {type(row.get(column)).__name__}"
-    verdict = row.get("verdict")
-    assert verdict is None or verdict in VERDICTS or re.match(r"not applicable: .+", verdict), verdict
-    if row["value"] is None or math.isnan(row["value"]):
-        assert verdict not in ("consistent", "violated"), f"no number behind the verdict of {row['quantity']}"
-    if "bound" in row or verdict in VERDICTS:  # made by finding() or assumption()
-        assert row.get("source"), f"{row['quantity']} has no source"
-    if verdict in ("consistent", "violated", "outside assumptions"):
-        assert {"bound", "op"} <= row.keys()
-    if "source" in row:
-        Source.parse(row["source"])
-    assert len(row.get("note", "")) <= 300
-    assert len(row["quantity"]) <= 120
+def check_row(theory: Theory, row: Measurement, kinds: tuple[str, ...]) -> None:
+    """The row belongs to this theory, a verdict has a number and a source behind it, names and notes are short."""
+    assert row.theory == theory.name
+    assert row.kind in kinds
+    assert row.quantity.strip()
+    if row.value is None:
+        assert row.verdict not in ("consistent", "violated", "holds"), f"no number behind the verdict of {row.quantity}"
+    if row.threshold is not None or row.verdict is not None:
+        assert row.source is not None, f"{row.quantity} has no source"
+    if row.verdict in ("consistent", "violated", "not covered"):
+        assert row.op is not None
+        assert row.threshold is not None
+    if row.kind == "assumption":
+        assert row.verdict in ("holds", "fails")
+    assert len(row.note) <= 300
+    assert len(row.quantity) <= 100
+    assert set(row.to_json()) <= set(COLUMNS)
 
 
-@every_theory
+@every_on_data
 def test_the_seed_decides(theory: Theory, request):
     torch.manual_seed(2)
-    first = reading(theory)
+    first = measured(theory)
     request.getfixturevalue("unchecked")  # shapes were checked once
     torch.manual_seed(1)
-    state, python_state = torch.get_rng_state(), np.random.get_state()[1]
-    again = measured(theory, sequences())
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
+    again = measure(theory, sequences())
     assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
-    assert np.array_equal(python_state, np.random.get_state()[1]), "numpy's global generator was used"
-    assert repr(again.table) == repr(first.table)
+    assert np.array_equal(numpy_state, np.random.get_state()[1]), "numpy's global generator was used"
+    assert again.table == first.table
 
 
-@every_theory
-def test_missing_fields_are_said_in_one_row(theory: Theory):
-    for name in set(theory.needs) - {"tokens", "query", "vocab_size"}:
-        rows, arrays = collect(theory.measure(replace(sequences(), **{name: None}), generator()))
-        assert len(rows) == 1
-        assert not arrays
-        assert rows[0]["verdict"].startswith("not applicable: needs")
-        assert name in rows[0]["verdict"]
-
-
-@every_theory
-def test_draw_is_a_figure_of_the_stored_result(theory: Theory, tmp_path):
-    result = reading(theory)
+@every_on_data
+def test_the_figure_is_made_of_the_stored_result(theory: Theory, tmp_path):
+    result = measured(theory)
     stored = Result.load(result.save(tmp_path / "result"))
-    assert isinstance(theory.draw(stored), matplotlib.figure.Figure)
+    assert theory.on_data is not None
+    assert isinstance(theory.on_data.plot(stored), matplotlib.figure.Figure)
 
 
-@every_theory
-def test_the_report_draws_the_figure(theory: Theory):
-    page = html(reading(theory), theories=(theory,))
-    assert theory.title in page
-    assert "could not be drawn" not in page
-
-
-@every_theory
+@every_on_data
 @pytest.mark.parametrize("data", ["tokens only", "one token a sequence", "one sequence", "equal tokens", "features of a network"])
-def test_draw_of_other_data(theory: Theory, data: str):
-    assert isinstance(theory.draw(reading(theory, data)), matplotlib.figure.Figure)
+def test_the_figure_of_other_data(theory: Theory, data: str):
+    assert theory.on_data is not None
+    assert isinstance(theory.on_data.plot(measured(theory, data)), matplotlib.figure.Figure)
 
 
-@every_theory
-def test_draw_without_arrays_or_rows(theory: Theory):
-    whole = reading(theory)
-    for result in (replace(whole, arrays={}), replace(whole, table=[not_applicable(theory.name, "needs ids")], arrays={}), Result("empty")):
-        assert isinstance(theory.draw(result), matplotlib.figure.Figure)
+@every_on_data
+def test_the_figure_without_arrays_or_rows(theory: Theory):
+    assert theory.on_data is not None
+    for result in (replace(measured(theory), arrays={}), Result("empty")):
+        assert isinstance(theory.on_data.plot(result), matplotlib.figure.Figure)
 
 
-class Recorder:
-    """A reducer that keeps what it saw, to hand it to others in another order."""
+class Recorder(Metric):
+    """Keeps activations, to hand them to other metrics in another order."""
 
     def __init__(self):
-        self.seen: list[tuple[Observation, torch.Tensor | None]] = []
+        self.activations: list[Activations] = []
+        super().__init__()
 
-    def update(self, seen: Observation, labels: torch.Tensor | None) -> None:
-        self.seen.append((seen, labels))
+    def update(self, activations: Activations) -> None:
+        self.activations.append(activations)
 
-    def compute(self) -> Sequence[Row]:
-        return [Row(theory="network", quantity="observations", value=float(len(self.seen)))]
-
-    def reset(self) -> None:
-        pass
-
-    def merge(self, other: "Recorder") -> None:
-        self.seen += other.seen
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        return [Measurement("network", "network", "number of activations", float(len(self.activations)))]
 
 
 def network(kind: str, data: TokenData) -> torch.nn.Module:
@@ -202,16 +196,16 @@ def network(kind: str, data: TokenData) -> torch.nn.Module:
         return getattr(models, kind).for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=2, heads=2)
 
 
-def observed(model: torch.nn.Module, data: TokenData, *, labels: bool = True) -> list[tuple[Observation, torch.Tensor | None]]:
+def record(model: torch.nn.Module, data: TokenData, *, labels: bool = True) -> list[Activations]:
     recorder = Recorder()
-    with probe(model, (recorder,)) as p, torch.no_grad():
+    with probe(model, [recorder]) as p, torch.no_grad():
         p.labels = data.labels if labels else None
         model(data.tokens.float())
-    return recorder.seen
+    return recorder.activations
 
 
-def rows_of(reducers: Sequence[Reducer]) -> list[Row]:
-    return [row for reducer in reducers for row in reducer.compute()]
+def rows_of(metrics: Sequence[Metric]) -> list[Measurement]:
+    return [row for metric in metrics for row in metric.compute()]
 
 
 @pytest.fixture(scope="module", params=["ViT", "CRATE"])
@@ -219,53 +213,61 @@ def model(request) -> torch.nn.Module:
     return network(request.param, sequences())
 
 
-@every_theory
-def test_reducers_read_a_network(theory: Theory, model: torch.nn.Module):
+@every_in_networks
+def test_metrics_of_a_network(theory: Theory, model: torch.nn.Module):
+    assert theory.in_networks is not None
     data = sequences()
-    with probe(model, theory.reducers()) as p, torch.no_grad():
+    with probe(model, theory.in_networks.metrics()) as p, torch.no_grad():
         p.labels = data.labels
         logits = model(data.tokens.float())
     with torch.no_grad():
         assert torch.equal(logits, model(data.tokens.float())), "the probe changed the network's output"
-    rows = p.result().table
-    for row in rows:
-        check_row_of(theory, row)
-    order = [row for row in rows if row["quantity"] == theory.order_parameter]
-    assert {row.get("layer") for row in order} == {0, 1}
-    assert all(row["value"] is not None and math.isfinite(row["value"]) for row in order)
-    places = [(row["quantity"], row.get("layer"), row.get("head")) for row in rows]
-    assert len(set(places)) == len(places), "two rows speak of the same place"
+    table = p.result().table
+    for row in table:
+        check_row(theory, row, ("in network",))
+    headlines = table.select(quantity=theory.in_networks.headline)
+    assert set(headlines.column("layer")) == {0, 1}
+    assert all(row.value is not None for row in headlines)
+    places = [(row.quantity, row.setting, row.layer, row.head) for row in table]
+    assert len(set(places)) == len(places), "two rows are about the same place"
 
 
-@every_theory
-def test_reducers_merge_and_reset(theory: Theory, model: torch.nn.Module):
+@every_in_networks
+def test_metrics_merge_reset_and_are_stored(theory: Theory, model: torch.nn.Module):
+    assert theory.in_networks is not None
     data = sequences(n=48)
-    first, second = observed(model, data[:24]), observed(model, data[24:])
-    whole, left, right = theory.reducers(), theory.reducers(), theory.reducers()
-    for reducers, seen in ((whole, first + second), (left, first), (right, second)):
-        for reducer in reducers:
-            for observation, labels in seen:
-                reducer.update(observation, labels)
+    first, second = record(model, data[:24]), record(model, data[24:])
+    whole, left, right = (theory.in_networks.metrics() for _ in range(3))
+    for metrics, activations in ((whole, first + second), (left, first), (right, second)):
+        for metric in metrics:
+            for each in activations:
+                if each.kind in metric.kinds:
+                    metric.update(each)
     for one, other in zip(left, right):
+        assert isinstance(one, Metric)
+        assert all(isinstance(state, torch.Tensor) for state in one.state_dict().values())
         one.merge(other)
     streamed, merged = rows_of(whole), rows_of(left)
-    assert [(r["quantity"], r.get("layer"), r.get("head")) for r in merged] == [
-        (r["quantity"], r.get("layer"), r.get("head")) for r in streamed
-    ]
+    assert [(row.quantity, row.layer, row.head) for row in merged] == [(row.quantity, row.layer, row.head) for row in streamed]
     for row, twin in zip(merged, streamed):
-        assert row["value"] == pytest.approx(twin["value"], rel=1e-4, abs=1e-6, nan_ok=True), row["quantity"]
-    for reducer in whole:
-        reducer.reset()
-    assert not [row for row in rows_of(whole) if row["value"] is not None]
+        assert (row.value is None) == (twin.value is None)
+        if row.value is not None:
+            assert row.value == pytest.approx(twin.value, rel=1e-4, abs=1e-6), row.quantity
+    for metric in whole:
+        metric.reset()
+    assert not [row for row in rows_of(whole) if row.value is not None]
 
 
-@every_theory
+@every_in_networks
 @pytest.mark.parametrize("case", ["no labels", "one sequence", "equal tokens", "one token a sequence"])
-def test_reducers_read_poor_batches(theory: Theory, case: str):
+def test_metrics_of_poor_batches(theory: Theory, case: str):
+    assert theory.in_networks is not None
     data = DATA["complete" if case == "no labels" else case]()
-    seen = observed(network("ViT", data), data, labels=case != "no labels")
-    for reducer in theory.reducers():
-        for observation, labels in seen:
-            reducer.update(observation, labels)
-        for row in reducer.compute():
-            check_row_of(theory, row)
+    activations = record(network("ViT", data), data, labels=case != "no labels")
+    for metric in theory.in_networks.metrics():
+        for each in activations:
+            if each.kind in metric.kinds:
+                metric.update(each)
+        for row in metric.compute():
+            assert row.value is None or math.isfinite(row.value)
+            check_row(theory, row, ("in network",))

@@ -5,9 +5,11 @@ are checked before they are used, and the command line is made from them.
 """
 
 import dataclasses
+import importlib
 import math
 import numbers
 import operator
+import pkgutil
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -175,6 +177,19 @@ class RandomExperiment(Experiment):
     def generator(self) -> torch.Generator:
         """A generator seeded with ``seed``."""
         return torch.Generator().manual_seed(self.seed)
+
+
+def experiments_in(package: str, path: Iterable[str]) -> tuple[type[Experiment], ...]:
+    """The experiments that the modules of a package define, in alphabetical order of modules: ``experiments_in(__name__, __path__)``."""
+    kinds: list[type[Experiment]] = []
+    for info in sorted(pkgutil.iter_modules(path), key=lambda info: info.name):
+        module = importlib.import_module(f"{package}.{info.name}")
+        kinds += [
+            kind
+            for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Experiment) and kind.__module__ == module.__name__ and "name" in vars(kind)
+        ]
+    return tuple(kinds)
 
 
 def summary(kind: type) -> str:

@@ -43,18 +43,18 @@ def positive(**values: object) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}{hint}")
 
 
-def integers(*, at_least: int = 1, **values: object) -> None:
+def integers(*, minimum: int = 1, **values: object) -> None:
     """Checks counts: dimensions, steps, samples.
 
     Raises:
-        ValueError: one is below ``at_least``; the message names it.
+        ValueError: one is below ``minimum``; the message names it.
         TypeError: one is no integer.
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"{name} must be an integer, got {type(value).__name__} {value!r}")
-        if int(value) < at_least:
-            raise ValueError(f"{name} must be at least {at_least}, got {value}")
+        if int(value) < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
 def finite(**tensors: Shaped[Tensor, "..."]) -> None:

@@ -11,6 +11,7 @@ from .attention import (
     sink_mass,
     top1_mass,
 )
+from .class_features import ClassFeatures, FeatureRates, NeuralCollapse
 from .coding import (
     SecondMoments,
     centred_coding_length,
@@ -30,7 +31,6 @@ from .coding import (
     unit_norm,
 )
 from .geometry import (
-    NeuralCollapse,
     alignment,
     effective_rank,
     neural_collapse,
@@ -39,8 +39,15 @@ from .geometry import (
     rank_collapse_residual,
     stable_rank,
 )
+from .networks import AttentionMaps, AttentionSelection, AttentionStatistics, Geometry
 
 __all__ = [
+    "AttentionMaps",
+    "AttentionSelection",
+    "AttentionStatistics",
+    "ClassFeatures",
+    "FeatureRates",
+    "Geometry",
     "NeuralCollapse",
     "SecondMoments",
     "alignment",

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..maths.linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
 
 __all__ = [
-    "NeuralCollapse",
+    "Collapse",
     "alignment",
     "effective_rank",
     "neural_collapse",
@@ -42,7 +42,7 @@ def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) ->
 
 
 @dataclass(frozen=True)
-class NeuralCollapse:
+class Collapse:
     r"""How far features are from neural collapse; every number is 0 at collapse and has no unit.
 
     Attributes:
@@ -65,7 +65,7 @@ class NeuralCollapse:
 
 def neural_collapse(
     features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, classifier: Float[Tensor, "classes d"] | None = None
-) -> NeuralCollapse:
+) -> Collapse:
     r"""Neural collapse of features: classes shrink to points (NC1), the points form a simplex (NC2), the classifier turns into them (NC3).
 
     With class means :math:`\mu_c`, their mean :math:`\mu`, :math:`m_c = \mu_c - \mu`, M their matrix,
@@ -77,7 +77,7 @@ def neural_collapse(
         labels: class of each, integers >= 0, ``[n]``; classes that do not occur are left out.
         classifier: weights of the last linear layer, row c for label c, ``[classes, d]``.
     Returns:
-        :class:`NeuralCollapse`, numbers without unit.
+        :class:`Collapse`, numbers without unit.
     Raises:
         ValueError: labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
             fit or is zero.
@@ -106,7 +106,7 @@ def neural_collapse(
     cosines = (centred / norms[:, None]) @ (centred / norms[:, None]).T
     pairs = ~torch.eye(C, dtype=torch.bool, device=X.device)
     angles = float((cosines + 1 / (C - 1))[pairs].abs().mean())
-    return NeuralCollapse(nc1, float(norms.std(correction=0) / norms.mean()), angles, _duality(centred, present, classifier))
+    return Collapse(nc1, float(norms.std(correction=0) / norms.mean()), angles, _duality(centred, present, classifier))
 
 
 def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> float | None:

@@ -1,275 +1,115 @@
-r"""Attention as mathematics: scores, weights, and what comes out, in parts that one exchanges by passing another function.
+r"""Softmax attention: scores, masks, weights, the parametrisations of scores, and the kernels that networks call.
 
 .. math::
-    S = \text{score}(Q, K) \in R^{q\times k}, \qquad A = \text{normalise}(S), \qquad \text{out} = A V.
+    s_{ij} = \text{scale}\,\langle q_i, k_j\rangle, \qquad a_{ij} = e^{s_{ij}} / \sum_{l \text{ allowed}} e^{s_{il}}, \qquad
+    o_i = \sum_j a_{ij} v_j.
 
-* *score* compares queries with keys: :func:`dot`, :func:`scaled_dot`, :func:`negative_magnitude`, :func:`positional`, :func:`combined`.
-* *normalise* turns scores into weights: :func:`softmax`, :func:`hardmax`, :func:`linear`, :func:`relu_over_n`, :func:`uniform`,
-  :func:`straight_through_gumbel`.
-* *allowed* says which keys a query may see: :func:`all_keys` (self- and cross-attention) or :func:`causal`.
-* Parametrisations turn tokens into queries and keys: :class:`Combined` (one matrix), :class:`Factored` (W_K, W_Q), :class:`Tied` (one
-  basis, as in CRATE). Each has the score :math:`x^\top W z` of key token x and query token z, and ``bilinear()`` is W.
+* Definitions, in plain tensor operations: :func:`dot_scores`, :func:`causal_mask`, :func:`softmax`, :func:`attention_weights`,
+  :func:`attend`.
+* Parametrisations, which turn tokens into scores :math:`x_j^\top W z_i` of key token x and query token z: :class:`Combined` (one
+  matrix W), :class:`Factored` (W_K and W_Q), :class:`Tied` (one basis for both, as in CRATE); :func:`token_scores`.
+* Kernels, equal to :func:`attend` up to rounding: :func:`softmax_attention`, and :func:`tied_attention` for queries, keys and values that
+  are one matrix. A ``torch.overrides.TorchFunctionMode``, such as a probe, sees calls of the two by these names, whatever torch kernel
+  they choose.
 
-Tokens are rows, ``[*batch, tokens, dim]``; heads ``[*batch, heads, tokens, head_dim]``. These are definitions in plain tensor operations,
-in the dtype of their input; networks use torch's fused kernel, which computes ``attend(Q, K, V)`` with the defaults.
-Source: :cite:t:`vaswani2017attention`. Notation: docs/notation.md.
+Glossary of shapes: tokens ``[*batch, tokens, dim]``; queries ``[*batch, q, p]``, keys ``[*batch, k, p]``, values ``[*batch, k, v]``;
+scores and weights ``[*batch, q, k]``. Heads are one of the batch dimensions: ``[batch, heads, tokens, head_dim]``.
+
+Sources: :cite:t:`vaswani2017attention`; :cite:t:`tarzanagh2023transformers` (combined W), :cite:t:`yu2023white` (tied).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 
-Queries = Float[Tensor, "*batch q d"]
-Keys = Float[Tensor, "*batch k d"]
+Queries = Float[Tensor, "*batch q p"]
+Keys = Float[Tensor, "*batch k p"]
 Scores = Float[Tensor, "*batch q k"]
 Mask = Bool[Tensor, "*#batch q k"]
-Score = Callable[[Tensor, Tensor], Tensor]
-Normaliser = Callable[[Tensor, Tensor], Tensor]
+Coordinates = Float[Tensor, "*batch n p"]
 
-# scores: (queries [*batch, q, d], keys [*batch, k, d]) -> [*batch, q, k]
-
-
-def dot(queries: Queries, keys: Keys) -> Scores:
-    r""":math:`s_{ij} = \langle q_i, k_j\rangle`, ``[*batch, q, k]``. Source: :cite:t:`vaswani2017attention`."""
-    return queries @ keys.mT
+PLAIN_BFLOAT16_TOKENS = 1024  # up to which plain products beat torch's fused kernel in bfloat16 on a CPU
+PLAIN_TIED_TOKENS = 256  # up to which keeping the weights for the backward pass beats the fused kernel in float32 and float64
 
 
-def scaled_dot(queries: Queries, keys: Keys) -> Scores:
-    r""":math:`s_{ij} = \langle q_i, k_j\rangle / \sqrt d`, ``[*batch, q, k]``. Source: :cite:t:`vaswani2017attention`."""
-    return dot(queries * queries.shape[-1] ** -0.5, keys)
+# scores, masks and weights
 
 
-def negative_magnitude(queries: Queries, keys: Keys) -> Scores:
-    r""":math:`s_{ij} = -|\langle q_i, k_j\rangle|`: a query finds the keys orthogonal to it, ``[*batch, q, k]``.
+def dot_scores(queries: Queries, keys: Keys, *, scale: float = 1.0) -> Scores:
+    r""":math:`s_{ij} = \text{scale}\,\langle q_i, k_j\rangle`, ``[*batch, q, k]``."""
+    return (queries @ keys.mT).mul(scale)
 
-    Source: :cite:t:`perez2021attention`.
+
+def causal_mask(queries: int, keys: int, *, device: torch.device | None = None) -> Bool[Tensor, "q k"]:
+    """Query i sees keys 0..i, ``[queries, keys]``; the first query is aligned with the first key, as in torch's ``is_causal``."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
+
+
+def softmax(scores: Scores, mask: Mask | None = None) -> Scores:
+    r"""Weights :math:`e^{s_{ij}} / \sum_l e^{s_{il}}` over the keys where ``mask`` is true (all if None), ``[*batch, q, k]``.
+
+    A query that sees no key has NaN weights.
     """
-    return -dot(queries, keys).abs()
+    return (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
 
 
-def positional(table: Float[Tensor, "*heads q k"]) -> Score:
-    r"""The score that looks at positions only: :math:`s_{ij} = t_{ij}`, whatever the tokens are.
+def attention_weights(queries: Queries, keys: Keys, *, scale: float | None = None, mask: Mask | None = None) -> Scores:
+    r"""The distribution of every query over the keys, ``[*batch, q, k]``.
 
     Args:
-        table: score of key position j for query position i, ``[*heads, q, k]``; longer than the sequences if need be (the start is used).
-    Returns:
-        a score function for at most q queries and k keys, broadcast over the batch; it raises ValueError for longer ones.
-    Source: :cite:t:`vaswani2017attention`.
-    """
-
-    def score(queries: Queries, keys: Keys) -> Float[Tensor, "..."]:
-        q, k = queries.shape[-2], keys.shape[-2]
-        if q > table.shape[-2] or k > table.shape[-1]:
-            raise ValueError(f"the table of positional scores must cover {q} queries and {k} keys, got {list(table.shape)}; extend it")
-        own = table[..., :q, :k]
-        return own.expand(torch.broadcast_shapes(own.shape, (*queries.shape[:-1], k)))
-
-    return score
-
-
-def combined(*scores: Score) -> Score:
-    r"""The sum of score functions, e.g. ``combined(scaled_dot, positional(table))`` for tokens and positions.
-
-    Args:
-        scores: one at least.
-    Returns:
-        a score function, ``[*batch, q, k]``.
+        queries, keys: ``[*batch, q, p]``, ``[*batch, k, p]``; the keys may be other tokens than the queries (cross-attention).
+        scale: of the scores; :math:`1/\sqrt p` if None.
+        mask: which keys a query sees, ``[*batch, q, k]`` or a shape that broadcasts to it; all if None.
     Raises:
-        ValueError: none is given.
-    Source: :cite:t:`vaswani2017attention`.
-    """
-    if not scores:
-        raise ValueError("combined needs at least one score function, got none")
-
-    def score(queries: Queries, keys: Keys) -> Float[Tensor, "..."]:
-        total = scores[0](queries, keys)
-        for other in scores[1:]:
-            total = total + other(queries, keys)
-        return total
-
-    return score
-
-
-# normalisers: (scores [*batch, q, k], allowed [q, k], broadcast) -> weights [*batch, q, k], zero where not allowed
-
-
-def softmax(scores: Scores, allowed: Mask) -> Scores:
-    r""":math:`a_{ij} = e^{s_{ij}} / \sum_l e^{s_{il}}` over the allowed keys, ``[*batch, q, k]``.
-
-    Source: :cite:t:`vaswani2017attention`.
-    """
-    return scores.masked_fill(~allowed, -math.inf).softmax(-1)
-
-
-def hardmax(scores: Scores, allowed: Mask, *, tolerance: float = 0.0) -> Scores:
-    r"""Equal weight on every allowed key whose score is within ``tolerance`` of the largest, none on the others, ``[*batch, q, k]``.
-
-    Ties are averaged. Rounding breaks ties that are exact in theory, so give a tolerance (in units of the scores) where ties matter:
-    ``functools.partial(hardmax, tolerance=1e-9)``. The gradient is zero.
-
-    Raises:
-        ValueError: the tolerance is negative.
-    Source: :cite:t:`perez2021attention`.
-    """
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance must be >= 0, in units of the scores, got {tolerance}")
-    scores = scores.masked_fill(~allowed, -math.inf)
-    winners = (scores >= scores.amax(-1, keepdim=True) - tolerance).to(scores.dtype)
-    return winners / winners.sum(-1, keepdim=True)
-
-
-def linear(scores: Scores, allowed: Mask) -> Scores:
-    r"""No normalisation: :math:`a_{ij} = s_{ij}`, zero where not allowed, ``[*batch, q, k]``. Rows are no distributions.
-
-    Source: :cite:t:`katharopoulos2020transformers`.
-    """
-    return scores.masked_fill(~allowed, 0.0)
-
-
-def relu_over_n(scores: Scores, allowed: Mask) -> Scores:
-    r""":math:`a_{ij} = \max(s_{ij}, 0) / n_i` with the number :math:`n_i` of allowed keys, ``[*batch, q, k]``. Rows are no distributions.
-
-    Source: :cite:t:`bai2023transformers`.
-    """
-    return linear(scores, allowed).relu() / allowed.sum(-1, keepdim=True).to(scores.dtype)
-
-
-def uniform(scores: Scores, allowed: Mask) -> Scores:
-    r""":math:`a_{ij} = 1 / n_i` on the :math:`n_i` allowed keys: the average, whatever the scores, ``[*batch, q, k]``. Source: textbook."""
-    share = allowed.to(scores.dtype) / allowed.sum(-1, keepdim=True).to(scores.dtype)
-    return share.expand_as(scores)
-
-
-def straight_through_gumbel(*, generator: torch.Generator, temperature: float = 1.0) -> Normaliser:
-    r"""A normaliser that draws one key a query with the probabilities of softmax, and has the gradient of a softmax.
-
-    Forward: one-hot at :math:`\arg\max_j (s_{ij} + g_{ij})`, g independent standard Gumbel. Backward: of
-    :math:`\text{softmax}((s + g) / \tau)`.
-
-    Args:
-        generator: draws g, on the device of the scores.
-        temperature: :math:`\tau > 0` of the backward pass (no unit).
-    Returns:
-        a normaliser, ``[*batch, q, k]`` to the same shape; every call draws anew.
-    Raises:
-        ValueError: the temperature is not positive.
-    Source: :cite:t:`jang2017categorical`.
-    """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
-
-    def normalise(scores: Scores, allowed: Mask) -> Scores:
-        exponential = torch.empty_like(scores, requires_grad=False).exponential_(generator=generator)
-        noisy = softmax((scores - exponential.log()) / temperature, allowed)
-        chosen = torch.zeros_like(noisy).scatter(-1, noisy.argmax(-1, keepdim=True), 1.0)
-        return chosen + (noisy - noisy.detach())
-
-    return normalise
-
-
-# masks
-
-
-def all_keys(queries: int, keys: int) -> Bool[Tensor, "q k"]:
-    """Every query sees every key: self-attention of encoders, cross-attention. [queries, keys]. Source: :cite:t:`vaswani2017attention`."""
-    return torch.ones(queries, keys, dtype=torch.bool)
-
-
-def causal(queries: int, keys: int) -> Bool[Tensor, "q k"]:
-    """Query i sees keys 0..i, [queries, keys]; the first query is aligned with the first key, as in torch's ``is_causal``.
-
-    Source: :cite:t:`vaswani2017attention`.
-    """
-    return all_keys(queries, keys).tril()
-
-
-# attention
-
-
-def attention_weights(
-    queries: Queries, keys: Keys, *, score: Score = scaled_dot, normalise: Normaliser = softmax, allowed: Mask | None = None
-) -> Scores:
-    r"""Attention weights :math:`A = \text{normalise}(\text{score}(Q, K))`.
-
-    Args:
-        queries: ``[*batch, q, d]``.
-        keys: ``[*batch, k, d]``; the same tokens for self-attention, others for cross-attention.
-        score: ``(queries, keys) -> [*batch, q, k]``, e.g. :func:`scaled_dot`.
-        normalise: ``(scores, allowed) -> weights``, e.g. :func:`softmax`.
-        allowed: which keys a query may see, ``[*batch, q, k]`` (broadcast), e.g. :func:`causal`; all if not given.
-    Returns:
-        ``[*batch, q, k]``, no unit; distributions unless the normaliser is :func:`linear` or :func:`relu_over_n`.
-    Raises:
-        ValueError: widths or mask do not fit, there is no key, or a query may see none.
-    Source: :cite:t:`vaswani2017attention`.
+        ValueError: widths or mask do not fit, or a query sees no key.
     """
     if queries.ndim < 2 or keys.ndim < 2 or queries.shape[-1] != keys.shape[-1]:
-        raise ValueError(f"queries [*batch, q, d] and keys [*batch, k, d] must share d, got {list(queries.shape)} and {list(keys.shape)}")
+        raise ValueError(f"queries [*batch, q, p] and keys [*batch, k, p] must share p, got {list(queries.shape)} and {list(keys.shape)}")
     q, k = queries.shape[-2], keys.shape[-2]
     if k == 0:
         raise ValueError("attention needs at least one key, got none")
-    if allowed is None:
-        allowed = all_keys(q, k)
-    elif allowed.dtype != torch.bool or allowed.ndim < 2 or allowed.shape[-2:] != (q, k):
-        raise ValueError(f"allowed must be a boolean mask [*batch, {q}, {k}], got {allowed.dtype} {list(allowed.shape)}; True is visible")
-    elif not bool(allowed.any(-1).all()):
-        blind = allowed.logical_not().all(-1).nonzero()[0].tolist()
-        raise ValueError(f"every query must see at least one key, got none for the query at {blind}; its attention is undefined")
-    return normalise(score(queries, keys), allowed.to(queries.device))
+    if mask is not None:
+        if mask.dtype != torch.bool or mask.ndim < 2 or mask.shape[-2:] != (q, k):
+            raise ValueError(f"mask must be boolean, [*batch, {q}, {k}], got {mask.dtype} {list(mask.shape)}; True is visible")
+        if not bool(mask.any(-1).all()):
+            blind = mask.logical_not().all(-1).nonzero()[0].tolist()
+            raise ValueError(f"each query must see at least one key, got none for the query at {blind}; its weights are undefined")
+    return softmax(dot_scores(queries, keys, scale=queries.shape[-1] ** -0.5 if scale is None else scale), mask)
 
 
 def attend(
-    queries: Queries,
-    keys: Keys,
-    values: Float[Tensor, "*batch k v"],
-    *,
-    score: Score = scaled_dot,
-    normalise: Normaliser = softmax,
-    allowed: Mask | None = None,
+    queries: Queries, keys: Keys, values: Float[Tensor, "*batch k v"], *, scale: float | None = None, mask: Mask | None = None
 ) -> Float[Tensor, "*batch q v"]:
-    r"""Attention :math:`A V` with the weights of :func:`attention_weights`, which has the other arguments.
+    """Weighted means of the values, ``[*batch, q, v]``; see :func:`attention_weights` for the other arguments.
 
-    Args:
-        values: one for each key, ``[*batch, k, v]``.
-    Returns:
-        ``[*batch, q, v]``, in units of the values.
     Raises:
-        ValueError: shapes do not fit, there is no key, or a query may see none.
-    Source: :cite:t:`vaswani2017attention`.
+        ValueError: shapes do not fit, or a query sees no key.
     """
     if values.ndim < 2 or values.shape[-2] != keys.shape[-2]:
-        raise ValueError(f"values must hold one row a key, {keys.shape[-2]}, got {list(values.shape)}")
-    return attention_weights(queries, keys, score=score, normalise=normalise, allowed=allowed) @ values
+        raise ValueError(f"values must hold one row per key, {keys.shape[-2]}, got {list(values.shape)}")
+    return attention_weights(queries, keys, scale=scale, mask=mask) @ values
 
 
-# parametrisations: tokens [*batch, tokens, dim] become queries and keys; matrices may carry a dimension of heads in front
+# parametrisations: score(key token x, query token z) = x^T W z; matrices may carry a dimension of heads in front
 
 
 @dataclass(frozen=True)
 class Combined:
-    r"""One matrix for both: :math:`s = x^\top W z`; keys are the tokens x themselves, queries are :math:`W z`.
+    r"""One matrix for keys and queries: :math:`s = x^\top W z`.
 
     Attributes:
         W: ``[dim, dim]`` or ``[heads, dim, dim]``.
-    Source: :cite:t:`tarzanagh2023transformers`.
     """
 
     W: Float[Tensor, "*heads d_x d_z"]
 
-    def queries(self, tokens: Float[Tensor, "*batch q d"]) -> Float[Tensor, "..."]:
-        """W z of each token, ``[*batch, (heads,) q, dim]``."""
-        return _project(tokens, self.W.mT)
-
-    def keys(self, tokens: Float[Tensor, "*batch k d"]) -> Float[Tensor, "..."]:
-        """The tokens, ``[*batch, (heads,) k, dim]``."""
-        return tokens if self.W.ndim == 2 else tokens.unsqueeze(-3).expand(*tokens.shape[:-2], len(self.W), *tokens.shape[-2:])
-
     def bilinear(self) -> Float[Tensor, "*heads d_x d_z"]:
-        """W, with score(key token x, query token z) = x^T W z, ``[(heads,) dim, dim]``."""
+        """W."""
         return self.W
 
 
@@ -279,51 +119,33 @@ class Factored:
 
     Attributes:
         K, Q: W_K and W_Q, ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
-        scale: of the scores, often 1 / sqrt(head_dim); it is put on the queries.
-    Source: :cite:t:`vaswani2017attention`.
+        scale: of the scores, often :math:`1/\sqrt{\text{head\_dim}}`.
     """
 
     K: Float[Tensor, "*heads d_x p"]
     Q: Float[Tensor, "*heads d_z p"]
     scale: float = 1.0
 
-    def queries(self, tokens: Float[Tensor, "*batch q d"]) -> Float[Tensor, "..."]:
-        """scale Q^T z of each token, ``[*batch, (heads,) q, head_dim]``."""
-        return _project(tokens, self.scale * self.Q)
-
-    def keys(self, tokens: Float[Tensor, "*batch k d"]) -> Float[Tensor, "..."]:
-        """K^T x of each token, ``[*batch, (heads,) k, head_dim]``."""
-        return _project(tokens, self.K)
-
     def bilinear(self) -> Float[Tensor, "*heads d_x d_z"]:
-        """W = scale K Q^T, with score(key token x, query token z) = x^T W z, ``[(heads,) dim, dim]``."""
-        return self.scale * self.K @ self.Q.mT
+        """W = scale K Q^T, ``[(heads,) dim, dim]``."""
+        return self.K @ self.Q.mT * self.scale
 
 
 @dataclass(frozen=True)
 class Tied:
-    r"""One basis for keys and queries: :math:`s = \text{scale}\,\langle U^\top x, U^\top z\rangle`, so W is symmetric and semidefinite.
+    r"""One basis for keys and queries: :math:`s = \text{scale}\,\langle U^\top x, U^\top z\rangle`; W is symmetric and semidefinite.
 
     Attributes:
         U: ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
-        scale: of the scores; it is put on the queries.
-    Source: :cite:t:`yu2023white`.
+        scale: of the scores.
     """
 
     U: Float[Tensor, "*heads d p"]
     scale: float = 1.0
 
-    def queries(self, tokens: Float[Tensor, "*batch q d"]) -> Float[Tensor, "..."]:
-        """scale U^T z of each token, ``[*batch, (heads,) q, head_dim]``."""
-        return _project(tokens, self.scale * self.U)
-
-    def keys(self, tokens: Float[Tensor, "*batch k d"]) -> Float[Tensor, "..."]:
-        """U^T x of each token, ``[*batch, (heads,) k, head_dim]``."""
-        return _project(tokens, self.U)
-
     def bilinear(self) -> Float[Tensor, "*heads d d"]:
-        """W = scale U U^T, with score(key token x, query token z) = x^T W z, ``[(heads,) dim, dim]``."""
-        return self.scale * self.U @ self.U.mT
+        """W = scale U U^T, ``[(heads,) dim, dim]``."""
+        return self.U @ self.U.mT * self.scale
 
 
 Parametrisation = Combined | Factored | Tied
@@ -332,26 +154,112 @@ Parametrisation = Combined | Factored | Tied
 def token_scores(
     tokens: Float[Tensor, "*batch k d"], parameters: Parametrisation, *, query_tokens: Float[Tensor, "*batch q d_z"] | None = None
 ) -> Float[Tensor, "..."]:
-    r"""Scores :math:`x_j^\top W z_i` of key tokens x for query tokens z under a parametrisation.
+    r"""Scores :math:`x_j^\top W z_i` of key tokens x for query tokens z, ``[*batch, (heads,) q, k]``.
 
     Args:
         tokens: x, ``[*batch, k, dim]``.
         parameters: :class:`Combined`, :class:`Factored` or :class:`Tied`.
-        query_tokens: z, ``[*batch, q, dim]``; the same tokens if not given (self-attention).
-    Returns:
-        ``[*batch, (heads,) q, k]``, no unit.
+        query_tokens: z, ``[*batch, q, dim]``; the same tokens if None (self-attention).
     Raises:
-        ValueError: a token's width does not fit the parameters.
-    Source: :cite:t:`tarzanagh2023transformers`.
+        ValueError: the width of the tokens does not fit the parameters.
     """
-    asking = tokens if query_tokens is None else query_tokens
     W = parameters.bilinear()
-    for name, given, width in (("tokens", tokens, W.shape[-2]), ("query_tokens", asking, W.shape[-1])):
+    queries = tokens if query_tokens is None else query_tokens
+    for name, given, width in (("tokens", tokens, W.shape[-2]), ("query_tokens", queries, W.shape[-1])):
         if given.ndim < 2 or given.shape[-1] != width:
             raise ValueError(f"{name} must have shape [*batch, tokens, {width}] to fit the parameters, got {list(given.shape)}")
-    return dot(parameters.queries(asking), parameters.keys(tokens))
+    if W.ndim == 2:
+        return dot_scores(queries @ W.mT, tokens)
+    return dot_scores(queries.unsqueeze(-3) @ W.mT, tokens.unsqueeze(-3))
 
 
-def _project(tokens: Tensor, matrix: Tensor) -> Tensor:
-    """tokens times matrix [dim, p] or, for each head, [heads, dim, p]."""
-    return tokens @ matrix if matrix.ndim == 2 else tokens.unsqueeze(-3) @ matrix
+# kernels
+
+
+def softmax_attention(
+    query: Float[Tensor, "*batch q p"],
+    key: Float[Tensor, "*batch k p"],
+    value: Float[Tensor, "*batch k v"],
+    *,
+    scale: float,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Float[Tensor, "*batch q v"]:
+    r""":math:`\mathrm{softmax}(\text{scale}\, Q K^\top) V`, ``[*batch, q, v]``, in the dtype of the values.
+
+    On a CPU torch's fused kernel has no fast path in bfloat16: plain products take half its time or less. They round scores and weights
+    to bfloat16, which the fused kernel does not.
+
+    Args:
+        query, key, value: of one dtype.
+        scale: of the scores.
+        is_causal: query i sees keys 0..i.
+        dropout_p: probability that a weight is dropped.
+    """
+    if has_torch_function((query, key, value)):
+        options = {"scale": scale, "is_causal": is_causal, "dropout_p": dropout_p}
+        return handle_torch_function(softmax_attention, (query, key, value), query, key, value, **options)
+    slow = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    if slow and not is_causal and not dropout_p and max(query.shape[-2], key.shape[-2]) <= PLAIN_BFLOAT16_TOKENS:
+        with torch.autocast("cpu", enabled=False):  # autocast would compute the softmax in float32
+            return softmax(dot_scores(query, key, scale=scale)) @ value
+    return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
+
+
+def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False) -> Coordinates:
+    r""":math:`\mathrm{softmax}(\text{scale}\, W W^\top) W`, ``[*batch, n, p]``, in the dtype of W; twice differentiable.
+
+    With P the weights and O = P W the output,
+
+    .. math::
+        dW = P^\top dO + s (dS + dS^\top) W, \qquad dS = P \circ (dP - \mathrm{rowsum}(P \circ dP)), \qquad dP = dO\, W^\top.
+
+    Only W and P are kept for the backward pass, which takes three products instead of four. For many tokens, or on an accelerator, torch's
+    fused kernel is better, since it keeps no P.
+
+    Args:
+        coords: W, ``[*batch, n, p]``.
+        scale: s, of the scores.
+        is_causal: token i attends to tokens 0..i.
+    """
+    if has_torch_function_unary(coords):
+        return handle_torch_function(tied_attention, (coords,), coords, scale=scale, is_causal=is_causal)
+    largest = PLAIN_BFLOAT16_TOKENS if coords.dtype == torch.bfloat16 else PLAIN_TIED_TOKENS
+    if coords.device.type != "cpu" or coords.shape[-2] > largest:
+        return functional.scaled_dot_product_attention(coords, coords, coords, scale=scale, is_causal=is_causal)
+    with torch.autocast("cpu", enabled=False):
+        # products of contiguous batches are up to four times as fast
+        flat = coords.reshape(-1, *coords.shape[-2:]).contiguous()
+        return _TiedAttention.apply(flat, scale, is_causal)[0].view(coords.shape)  # pyright: ignore[reportOptionalSubscript]
+
+
+def _tied_weights(W: Tensor, scale: float, is_causal: bool) -> Tensor:
+    scores = torch.baddbmm(W.new_zeros(()), W, W.mT, beta=0, alpha=scale)  # the scale costs no pass of its own
+    return softmax(scores, causal_mask(W.shape[-2], W.shape[-2], device=W.device) if is_causal else None)
+
+
+class _TiedAttention(torch.autograd.Function):
+    """O and P from W [batch, n, p]; the backward pass is the formula of :func:`tied_attention`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(W: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        P = _tied_weights(W, scale, is_causal)
+        return P @ W, P
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, float, bool], output: tuple[Tensor, Tensor]) -> None:
+        W, ctx.scale, ctx.is_causal = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(W, output[1])
+
+    @staticmethod
+    def backward(ctx, dO: Tensor, _):  # pyright: ignore[reportIncompatibleMethodOverride]
+        W, P = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: P must be a differentiable function of W
+            P = _tied_weights(W, ctx.scale, ctx.is_causal)
+        dO = dO.contiguous()
+        dS = torch.ops.aten._softmax_backward_data(dO @ W.mT, P, -1, P.dtype)
+        symmetric = dS.mT.contiguous().add_(dS)  # W is both query and key, so dS enters from both sides
+        return torch.baddbmm(P.mT @ dO, symmetric, W, alpha=ctx.scale), None, None

@@ -1,8 +1,8 @@
-"""A convolutional stem: tokens that overlap, in place of patches, which helps transformers to learn small images from scratch.
+"""A convolutional stem: tokens that overlap, instead of patches. It helps transformers to learn small images from scratch.
 
     images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
 
-Widths double from stage to stage and end at ``dim``. Without positions of its own: those of the network follow.
+Widths double from stage to stage and end at ``dim``. The stem adds no positions; the network does.
 Source: :cite:t:`hassani2021escaping`.
 """
 
@@ -11,23 +11,24 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .embedding import counts
+from ..core.validation import integers
+
 
 
 class Convolutions(nn.Module):
-    """Reads images [batch, channels, image_size, image_size], gives tokens [batch, seq, dim]; stands where :class:`.Patches` does.
+    """Reads images [batch, channels, image_size, image_size], gives tokens [batch, seq, dim]; takes the place of :class:`.Patches`.
 
     Args:
         image_size, channels: of the images.
         patch_size: pixels from token to token, a power of two that divides the image.
         dim: width of the tokens.
     Raises:
-        ValueError: sizes do not fit, or images are of another shape. Source: :cite:t:`hassani2021escaping`.
+        ValueError: sizes do not fit, or images are of another shape.
     """
 
     def __init__(self, *, image_size: int, patch_size: int, channels: int, dim: int):
         super().__init__()
-        counts(image_size=image_size, patch_size=patch_size, channels=channels, dim=dim)
+        integers(image_size=image_size, patch_size=patch_size, channels=channels, dim=dim)
         stages = patch_size.bit_length() - 1
         if patch_size != 2**stages or stages < 1 or image_size % patch_size:
             raise ValueError(

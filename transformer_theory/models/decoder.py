@@ -1,10 +1,10 @@
-r"""A causal decoder of words: the language model in which the theories of next-token prediction are looked for.
+r"""A causal decoder of words: the language model in which theories of next-token prediction are tested.
 
     Z^0 = dropout(positions(sqrt(d) embedding[ids])),      logits = Z^L U^T + b
     post-norm:  Z' = LN(Z + drop A(Z)),        Z^{l+1} = LN(Z' + drop MLP(Z'))
     pre-norm:   Z' = Z + drop A(LN(Z)),        Z^{l+1} = Z' + drop MLP(LN(Z')),     and a norm before the head
 
-Attention A is causal, with weight dropout and without biases of W_Q and W_K, so that scores are exactly x^T W z; the MLP is ReLU.
+Attention A is causal and drops weights in training. W_Q and W_K have no bias, so the scores are exactly x^T W z. The MLP has a ReLU.
 Positions are a module: :class:`Sinusoidal`, or ``nn.Identity`` for none. Position i predicts word i + 1 from words 1 ... i.
 Shapes: ids [batch, n], logits [batch, n, vocabulary]. Source: :cite:t:`vaswani2017attention`; sizes and initial weights are those of the
 word-language-model tutorial of :cite:t:`paszke2019pytorch`.
@@ -16,12 +16,12 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
+from .attention import softmax_attention
 from .vit import Attention
 
 Stream = Float[Tensor, "batch n dim"]
-SPREAD = 0.1  # initial embedding and head are uniform in [-0.1, 0.1]
+INITIAL_RANGE = 0.1  # the initial embedding and head are uniform in [-0.1, 0.1]
 
 
 class Sinusoidal(nn.Module):
@@ -30,7 +30,7 @@ class Sinusoidal(nn.Module):
     Args:
         dim: even.
     Raises:
-        ValueError: dim is odd. Source: :cite:t:`vaswani2017attention`.
+        ValueError: dim is odd.
     """
 
     frequencies: Tensor
@@ -50,7 +50,7 @@ class CausalAttention(Attention):
     """Multi-head attention to the same and earlier words, [batch, n, dim] -> [batch, n, dim], with dropout of its weights.
 
     Raises:
-        ValueError: heads do not divide dim. Source: :cite:t:`vaswani2017attention`.
+        ValueError: heads do not divide dim.
     """
 
     def __init__(self, dim: int, *, heads: int, dropout: float):
@@ -61,13 +61,13 @@ class CausalAttention(Attention):
 
     def forward(self, tokens: Stream) -> Stream:
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        share = self.dropout if self.training else 0.0
-        heads = functional.scaled_dot_product_attention(query, key, value, dropout_p=share, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        heads = softmax_attention(query, key, value, scale=self.head_dim**-0.5, is_causal=True, dropout_p=dropout)
         return self.out(heads.transpose(1, 2).flatten(-2))
 
 
 class PostNorm(nn.Module):
-    """One layer that normalises after each sum, as first published. Source: :cite:t:`vaswani2017attention`."""
+    """One layer that normalises after each sum, as first published."""
 
     def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float):
         super().__init__()
@@ -81,12 +81,12 @@ class PostNorm(nn.Module):
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """What stands before the head: nothing, the stream is normalised."""
+        """The module before the head: none, since the stream is normalised already."""
         return nn.Identity()
 
 
 class PreNorm(PostNorm):
-    """One layer that normalises what attention and MLP read. Source: :cite:t:`xiong2020layer`."""
+    """One layer that normalises the inputs of attention and MLP :cite:p:`xiong2020layer`."""
 
     def forward(self, tokens: Stream) -> Stream:
         tokens = tokens + self.drop(self.attention(self.attention_norm(tokens)))
@@ -94,7 +94,7 @@ class PreNorm(PostNorm):
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """What stands before the head: a norm, since the stream has none."""
+        """The module before the head: a norm, since the stream has none."""
         return nn.LayerNorm(dim)
 
 
@@ -104,11 +104,11 @@ class Decoder(nn.Module):
     Args:
         vocabulary: number of different words, at least 2.
         dim, depth, heads, hidden: width, layers, heads (they divide dim), width of the MLP.
-        dropout: share that is dropped, in [0, 1).
+        dropout: probability, in [0, 1).
         positions: called as ``positions(dim)``: :class:`Sinusoidal`, or ``nn.Identity`` for none.
         block: the layer, :class:`PostNorm` or :class:`PreNorm`.
     Raises:
-        ValueError: sizes do not fit. Source: :cite:t:`vaswani2017attention`.
+        ValueError: sizes do not fit.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
         self.norm = block.last(dim)
         self.head = nn.Linear(dim, vocabulary)
         for matrix in (self.embedding.weight, self.head.weight):
-            nn.init.uniform_(matrix, -SPREAD, SPREAD)
+            nn.init.uniform_(matrix, -INITIAL_RANGE, INITIAL_RANGE)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
@@ -146,8 +146,8 @@ class Decoder(nn.Module):
 
     def _check(self, ids: Tensor) -> None:
         if ids.ndim != 2 or not ids.shape[1] or ids.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"ids must be whole numbers [batch, n], n at least 1, got {ids.dtype} {list(ids.shape)}; stack the sequences")
-        if ids.device.type == "cpu" and ids.numel():  # elsewhere it would wait for the device
+            raise ValueError(f"ids must be integers [batch, n] with n >= 1, got {ids.dtype} {list(ids.shape)}; stack the sequences")
+        if ids.device.type == "cpu" and ids.numel():  # on an accelerator the check would wait for the device
             low, high = (int(value) for value in torch.aminmax(ids))
             if low < 0 or high >= self.embedding.num_embeddings:
                 raise ValueError(f"ids must lie in [0, {self.embedding.num_embeddings}), got {low} to {high}; pass vocabulary={high + 1}")

@@ -1,29 +1,30 @@
-"""How networks read their input: images cut into patches, or tokens as they are, and a class token in front.
+"""How networks read their input: images cut into patches, or tokens as they are; and how networks are built from a generator.
 
 Shapes: images [batch, channels, height, width], tokens [batch, seq, token_dim], hidden states [batch, 1 + seq, dim].
 Source: :cite:t:`dosovitskiy2021image`.
 """
 
 from collections.abc import Callable
-from numbers import Integral
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core.validation import integers
+
 
 class Patches(nn.Module):
     """Cuts images into square patches, row by row: [batch, c, h, w] -> [batch, (h/size)(w/size), size*size*c]; channels run fastest.
 
     Raises:
-        ValueError: a size is no whole number of at least 1, the patch does not divide the image, or images are not ``image_size`` x
-            ``image_size`` with ``channels`` channels. Source: :cite:t:`dosovitskiy2021image`.
+        ValueError: a size is below 1, the patch does not divide the image, or images are not ``image_size`` x ``image_size`` with
+            ``channels`` channels.
     """
 
     def __init__(self, *, image_size: int, patch_size: int, channels: int):
         super().__init__()
-        counts(image_size=image_size, patch_size=patch_size, channels=channels)
+        integers(image_size=image_size, patch_size=patch_size, channels=channels)
         if image_size % patch_size:
             raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; resize images or choose another patch")
         self.image_size, self.patch_size, self.channels = image_size, patch_size, channels
@@ -46,15 +47,15 @@ class Patches(nn.Module):
 
 
 class Tokens(nn.Module):
-    """Passes tokens [batch, seq, dim] on and says clearly when they do not fit.
+    """Passes tokens [batch, seq, dim] on and checks their shape.
 
     Raises:
-        ValueError: a size is no whole number of at least 1, or other shapes. Source: :cite:t:`dosovitskiy2021image`.
+        ValueError: a size is below 1, or the tokens have another shape.
     """
 
     def __init__(self, *, seq: int, dim: int):
         super().__init__()
-        counts(seq=seq, token_dim=dim)
+        integers(seq=seq, token_dim=dim)
         self.seq, self.dim = seq, dim
 
     def forward(self, tokens: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
@@ -64,10 +65,10 @@ class Tokens(nn.Module):
 
 
 def check_inputs(inputs: Float[Tensor, "..."], weight: Float[Tensor, "..."]) -> None:
-    """Nothing, if inputs [...] have the dtype of a network's weights [...] or autocast will see to it.
+    """Checks that inputs [...] have the dtype of a network's weights [...], unless autocast chooses it.
 
     Raises:
-        ValueError: they are no tensor or differ in dtype. Source: none, this is machinery.
+        ValueError: they are no tensor, or the dtypes differ.
     """
     if not isinstance(inputs, Tensor):
         raise ValueError(f"inputs must be a tensor, got {type(inputs).__name__}")
@@ -76,13 +77,13 @@ def check_inputs(inputs: Float[Tensor, "..."], weight: Float[Tensor, "..."]) -> 
 
 
 def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
-    """A network whose initial weights come from ``generator``; the global random state is left as it was.
+    """Builds a network whose initial weights come from ``generator``; the global random state does not change.
 
     Args:
         constructor: without arguments, e.g. ``lambda: ViT.for_tokens(16, 4, 10)``.
         generator: advanced by one draw.
     Returns:
-        What the constructor returns. Source: none, this is machinery.
+        What the constructor returns.
     """
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
@@ -90,24 +91,16 @@ def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> n
         return constructor()
 
 
-def counts(**sizes: object) -> None:
-    """Nothing, if the sizes of a network are whole numbers of at least 1.
+def head_width(dim: int, heads: int) -> int:
+    """dim / heads.
 
     Raises:
-        ValueError: one is not; the message names it. Source: none, this is machinery.
-    """
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-
-
-def divide(dim: int, heads: int) -> int:
-    """dim / heads, the width of a head.
-
-    Raises:
-        ValueError: heads do not divide dim. Source: none, this is machinery.
+        ValueError: heads do not divide dim.
     """
     if heads < 1 or dim % heads:
         divisors = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
         raise ValueError(f"heads must divide dim, got heads={heads} and dim={dim}; choose heads among {divisors}, or another dim")
     return dim // heads
+
+
+counts, divide = integers, head_width

@@ -1,9 +1,10 @@
-"""Residual network of 18 layers for small images, whose output is a direction: of the kind that rate reduction is trained with.
+"""Residual network of 18 layers for small images whose output has norm one, as rate reduction trains it.
 
     z^{l+1} = relu(z^l + conv(relu(conv(z^l)))),   features = head(mean over pixels of z^L) / norm
 
-Eight blocks of two 3 x 3 convolutions, each followed by batch normalisation; four stages of two, each halving the picture (not the first)
-and doubling the channels, where the skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling, for pictures of 32 pixels.
+There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage but the first
+halves the image and doubles the channels; there the skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling, for images of
+32 pixels.
 Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.
 Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
 """
@@ -19,7 +20,6 @@ class Residual(nn.Module):
     Args:
         incoming, outgoing: channels.
         stride: of the first convolution.
-    Source: :cite:t:`he2016deep`.
     """
 
     def __init__(self, incoming: int, outgoing: int, *, stride: int):
@@ -48,7 +48,6 @@ class ResNet18(nn.Module):
         width: channels of the first stage; 64 in the published runs.
     Raises:
         ValueError: a size is below 1.
-    Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
     """
 
     def __init__(self, dim: int = 128, *, channels: int = 3, width: int = 64):

@@ -1,9 +1,9 @@
-r"""Vision transformer, pre-norm: the usual network that the theories are held against.
+r"""Vision transformer, pre-norm: the network with which the theories are compared.
 
     Z^0 = [class token; embedded tokens] + positions
     Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = Z^{l+1/2} + MLP(LN(Z^{l+1/2})),      logits = head(LN(Z^L)[class token])
 
-Attention has separate W_Q, W_K, W_V without bias, so that scores are exactly bilinear, x^T W z; the MLP is GELU of width 4 dim.
+W_Q, W_K and W_V are separate and have no bias, so the scores are exactly bilinear, x^T W z. The MLP has a GELU and width 4 dim.
 Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, dim / heads].
 Source: :cite:t:`dosovitskiy2021image`.
 """
@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .attention import Factored, softmax_attention
 from .convolutions import Convolutions
-from .embedding import Patches, Tokens, check_inputs, divide
-from .softmax_attention import softmax_attention
+from .embedding import Patches, Tokens, check_inputs, head_width
 
 Batch = Float[Tensor, "batch n dim"]
 
@@ -25,12 +25,12 @@ class Attention(nn.Module):
     Args:
         dim, heads: width and number of heads; heads divide dim.
     Raises:
-        ValueError: heads do not divide dim. Source: :cite:t:`vaswani2017attention`.
+        ValueError: heads do not divide dim.
     """
 
     def __init__(self, dim: int, *, heads: int):
         super().__init__()
-        self.heads, self.head_dim = heads, divide(dim, heads)
+        self.heads, self.head_dim = heads, head_width(dim, heads)
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim)
 
@@ -42,11 +42,11 @@ class Attention(nn.Module):
     def bilinear(self) -> Float[Tensor, "heads dim dim"]:
         """W with score(key token x, query token z) = x^T W z: W_K W_Q^T / sqrt(head_dim) of each head, [heads, dim, dim]."""
         query, key, _ = self.qkv.weight.unflatten(0, (3, self.heads, self.head_dim))
-        return key.mT @ query * self.head_dim**-0.5
+        return Factored(key.mT, query.mT, scale=self.head_dim**-0.5).bilinear()
 
 
 class Block(nn.Module):
-    """One layer: attention, then MLP, each normalised before and added to the tokens. Source: :cite:t:`dosovitskiy2021image`."""
+    """One layer: attention, then an MLP. Each reads normalised tokens and is added to the residual stream."""
 
     def __init__(self, dim: int, *, heads: int, mlp_ratio: int = 4):
         super().__init__()
@@ -66,9 +66,9 @@ class ViT(nn.Module):
     Args:
         reader: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`: turns the input into [batch, seq, token_dim].
         num_classes, dim, depth, heads: sizes.
-        mlp_ratio: width of the MLP over dim.
+        mlp_ratio: width of the MLP, in units of dim.
     Raises:
-        ValueError: sizes do not fit. Source: :cite:t:`dosovitskiy2021image`.
+        ValueError: sizes do not fit.
     """
 
     def __init__(self, reader: Patches | Tokens | Convolutions, *, num_classes: int, dim: int, depth: int, heads: int, mlp_ratio: int = 4):
@@ -88,7 +88,7 @@ class ViT(nn.Module):
         """Reads images [batch, channels, image_size, image_size], gives logits [batch, num_classes].
 
         Raises:
-            ValueError: sizes do not fit. Source: :cite:t:`dosovitskiy2021image`.
+            ValueError: sizes do not fit.
         """
         reader = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
         return cls(reader, num_classes=num_classes, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
@@ -100,7 +100,7 @@ class ViT(nn.Module):
         """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
 
         Raises:
-            ValueError: sizes do not fit. Source: :cite:t:`dosovitskiy2021image`.
+            ValueError: sizes do not fit.
         """
         reader = Tokens(seq=seq, dim=token_dim)
         return cls(reader, num_classes=num_classes, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)

@@ -1,11 +1,11 @@
-r"""Attention that is written out, softmax(s Q K^T + mask) V with plain products: found among the operations of a forward pass.
+r"""Attention that a model writes out, softmax(s Q K^T + mask) V with plain products, recognised among the operations of a forward pass.
 
     scores  = Q K^T             a product of two tensors [..., tokens, head_dim], neither of them a parameter
     weights = softmax(scores)   over the last axis, after scaling, masks, casts and views that keep the last two axes
     output  = weights V         the weights are the left factor, after dropout, masks, casts and such views
 
-All three must be seen. A classifier's softmax, the router of a mixture of experts and pooling by learned scores lack the first, and are
-not taken for attention; nor is anything after which the weights are others (heads mixed, rows normalised again).
+All three must occur. A classifier's softmax, the router of a mixture of experts and pooling by learned scores lack the first, so they are
+not attention. Neither is anything that changes the weights afterwards (heads mixed, rows normalised again).
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -28,8 +28,12 @@ ON_WEIGHTS = KEEPS | {"mul", "rmul"}
 
 @dataclass(frozen=True)
 class Scores:
-    """A product of queries ``[..., q, d]`` and keys ``[..., k, d]``, times ``scale`` (None: not one number), ``biased`` if more was added
-    than a mask."""
+    """A product of queries ``[..., q, d]`` and keys ``[..., k, d]``.
+
+    Attributes:
+        scale: factor of the product; None if it is not a single number.
+        biased: whether more than a mask was added.
+    """
 
     query: Float[Tensor, "..."]
     key: Float[Tensor, "..."]
@@ -39,7 +43,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ExplicitCall:
-    """Attention that was written out; fields as :class:`~transformer_theory.probes.calls.AttentionCall`, ``softmax`` the weights seen.
+    """One written-out attention; fields as :class:`~transformer_theory.probes.attention_calls.AttentionCall`, ``softmax`` its weights.
 
     Leading axes are those of the model: ``[batch * heads]``, ``[batch, heads]`` or more.
     """
@@ -58,7 +62,7 @@ class ExplicitCall:
         return weights if self.allowed is None else torch.where(self.allowed.any(-1, keepdim=True), weights, 0.0)
 
     def heads_of(self, batch: int) -> "ExplicitCall":
-        """With leading axes ``[batch, heads]``: a single one is that of the batch if it has its length, or else of both, batch first."""
+        """The call with leading axes ``[batch, heads]``. A single leading axis is split, batch first."""
         lead = self.softmax.shape[:-2]
         whole = len(lead) == 1 and batch > 0 and lead[0] % batch == 0
         shape = (batch, lead[0] // batch) if whole else (-1, lead[-1] if len(lead) > 1 else 1)
@@ -67,37 +71,43 @@ class ExplicitCall:
 
 
 class Softmaxes:
-    """Follows scores and weights through the operations of a forward pass, as long as the model keeps them."""
+    """Follows scores and weights through the operations of a forward pass, as long as the model keeps the tensors.
+
+    Attributes:
+        scores: of each tensor of scores that is alive, queries, keys and scale.
+        weights: of each tensor of weights that is alive, its scores, softmax and mask.
+        others: number of softmaxes that did not turn out to be attention.
+    """
 
     def __init__(self):
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
-        self.others = 0  # softmaxes that did not turn out to be attention
+        self.others = 0
 
-    def see(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
-        """Takes note of an operation that was carried out; the call if it completed an attention."""
+    def record(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
+        """Records one operation of the model; returns the call if the operation completes an attention."""
         name = getattr(func, "__name__", "").strip("_")
         name = name[1:] if name in ("imul", "iadd", "isub", "itruediv") else name
         if not isinstance(output, Tensor):
             return None
-        given = [*args, *kwargs.values()]
+        operands = [*args, *kwargs.values()]
         if name == "einsum":
-            return self._einsum(given, output)
+            return self._einsum(operands, output)
         if name in PRODUCTS:
-            left, right = [x for x in given if isinstance(x, Tensor)][-2:]
+            left, right = [x for x in operands if isinstance(x, Tensor)][-2:]
             factor = kwargs.get("alpha", 1.0)
             return self._product(left, right, right.mT if right.ndim > 2 else right, output, factor=factor)
         if name == "softmax":
-            self._softmax(given[0], kwargs.get("dim", args[1] if len(args) > 1 else None), output)
+            self._softmax(operands[0], kwargs.get("dim", args[1] if len(args) > 1 else None), output)
         elif name in ON_SCORES:
-            self._follow(name, given, output)
+            self._follow(name, operands, output)
         return None
 
     def _product(self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, *, factor: float = 1.0) -> ExplicitCall | None:
-        """Of weights and values: a call. Of two other tensors, both made in this pass: perhaps scores."""
-        found = self.weights.pop(left, None)
-        if found is not None:
-            scores, softmax, allowed = found
+        """A product of weights and values completes a call; a product of two other tensors, neither a parameter, may be scores."""
+        record = self.weights.pop(left, None)
+        if record is not None:
+            scores, softmax, allowed = record
             call = _call(scores, softmax, allowed, right, left.shape[:-2])
             self.others -= call is not None
             return call
@@ -105,10 +115,10 @@ class Softmaxes:
             self.scores[output] = Scores(left.detach(), key.detach(), float(factor))
         return None
 
-    def _einsum(self, given: list, output: Tensor) -> ExplicitCall | None:
-        """A product of two tensors in einsum's letters, brought into the order of matmul."""
-        pair = given[1] if len(given) == 2 and isinstance(given[1], list | tuple) else given[1:]
-        equation = given[0].replace(" ", "") if isinstance(given[0], str) else ""
+    def _einsum(self, operands: list, output: Tensor) -> ExplicitCall | None:
+        """Brings a product of two tensors in einsum's letters into the order of matmul."""
+        pair = operands[1] if len(operands) == 2 and isinstance(operands[1], list | tuple) else operands[1:]
+        equation = operands[0].replace(" ", "") if isinstance(operands[0], str) else ""
         inputs, _, out = equation.partition("->")
         names = inputs.split(",")
         if "." in equation or len(names) != 2 or len(out) < 3 or len(pair) != 2:
@@ -126,23 +136,23 @@ class Softmaxes:
         return None
 
     def _softmax(self, scores: Tensor, dim: int | None, output: Tensor) -> None:
-        found = self.scores.get(scores)
+        record = self.scores.get(scores)
         self.others += 1
-        if found is None or dim not in (-1, scores.ndim - 1):
+        if record is None or dim not in (-1, scores.ndim - 1):
             return
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
-        # cloned, since the weights may be changed in place
-        self.weights[output] = found, output.detach().clone(), None if bool(allowed.all()) else allowed
+        # cloned, since the model may change the weights in place
+        self.weights[output] = record, output.detach().clone(), None if bool(allowed.all()) else allowed
 
-    def _follow(self, name: str, given: list, output: Tensor) -> None:
-        for x in given:
+    def _follow(self, name: str, operands: list, output: Tensor) -> None:
+        for x in operands:
             if not isinstance(x, Tensor) or x.shape[-2:] != output.shape[-2:]:
                 continue
             if name in ON_WEIGHTS and x in self.weights:
                 self.weights[output] = self.weights[x]
                 return
             if x in self.scores:
-                self.scores[output] = _changed(self.scores[x], name, [y for y in given if y is not x])
+                self.scores[output] = _changed(self.scores[x], name, [y for y in operands if y is not x])
                 return
 
 
@@ -163,19 +173,19 @@ def _changed(scores: Scores, name: str, others: list) -> Scores:
 
 
 def _call(scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor, lead: torch.Size) -> ExplicitCall | None:
-    """All of one leading shape; None if the parts do not fit together."""
+    """The call, its tensors with one leading shape; None if the shapes do not match."""
     common = torch.broadcast_shapes(scores.query.shape[:-2], scores.key.shape[:-2])
     if value.ndim < 3 or common.numel() != lead.numel() or softmax.shape[:-2].numel() != lead.numel():
         return None
     query, key = (x.expand(*common, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (scores.query, scores.key))
     values = value.detach().expand(*lead, *value.shape[-2:])
-    weights, seen = (x if x is None else x.reshape(*lead, *softmax.shape[-2:]) for x in (softmax, allowed))
-    assert weights is not None
-    return ExplicitCall(query, key, values, weights, scores.scale, scores.biased, seen)
+    mask = None if allowed is None else allowed.reshape(*lead, *softmax.shape[-2:])
+    weights = softmax.reshape(*lead, *softmax.shape[-2:])
+    return ExplicitCall(query, key, values, weights, scores.scale, scores.biased, mask)
 
 
 def _ordered(x: Tensor, letters: str, wanted: str) -> Tensor:
-    """Axes in the wanted order; those that are missing have length 1."""
+    """The tensor with its axes in the wanted order; missing axes get length 1."""
     ordered = x.permute(*(letters.index(c) for c in wanted if c in letters))
     for axis, c in enumerate(wanted):
         if c not in letters:
@@ -184,5 +194,5 @@ def _ordered(x: Tensor, letters: str, wanted: str) -> Tensor:
 
 
 def _is_parameter(x: Tensor) -> bool:
-    """A parameter or a view of one."""
+    """Whether a tensor is a parameter or a view of one."""
     return isinstance(x, nn.Parameter) or isinstance(getattr(x, "_base", None), nn.Parameter)

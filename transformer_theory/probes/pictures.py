@@ -1,7 +1,7 @@
-"""Pictures of attention maps that a probe kept (:class:`~transformer_theory.probes.AttentionMaps`): every head, and the rollout.
+"""Pictures of the attention maps that a probe kept (:class:`~transformer_theory.metrics.AttentionMaps`): every head, and the rollout.
 
-On images a map is drawn as heat over the patches: the row of the class token if there is one, otherwise the weight that each patch
-receives on average. Images are ``[n, channels, height, width]``, those of the first sequences that were kept.
+On images a map is drawn as heat over the patches: the row of the class token if there is one, otherwise the mean weight of each patch.
+Images are ``[n, channels, height, width]``, those of the first sequences, whose maps were kept.
 Source: :cite:t:`abnar2020quantifying` (rollout).
 """
 
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core.plotting import axes, caption
+from ..core.plotting import axes, caption, style
 from ..core.result import Result
 from ..metrics import attention
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 Images = Float[Tensor, "n c h w"]
 
 
+@style()
 def heads(result: Result, *, sequence: int = 0, images: Images | None = None, step: int | None = None) -> "Figure":
     """Every layer (rows) and head (columns) of one sequence, each panel on its own scale.
 
     Args:
-        result: of a probe with :class:`~transformer_theory.probes.AttentionMaps`.
-        sequence: which of those kept.
-        images: to draw on; without them the maps themselves, queries down, keys across.
-        step: of the reading, if there are several; the last if not given.
+        result: of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
+        sequence: number of the sequence among those kept.
+        images: the background; if None, the maps themselves are drawn, queries down, keys across.
+        step: of the measurement, if there are several; the last if None.
     Raises:
         ValueError: the result holds no maps, or none of that step or sequence, or the tokens are no square grid of patches of the images.
-    Source: :cite:t:`vaswani2017attention`.
     """
     maps = [each[sequence] for each in _maps(result, step, sequence)]
     columns = max(len(each) for each in maps)
@@ -55,16 +55,16 @@ def heads(result: Result, *, sequence: int = 0, images: Images | None = None, st
     return figure
 
 
+@style()
 def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figure":
-    """For each sequence that was kept: the image, and how much of each patch the last layer's class token (or mean token) holds.
+    """For each sequence kept: the image, and the share of each patch in the last layer's class token (or mean token).
 
     Args:
-        result: of a probe with :class:`~transformer_theory.probes.AttentionMaps`.
+        result: of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
         images: of the sequences.
-        step: of the reading, if there are several; the last if not given.
+        step: of the measurement, if there are several; the last if None.
     Raises:
         ValueError: the result holds no maps, or none of that step, or the tokens are no square grid of patches of the images.
-    Source: :cite:t:`abnar2020quantifying`.
     """
     maps = _maps(result, step, 0)
     count = min(len(maps[0]), len(images))
@@ -76,18 +76,18 @@ def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figu
         _on_image(grid[1, i], _heat(flow.numpy()), images[i])
     grid[0, 0].set_ylabel("image", fontsize=7.5)
     grid[1, 0].set_ylabel("rollout", fontsize=7.5)
-    caption(figure, "deeper colour: more of the patch in the token that is read, each panel on its own scale")
+    caption(figure, "deeper colour: larger share of the patch, each panel on its own scale")
     return figure
 
 
 def _maps(result: Result, step: int | None, sequence: int) -> list[np.ndarray]:
-    """The maps of one reading, layer by layer, ``[sequences, heads, queries, keys]``; of a block, its first attention."""
+    """The maps of one measurement, layer by layer, ``[sequences, heads, queries, keys]``; of a block, its first attention."""
     names = [name for name in result.arrays if name.startswith("attention/") and "." not in name]
     steps = sorted({int(name.partition("@")[2] or 0) for name in names})
     if not names:
-        raise ValueError("the result must hold attention maps, got none; add AttentionMaps() to the reducers of the probe")
+        raise ValueError("the result must hold attention maps, got none; add AttentionMaps() to the metrics of the probe")
     if step is not None and "@" in names[0] and step not in steps:
-        raise ValueError(f"step must be one of the readings, {steps}, got {step}")
+        raise ValueError(f"step must be one of the measured steps, {steps}, got {step}")
     chosen = f"@{steps[-1] if step is None else step}"
     maps = [result.arrays[name] for name in sorted(names) if "@" not in name or name.endswith(chosen)]
     if not -len(maps[0]) <= sequence < len(maps[0]):
@@ -107,7 +107,7 @@ def _heat(weights: np.ndarray) -> np.ndarray:
 
 
 def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
-    """The patches tinted by heat, with the image as dark ink above them."""
+    """Draws the patches tinted by heat, with the image as dark ink above them."""
     import matplotlib
 
     ink = _ink(image)
@@ -121,7 +121,7 @@ def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
 
 
 def _ink(image: Tensor) -> np.ndarray:
-    """An image ``[c, h, w]`` as ink in [0, 1]: dark places of a colour photograph; of one channel, where it is large, as digits have it."""
+    """An image ``[c, h, w]`` as ink in [0, 1]: of three channels where it is dark, of one channel where it is large (digits)."""
     grey = image.detach().cpu().double().mean(0).numpy()
     span = float(np.ptp(grey))
     ink = (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)

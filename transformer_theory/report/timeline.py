@@ -1,7 +1,7 @@
-r"""The common timeline: every theory's order parameter over the same training steps, and which of them move together.
+r"""The common timeline: every theory's headline over the same training steps, and which of them move together.
 
-A series is one quantity of one network, averaged over its layers and heads, at the steps :math:`t_1 < \dots < t_n`, beside its null
-(what the quantity reads where the theory says nothing). Three things are computed from it:
+A series is one quantity of one network, averaged over its layers and heads, at the steps :math:`t_1 < \dots < t_n`, beside the median of
+its null. Three things are computed from it:
 
 * *scaled*: :math:`u_t / \max_s |u_s|` with the excess :math:`u_t = v_t - v^0_t` over the null :math:`v^0`, so that 0 is the null and
   :math:`\pm 1` the largest distance from it; without a null, the smallest value takes its place;
@@ -10,20 +10,27 @@ A series is one quantity of one network, averaged over its layers and heads, at 
   bootstrap over the checkpoints (neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn).
   Two series that merely both grow have rank correlation 1, so :func:`changes` offers the same for the differences between checkpoints.
 
-With 14 checkpoints the interval is somewhat narrow: of 2000 pairs of independent series it excluded 0 in 10 % (white noise) and 18 %
-(random walks), and for their changes in 15 % and 11 %, not in 5 %. What is undefined (a constant series, too few checkpoints) is None.
+With few checkpoints the interval is somewhat narrow. What is undefined (a constant series, too few checkpoints) is None.
 """
 
 import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ..core.measurement import Row
+from ..core.measurement import Table, Unit
 from ..core.result import Result
+from ..core.theory import Theory
+from .aggregate import NETWORK
+
+if TYPE_CHECKING:
+    import pandas
+
+GEOMETRY = ("rank-collapse residual", "stable rank of the features")  # quantities of a network that the timeline shows beside the theories
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +40,9 @@ class Series:
     Attributes:
         theory, quantity, model: the columns of its rows.
         steps: training steps, increasing, ``[n]``.
-        values: mean over layers and heads, in the quantity's own unit, ``[n]``, finite.
-        nulls: the null at each step, ``[n]``; None if the rows state none.
+        values: mean over layers and heads, in ``unit``, ``[n]``, finite.
+        nulls: the median null at each step, ``[n]``; None if the rows state none.
+        split, unit: the columns of its rows.
     """
 
     theory: str
@@ -43,10 +51,17 @@ class Series:
     steps: np.ndarray
     values: np.ndarray
     nulls: np.ndarray | None = None
+    split: str = ""
+    unit: Unit = ""
+
+    @property
+    def label(self) -> str:
+        """The quantity with its split: ``"validation accuracy"``."""
+        return f"{self.split} {self.quantity}" if self.split else self.quantity
 
     @property
     def excess(self) -> np.ndarray:
-        """What is drawn: the value minus its null at each step; without a null, minus the smallest value, ``[n]``."""
+        """The curve in the figure: the value minus its null at each step; without a null, minus the smallest value, ``[n]``."""
         return self.values - (self.values.min(initial=np.inf) if self.nulls is None else self.nulls)
 
     @property
@@ -94,7 +109,7 @@ class Correlations:
     Attributes:
         names: of the quantities, ``[k]``.
         values, low, high: coefficient and ends of its bootstrap interval, ``[k][k]``.
-        checkpoints: number of readings behind them.
+        checkpoints: number of steps behind them.
         level: of the interval.
     """
 
@@ -107,7 +122,7 @@ class Correlations:
 
 
 def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """The series of a result: rows with ``step`` and ``model``, averaged over layers and heads.
+    """The series of a result: rows with step, model and value, averaged over layers, heads and seeds.
 
     If some layer or head lacks a value at some step, the mean is over those that have one at every step (if there are any), so that a
     series does not jump because its members change.
@@ -115,33 +130,39 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
     Args:
         quantities: pairs (theory, quantity) to keep, in this order; all in order of appearance if None.
     Returns:
-        One series for each network and quantity that has finite values, networks in order of appearance.
+        One series per network, quantity and split, networks in order of appearance.
     """
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in result.table:
-        model = row.get("model")
-        if row.get("step") is not None and model is not None and _number(row["value"]) is not None:
-            groups.setdefault((model, row["theory"], row["quantity"]), []).append(row)
-    models = list(dict.fromkeys(key[0] for key in groups))
-    wanted = list(dict.fromkeys(key[1:] for key in groups) if quantities is None else quantities)
-    return [_one(model, *pair, groups[(model, *pair)]) for model in models for pair in wanted if (model, *pair) in groups]
+    rows = [row for row in result.table if row.step is not None and row.model and row.value is not None]
+    if not rows:
+        return []
+    frame = Table(rows).to_pandas()
+    models = list(dict.fromkeys(frame["model"]))
+    groups = dict(iter(frame.groupby(["model", "theory", "quantity", "split"], sort=False)))
+    wanted = list(dict.fromkeys(key[1:3] for key in groups) if quantities is None else dict.fromkeys(quantities))
+    return [_one(key, groups[key]) for model in models for pair in wanted for key in groups if (key[0], key[1:3]) == (model, pair)]
 
 
-def _one(model: str, theory: str, quantity: str, rows: list[Row]) -> Series:
-    places: dict[tuple, dict[int, Row]] = {}
-    for row in rows:
-        places.setdefault((row.get("layer"), row.get("head"), row.get("seed")), {})[int(row.get("step", 0))] = row
-    steps = sorted({step for place in places.values() for step in place})
-    chosen = [place for place in places.values() if len(place) == len(steps)] or list(places.values())
-    at = [[place[step] for place in chosen if step in place] for step in steps]
-    values = np.array([np.mean([float(row["value"] or 0.0) for row in here]) for here in at])
-    nulls = [[null for row in here if (null := _number(row.get("null"))) is not None] for here in at]
-    means = np.array([np.mean(here) for here in nulls]) if all(nulls) else None
-    return Series(theory, quantity, model, np.array(steps), values, means)
+def _one(key: tuple[str, str, str, str], rows: "pandas.DataFrame") -> Series:
+    model, theory, quantity, split = key
+    rows = rows.assign(place=rows[["layer", "head", "seed"]].astype(str).agg(" ".join, axis=1))
+    rows = rows.drop_duplicates(["step", "place"], keep="last")
+    values, nulls = (rows.pivot(index="step", columns="place", values=name) for name in ("value", "null_median"))
+    complete = values.notna().all(axis=0)
+    if complete.any():
+        values, nulls = values.loc[:, complete], nulls.loc[:, complete]
+    means = None if nulls.isna().all(axis=1).any() else nulls.mean(axis=1).to_numpy()
+    unit = rows["unit"].iloc[0]
+    return Series(theory, quantity, model, values.index.to_numpy(dtype=int), values.mean(axis=1).to_numpy(), means, split, unit)
 
 
-def _number(value) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
+    """The headlines of the theories in trained networks, then what every reader knows of a network: accuracy and loss on data that it was
+    not trained on, and its geometry (:data:`GEOMETRY`)."""
+    headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
+    known = series(result, [*headlines, *((NETWORK, name) for name in GEOMETRY)])
+    own = [one for one in series(result) if one.theory == NETWORK and one.split == "validation"]
+    models = dict.fromkeys(one.model for one in [*known, *own])
+    return [one for model in models for one in (*(s for s in known if s.theory != NETWORK), *own, *(s for s in known if s.theory == NETWORK)) if one.model == model]
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
@@ -173,7 +194,7 @@ def rank_correlations(
     shared = sorted(set.intersection(*(set(s.steps.tolist()) for s in group)))
     n, k = len(shared), len(group)
     table = np.array([s.values[np.isin(s.steps, shared)] for s in group]).reshape(k, n)
-    names = tuple(s.quantity for s in group)
+    names = tuple(s.label for s in group)
     undefined = tuple((None,) * k for _ in range(k))
     if n < 3:
         return Correlations(names, undefined, undefined, undefined, n, level)
@@ -221,11 +242,11 @@ def sentences(group: Iterable[Series]) -> list[str]:
     for model in dict.fromkeys(s.model for s in group):
         own = [s for s in group if s.model == model]
         crossed = sorted((s for s in own if s.crossing is not None), key=lambda s: s.crossing or 0)
-        still = [s.quantity for s in own if s.still]
-        back = [s.quantity for s in own if s.crossing is None and not s.still]
+        still = [s.label for s in own if s.still]
+        back = [s.label for s in own if s.crossing is None and not s.still]
         parts = []
         if crossed:
-            first, *later = (f"{s.quantity} {{}}at step {s.crossing}" for s in crossed)
+            first, *later = (f"{s.label} {{}}at step {s.crossing}" for s in crossed)
             parts.append(", ".join([first.format("crosses half of its change "), *(text.format("") for text in later)]))
         if back:
             parts.append(f"{_listed(back)} {'end' if len(back) > 1 else 'ends'} near where {'they' if len(back) > 1 else 'it'} began")

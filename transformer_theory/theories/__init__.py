@@ -1,26 +1,34 @@
-"""The rooms, one a theory, and the plain tuple that lists them. To add a theory, write its room and name it here."""
+"""The theories, one folder each. To add a theory, write its folder and name it in :data:`THEORIES`."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from ..core import sources as citations
+from ..core import sources
 from ..core.claims import Claim, Verification
 from ..core.errors import nearest, some
 from ..core.experiment import Experiment
 from ..core.result import Result
 from ..core.theory import Theory
-from . import attention_svm, crate, joma, rate_reduction, scan_snap
+
+THEORIES = (  # folders, in the order of the report
+    "attention_svm",
+    "scan_snap",
+    "joma",
+    "rate_reduction",
+    "crate",
+)
 
 T = TypeVar("T")
 LIST = "`transformer-theory list`"  # shows theories, claims and experiments
 
-THEORIES: tuple[Theory, ...] = (attention_svm.THEORY, scan_snap.THEORY, joma.THEORY, rate_reduction.THEORY, crate.THEORY)
 
-
-def theories() -> tuple[Theory, ...]:
-    """All theories, in the order of the report."""
-    return THEORIES
+@cache
+def list_theories() -> tuple[Theory, ...]:
+    """All theories, in the order of the report; their packages are imported now."""
+    return tuple(import_module(f".{name}", __name__).THEORY for name in THEORIES)
 
 
 def theory(name: str) -> Theory:
@@ -29,11 +37,11 @@ def theory(name: str) -> Theory:
     Raises:
         ValueError: an unknown name; the nearest one is suggested.
     """
-    return _named("theory", name, {record.name: record for record in THEORIES})
+    return _named("theory", name, {record.name: record for record in list_theories()})
 
 
 def claim(id: str) -> Claim:
-    """One claim by its id, ``"room/name"``.
+    """One claim by its id, ``"theory/name"``.
 
     Raises:
         ValueError: an unknown id; the nearest one is suggested.
@@ -42,26 +50,26 @@ def claim(id: str) -> Claim:
 
 
 def experiment(name: str) -> type[Experiment]:
-    """The class of one experiment by its name, ``"room.name"``.
+    """The class of one experiment by its name, ``"theory.figure"``.
 
     Raises:
         ValueError: an unknown name (the nearest one is suggested), or that of a theory (its experiments are listed).
     """
-    if room := {record.name: record for record in THEORIES}.get(name):
-        there = some(kind.name for kind in room.experiments)
+    if record := {record.name: record for record in list_theories()}.get(name):
+        there = some(kind.name for kind in record.experiments)
         raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {there}")
     return _named("experiment", name, _experiments())
 
 
-def claims(id_or_room: str) -> tuple[Claim, ...]:
-    """The claims that a name stands for: one by its id, those of a room by its name, or ``"all"``.
+def claims(name: str) -> tuple[Claim, ...]:
+    """The claims that a name stands for: one by its id, those of a theory by its name, or ``"all"``.
 
     Raises:
-        ValueError: neither a claim nor a room; the nearest name is suggested.
+        ValueError: neither a claim nor a theory; the nearest name is suggested.
     """
-    groups = {"all": tuple(_claims().values())} | {record.name: record.claims for record in THEORIES}
-    groups |= {id: (found,) for id, found in _claims().items()}
-    return _named("claim or theory", id_or_room, groups)
+    groups = {"all": tuple(_claims().values())} | {record.name: record.claims for record in list_theories()}
+    groups |= {id: (one,) for id, one in _claims().items()}
+    return _named("claim or theory", name, groups)
 
 
 def named(name: str) -> Theory | Claim | type[Experiment]:
@@ -70,51 +78,65 @@ def named(name: str) -> Theory | Claim | type[Experiment]:
     Raises:
         ValueError: an unknown name; the nearest one is suggested.
     """
-    return _named("theory, claim or experiment", name, {record.name: record for record in THEORIES} | _claims() | _experiments())
+    return _named("theory, claim or experiment", name, {record.name: record for record in list_theories()} | _claims() | _experiments())
+
+
+def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
+    """The records of the named theories, in the given order; all if None.
+
+    Raises:
+        ValueError: an unknown name (the nearest one is suggested), or none.
+    """
+    if theories is None:
+        return list_theories()
+    chosen = tuple(dict.fromkeys(given if isinstance(given, Theory) else theory(given) for given in theories))
+    if not chosen:
+        raise ValueError(f"theories must name at least one, got none; there are: {', '.join(THEORIES)}")
+    return chosen
 
 
 def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
-    """Runs the check of one claim and its control, once a seed: ``verify("attention_svm/global-direction")``.
+    """Runs the check of one claim and its control, once per seed: ``verify("attention_svm/global-direction")``.
 
-    For the claims of a whole room: ``[verify(c.id) for c in theory("crate").claims]``.
+    For the claims of a whole theory: ``[verify(c.id) for c in theory("crate").claims]``.
 
     Raises:
         ValueError: an unknown id (the nearest one is suggested), or no seed.
     """
-    if room := {record.name: record for record in THEORIES}.get(id):
-        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(found.id for found in room.claims)}")
+    if record := {record.name: record for record in list_theories()}.get(id):
+        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(one.id for one in record.claims)}")
     return claim(id).verify(seeds)
 
 
 def cite(name: str) -> str:
     """BibTeX of a theory (all its papers), a claim (by its id), a key of the bibliography or, by its folder, of all that a stored result
-    cites; then that of this library, so that whoever pastes it cites both. ``cite("software")`` is that of the library alone.
+    cites; then that of this library. ``cite("software")`` is that of the library alone.
 
     Raises:
         ValueError: an unknown name (the nearest one is suggested), or a folder that does not hold a result.
     """
-    keys: dict[str, tuple[str, ...]] = {key: (key,) for key in citations.entries()}
-    keys |= {id: (found.source.key,) for id, found in _claims().items()}
-    keys |= {record.name: tuple(source.key for source in record.sources) for record in THEORIES}
+    keys: dict[str, tuple[str, ...]] = {key: (key,) for key in sources.entries()}
+    keys |= {id: (one.source.key,) for id, one in _claims().items()}
+    keys |= {record.name: tuple(source.key for source in record.sources) for record in list_theories()}
     keys["software"] = ()
     if name not in keys and Path(name).is_dir():
-        keys[name] = _cited(Result.load(name))
+        keys[name] = cited_keys(Result.load(name))
     found = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
-    return "\n".join([*([citations.bibtex(found)] if found else []), citations.software()])
+    return "\n".join([*([sources.bibtex(found)] if found else []), sources.software()])
 
 
-def _cited(result: Result) -> tuple[str, ...]:
-    """Keys of its sources, then of its rows'; a row of another version may state a source that this bibliography does not hold."""
-    stated = (row.get("source", "").partition(", ")[0] for row in result.table)
-    return tuple(dict.fromkeys([*(source.key for source in result.sources), *(key for key in stated if key in citations.entries())]))
+def cited_keys(result: Result) -> tuple[str, ...]:
+    """Keys of a result's sources, of its rows' and of its claims', without those that this bibliography does not hold."""
+    stated = [*result.sources, *(row.source for row in result.table), *(one.source for one in result.verifications)]
+    return tuple(dict.fromkeys(source.key for source in stated if source is not None and source.known))
 
 
 def _claims() -> dict[str, Claim]:
-    return {found.id: found for record in THEORIES for found in record.claims}
+    return {one.id: one for record in list_theories() for one in record.claims}
 
 
 def _experiments() -> dict[str, type[Experiment]]:
-    return {kind.name: kind for record in THEORIES for kind in record.experiments}
+    return {kind.name: kind for record in list_theories() for kind in record.experiments}
 
 
 def _named(kind: str, name: str, known: Mapping[str, T], *, shown_by: str = LIST) -> T:

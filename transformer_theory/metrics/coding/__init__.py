@@ -1,12 +1,22 @@
-"""Coding rates and lengths of features, their gradients in closed form, and their streaming states.
+"""Coding rates and lengths of features, their gradients in closed form, and their streaming state.
 
-:mod:`.rates` R, R^c and ΔR in nats a sample, :mod:`.lengths` whole code lengths in bits, :mod:`.gradients` E, C_j and the gradients,
-:mod:`.memberships` classes as labels or as soft memberships, :mod:`.streaming` second moments that add up over batches and ranks.
+:mod:`.rates` R, R^c and ΔR in nats per sample and code lengths in bits, :mod:`.gradients` E, C_j and the gradients, :mod:`.memberships`
+classes as labels or as soft memberships, :mod:`.streaming` second moments that add up over batches and processes.
 """
 
 from .gradients import class_coding_rate_gradient, coding_rate_gradient, compression_operators, expansion_operator, rate_reduction_gradient
-from .lengths import centred_coding_length, coding_length, mean_coding_length, segmented_coding_length
-from .rates import class_coding_rate, class_coding_rates, coding_rate, rate_reduction, subspace_coding_rate, unit_norm
+from .rates import (
+    centred_coding_length,
+    class_coding_rate,
+    class_coding_rates,
+    coding_length,
+    coding_rate,
+    mean_coding_length,
+    rate_reduction,
+    segmented_coding_length,
+    subspace_coding_rate,
+    unit_norm,
+)
 from .streaming import SecondMoments
 
 __all__ = [

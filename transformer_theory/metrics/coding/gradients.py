@@ -1,25 +1,30 @@
-r"""Gradients of coding rates in closed form, and the operators they are made of.
+r"""Gradients of coding rates in closed form, and the operators that they consist of.
 
 .. math::
     \nabla R &= X E, \quad E = \alpha (I + \alpha X^\top X)^{-1} \\
     \nabla R^c &= \sum_j \tfrac{n_j}{n} \Pi_j X C_j, \quad C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1} \\
     \nabla \Delta R &= \nabla R - \nabla R^c, \quad \alpha = d/(n\epsilon^2), \quad \alpha_j = d/(n_j\epsilon^2).
 
-The factor one half of the rates cancels. Whichever Gram matrix is smaller is inverted: X E = :math:`\alpha(I + \alpha XX^\top)^{-1}X`.
-Memberships are held fixed. Source: :cite:t:`chan2022redunet`; notation as in :mod:`.rates`.
+The factor one half of the rates cancels. The smaller Gram matrix is inverted: X E = :math:`\alpha(I + \alpha XX^\top)^{-1}X`.
+Memberships are held fixed, and nothing here records a graph. Notation as in :mod:`.rates`.
+
+Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (the two weights of :func:`rates_and_gradient`).
 """
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...core.validation import converted
 from ...maths.linalg import LARGEST_GRAM_CONDITION
-from .checks import check_features
-from .fused import rates_and_gradient
-from .memberships import Memberships, class_shares, class_sizes, is_soft
-from .resolvents import rate_and_inverse, smaller_gram, weighted_resolvent, widened
+from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
+from .rates import class_coding_rate, coding_rate
+from .resolvents import pulls_and_leverages, rate_and_inverse, smaller_gram, widened
 
 
+@converted(floats=("features",))
 def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "d d"]:
     r"""The operator that spreads all features, :math:`E = \alpha(I + \alpha X^\top X)^{-1}`.
 
@@ -29,17 +34,15 @@ def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
     Returns:
         ``[d, d]``, symmetric positive definite, eigenvalues at most :math:`\alpha`.
     Raises:
-        ValueError: eps is not positive, there is no sample, or features are not finite or not float32 or float64.
-    Source: :cite:t:`chan2022redunet`.
+        ValueError: eps is not positive, there is no sample, or features are not finite.
     """
     return compression_operators(features, torch.zeros(len(features), dtype=torch.int64, device=features.device), eps=eps)[0]
 
 
+@labelled
+@torch.no_grad()
 def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "classes d d"]:
-    r"""The operators that draw each class together, :math:`C_j = \alpha_j(I + \alpha_j X^\top\Pi_jX)^{-1}`.
-
-    A class of fewer samples than dimensions is inverted on its own side, :math:`C_j = \alpha_j(I - \alpha_j X_j^\top(I + \alpha_j
-    X_jX_j^\top)^{-1}X_j)`.
+    r"""The operators that compress each class, :math:`C_j = \alpha_j(I + \alpha_j X^\top\Pi_jX)^{-1}`.
 
     Args:
         features: ``[n, d]``.
@@ -49,17 +52,16 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
         ``[classes, d, d]``, symmetric positive definite, eigenvalues at most :math:`\alpha_j`.
     Raises:
         ValueError: a class has no sample, or so little weight that its operator is not finite, or see :func:`.class_coding_rates`.
-    Source: :cite:t:`chan2022redunet`.
     """
     check_features(features, eps)
     counts = class_sizes(features, labels)
     if not bool((counts > 0).all()):
         raise ValueError(f"each class needs a sample, class {int((counts <= 0).nonzero()[0, 0])} has none; relabel without gaps")
-    own = labels if is_soft(labels) else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
+    memberships = labels if is_soft(labels) else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
     ratio = features.shape[1] / eps**2
-    weights = ratio * class_shares(own)
-    X = widened(features, (features.square().sum(1).to(own.dtype) @ weights).amax())
-    scales = ratio / counts.to(own.dtype)
+    weights = ratio * class_shares(memberships)
+    X = widened(features, (features.square().sum(1).to(memberships.dtype) @ weights).amax())
+    scales = ratio / counts.to(memberships.dtype)
     if not bool(torch.isfinite(scales).all()):
         least = int(counts.argmin())
         raise ValueError(f"each class needs weight for an operator, class {least} has {float(counts[least]):.1e} in all; leave it out")
@@ -68,18 +70,17 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
 
 
 def _inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
-    r""":math:`(I + X^\top WX)^{-1}`."""
+    r""":math:`(I + X^\top WX)^{-1}`; of fewer rows than dimensions through their own Gram matrix."""
     rows = X[weights > 0] * weights[weights > 0].sqrt()[:, None]
+    identity = torch.eye(X.shape[1], dtype=X.dtype, device=X.device)
     if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
-        _, sizes, right = torch.linalg.svd(rows, full_matrices=True)
-        squares = torch.nn.functional.pad(sizes.square(), (0, X.shape[1] - len(sizes)))
-        return (right.mT / (1 + squares)) @ right
+        return identity - rows.mT @ pulls_and_leverages(rows, rows.new_ones(len(rows)))[0]
     inverse = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
-    if len(rows) > X.shape[1]:
-        return inverse
-    return torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ inverse @ rows
+    return inverse if len(rows) > X.shape[1] else identity - rows.mT @ inverse @ rows
 
 
+@converted(floats=("features",))
+@torch.no_grad()
 def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "n d"]:
     r""":math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`, without E where the features are fewer than the dimensions.
 
@@ -89,15 +90,16 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
     Returns:
         ``[n, d]``.
     Raises:
-        ValueError: see :func:`.coding_rate`.
-    Source: :cite:t:`chan2022redunet`.
+        ValueError, TypeError: see :func:`.coding_rate`.
     """
     check_features(features, eps)
     alpha = features.shape[1] / (len(features) * eps**2)
     X = widened(features, alpha * features.square().sum())
-    return weighted_resolvent(X, X.new_full((len(X),), alpha)).to(features.dtype)
+    return pulls_and_leverages(X, X.new_full((len(X),), alpha))[0].to(features.dtype)
 
 
+@labelled
+@torch.no_grad()
 def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
     r""":math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples adds nothing.
 
@@ -108,8 +110,7 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
     Returns:
         ``[n, d]``.
     Raises:
-        ValueError: see :func:`.class_coding_rates`.
-    Source: :cite:t:`chan2022redunet`.
+        ValueError, TypeError: see :func:`.class_coding_rates`.
     """
     if not is_soft(labels):
         return -rates_and_gradient(features, labels, eps=eps, gamma2=0.0).gradient
@@ -119,19 +120,111 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
     X = widened(features, (features.square().sum(1).to(weights.dtype) @ weights).amax())
     total = torch.zeros_like(X)
     for size, w in zip(counts, weights.to(X.dtype).mT):
-        total = total + (size / len(X)) * weighted_resolvent(X, w)
+        total = total + (size / len(X)) * pulls_and_leverages(X, w)[0]
     return total.to(features.dtype)
 
 
+@labelled
 def rate_reduction_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
     r""":math:`\nabla\Delta R = \nabla R - \nabla R^c`: the direction in which a layer of ReduNet moves the features.
 
-    Args, shapes and errors as in :func:`class_coding_rate_gradient`.
+    Args and shapes as in :func:`class_coding_rate_gradient`.
 
     Raises:
-        ValueError: see :func:`.class_coding_rates`.
-    Source: :cite:t:`chan2022redunet`.
+        ValueError, TypeError: see :func:`.class_coding_rates`.
     """
     if is_soft(labels):
         return coding_rate_gradient(features, eps=eps) - class_coding_rate_gradient(features, labels, eps=eps)
     return rates_and_gradient(features, labels, eps=eps).gradient
+
+
+@dataclass(frozen=True)
+class RatesAndGradient:
+    r"""Rates in nats per sample, and the gradient of ``gamma2 * expansion - class_rate``.
+
+    Attributes:
+        expansion: :math:`R_{\gamma_1}`, the rate of all features with gamma1 inside the determinant.
+        rate: R, the same for gamma1 = 1.
+        class_rate: R^c.
+        gradient: ``[n, d]``.
+    """
+
+    expansion: Float[Tensor, ""]
+    rate: Float[Tensor, ""]
+    class_rate: Float[Tensor, ""]
+    gradient: Float[Tensor, "n d"]
+
+
+@torch.no_grad()
+def rates_and_gradient(
+    features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0
+) -> RatesAndGradient:
+    r"""Rates and the gradient of :math:`\gamma_2 R_{\gamma_1} - R^c` in one pass over labelled features, without a graph.
+
+    With :math:`R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1\alpha X^\top X)` (the sum is ΔR if both weights are 1)
+
+    .. math::
+        \nabla = \gamma_1\gamma_2\alpha\, X (I + \gamma_1\alpha X^\top X)^{-1}
+        - \sum_j \tfrac{n_j}{n} \alpha_j X_j (I + \alpha_j X_j^\top X_j)^{-1}.
+
+    Memory: O(n d + k min(d, n_j)^2), never k n^2.
+
+    Args:
+        features: rows are samples, ``[n, d]``.
+        labels: class of each, integers >= 0, ``[n]``; gaps are allowed.
+        eps: distortion, > 0; squared inside.
+        gamma1: > 0, inside the determinant of the expansion.
+        gamma2: >= 0, weighs the expansion.
+    Raises:
+        ValueError: see :func:`.class_coding_rates`.
+    """
+    check_features(features, eps)
+    counts = class_sizes(features, labels)
+    d = features.shape[1]
+    with torch.autocast(features.device.type, enabled=False):
+        energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
+        energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
+        largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()  # the mean energy of all samples is at most that of a class
+        X = widened(features, largest)
+        if bool(largest <= LARGEST_GRAM_CONDITION):
+            parts = _by_gram_matrices(X, labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2)
+        else:  # the rates then go through singular values, and so do their derivatives
+            parts = _by_autograd(X, labels, eps=eps, gamma1=gamma1, gamma2=gamma2)
+        return RatesAndGradient(*(each.to(features.dtype) for each in parts))
+
+
+def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
+    n, d = X.shape
+    alpha = d / (n * eps**2)
+    padded = torch.cat([X, X.new_zeros(1, d)])  # row n is the padding
+    # Classes of similar size form one batched product and one batched Cholesky factorisation, on the smaller side: sizes [c],
+    # rows [c, size] and features [c, size, d] of each group.
+    groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
+    grams = [smaller_gram(own) for _, _, own in groups]
+    large = [rows.shape[1] > d for _, rows, _ in groups]  # their Gram matrices are [d, d]
+    # Where all classes have more samples than dimensions, their moments add up to X^T X, and both operators of a class are one matrix.
+    whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
+    expansion, inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
+    rate = expansion if gamma1 == 1 else rate_and_inverse(whole, X.new_tensor(alpha))[0]
+    outer = gamma1 * gamma2 * alpha * inverse
+    spread = outer @ X if n <= d else None
+    class_rate = X.new_zeros(())
+    gradient = torch.empty_like(padded)
+    for (sizes, rows, own), gram, of_dimensions in zip(groups, grams, large):
+        rates, inverses = rate_and_inverse(gram, d / (sizes * eps**2))
+        class_rate = class_rate + (sizes / n) @ rates
+        inner = alpha * inverses  # (n_j / n) alpha_j = alpha
+        if of_dimensions:
+            gradient[rows] = own @ (outer - inner)
+        else:
+            gradient[rows] = (own @ outer if spread is None else spread[rows.clamp(max=n - 1)]) - inner @ own
+    return expansion, rate, class_rate, gradient[:-1]
+
+
+def _by_autograd(X: Tensor, labels: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        leaf = X.detach().requires_grad_()
+        expansion, class_rate = coding_rate(leaf, eps=eps / gamma1**0.5), class_coding_rate(leaf, labels, eps=eps)
+        (gradient,) = torch.autograd.grad(gamma2 * expansion - class_rate, leaf)
+    rate = expansion if gamma1 == 1 else coding_rate(X, eps=eps)
+    return expansion.detach(), rate.detach(), class_rate.detach(), gradient

@@ -1,30 +1,86 @@
-r"""Which class a sample belongs to: integer labels, or soft memberships whose rows sum to one.
+r"""What coding rates take: features, a distortion, and the class of each sample as a label or as soft memberships.
 
-The papers write a diagonal matrix a class, :math:`\Pi_j \in R^{n\times n}`, :math:`\Pi_j \ge 0`, :math:`\sum_j \Pi_j = I`; here the
-diagonals stand side by side as the columns of ``[n, k]``, and a label is a row with a single one. A class holds
-:math:`n_j = \mathrm{tr}\,\Pi_j` samples.
+The papers write a diagonal matrix for each class, :math:`\Pi_j \in R^{n\times n}`, :math:`\Pi_j \ge 0`, :math:`\sum_j \Pi_j = I`. Here the
+diagonals are the columns of a matrix ``[n, k]``; a label is a row with a single one. A class holds :math:`n_j = \mathrm{tr}\,\Pi_j`
+samples.
 
 Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning`.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from numbers import Real
+from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from .checks import check_integers, check_tensor
+from ...core.validation import as_float, as_int64
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
 """Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to one."""
 
+EPS_MIN = 1e-100  # its square is far from the ends of float64
 SUM_TOLERANCE = 1e-4  # a softmax in float32 keeps its sums to 1e-6
-MOST_EMPTY = 100_000  # classes beyond the number of samples, all empty: more are numbers that stand for something else
+MAX_EMPTY = 100_000  # classes beyond the number of samples, all empty; a larger label is a number that stands for something else
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def labelled(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator for functions of features and labels: both may be numpy arrays or lists, and features may be integers.
+
+    Half precision becomes float32, integer features float64, labels int64; memberships keep their dtype.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        values = dict(zip(("features", "labels"), args)) | kwargs
+        for name, convert in (("features", lambda value: as_float("features", value)), ("labels", as_labels)):
+            if name in values:
+                values[name] = convert(values[name])
+        return function(*args[2:], **values)  # pyright: ignore[reportCallIssue]
+
+    return call  # pyright: ignore[reportReturnType]
+
+
+def as_labels(value: Any) -> Tensor:
+    """Labels as int64, from integers of any kind; memberships as a tensor. Other tensors stay as they are: :func:`class_sizes` refuses them.
+
+    Raises:
+        ValueError, TypeError: the value is neither a tensor nor an array nor a list of numbers of one shape.
+    """
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return as_int64("labels", tensor) if whole else tensor
+
+
+def check_eps(eps: float) -> None:
+    """Raises ValueError unless the distortion is a positive number whose square is one, too."""
+    if not (isinstance(eps, Real) and EPS_MIN <= eps <= 1 / EPS_MIN):
+        raise ValueError(f"eps must be a positive distortion (a number, {EPS_MIN:g} at least; it is squared inside), got {eps!r}")
+
+
+def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
+    """Raises ValueError unless features are ``[*batch, n, d]`` with n, d >= 1, float32 or float64, and eps is a positive number."""
+    check_eps(eps)
+    if features.ndim < 2 or 0 in features.shape[-2:]:
+        raise ValueError(f"features must have shape [*batch, n, d] with n, d >= 1, got {list(features.shape)}")
+    if features.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"features must be float32 or float64, got {features.dtype}; convert with .float(), also under autocast")
+
+
+def check_integers(labels: Shaped[Tensor, "..."]) -> None:
+    """Raises ValueError unless labels are integers."""
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integers, got {labels.dtype}; convert with .long()")
 
 
 def is_soft(labels: Memberships) -> bool:
-    """Whether classes are given as soft memberships ``[n, k]`` instead of labels ``[n]``."""
-    check_tensor("labels", labels)
+    """Whether classes are soft memberships ``[n, k]`` instead of labels ``[n]``."""
     return labels.ndim == 2 and labels.is_floating_point()
 
 
@@ -32,7 +88,7 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
     r"""Samples of each class, :math:`n_j`: integers for labels, sums of weights for soft memberships (differentiable).
 
     Args:
-        features: ``[n, d]``, looked at for their number alone.
+        features: ``[n, d]``, of which only the number is used.
         labels: ``[n]`` or ``[n, k]``.
     Returns:
         ``[1 + largest label]`` or ``[k]``; zero for a class without samples.
@@ -40,8 +96,6 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
         ValueError: lengths differ, there is no sample, labels are no integers >= 0 or exceed the number of samples by more than 100,000,
             or memberships are no float32 or float64 numbers >= 0 whose rows sum to one.
     """
-    check_tensor("features", features)
-    check_tensor("labels", labels)
     if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
         raise ValueError(f"labels must have shape [n], got {list(labels.shape)}; pass labels.squeeze(1)")
     if features.ndim != 2 or labels.ndim not in (1, 2) or len(features) != len(labels):
@@ -55,28 +109,12 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
     check_integers(labels)
     if int(labels.min()) < 0:
         raise ValueError(f"labels must be 0, 1, ..., got {int(labels.min())}; relabel from zero")
-    if int(labels.max()) >= len(labels) + MOST_EMPTY:
+    if int(labels.max()) >= len(labels) + MAX_EMPTY:
         raise ValueError(
             f"labels must be 0..k-1, got {int(labels.max())} for {len(labels)} samples; "
             "relabel with torch.unique(labels, return_inverse=True)[1]"
         )
     return torch.bincount(labels)
-
-
-def class_shares(memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    r"""What part of its class a sample is, :math:`\Pi_j / n_j`, columns summing to one; zeros for a class without samples.
-
-    Each column is divided by its largest weight first. The quotient does not depend on that, but neither it nor its derivative then has an
-    :math:`n_j^2` in it, which underflows for a class that hardly exists.
-
-    Args:
-        memberships: >= 0, ``[n, k]``.
-    Returns:
-        ``[n, k]``, in [0, 1], differentiable.
-    """
-    largest = memberships.detach().amax(0)
-    relative = memberships / torch.where(largest > 0, largest, 1)
-    return relative / torch.where(largest > 0, relative.sum(0), 1)
 
 
 def _weights(memberships: Tensor) -> Tensor:
@@ -90,8 +128,23 @@ def _weights(memberships: Tensor) -> Tensor:
     return memberships.sum(0)
 
 
+def class_shares(memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    r"""Each sample's share of its class, :math:`\Pi_j / n_j`, columns summing to one; zeros for a class without samples.
+
+    Args:
+        memberships: >= 0, ``[n, k]``.
+    Returns:
+        ``[n, k]``, in [0, 1], differentiable.
+    """
+    # Divide each column by its largest weight first. The quotient stays the same, but neither it nor its derivative then contains n_j^2,
+    # which underflows for a class of nearly no weight.
+    largest = memberships.detach().amax(0)
+    relative = memberships / torch.where(largest > 0, largest, 1)
+    return relative / torch.where(largest > 0, relative.sum(0), 1)
+
+
 def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterator[tuple[Int[Tensor, " c"], Int[Tensor, "c size"]]]:
-    """Classes of like size together, so that each group is one batched call: sizes within a factor of two, empty classes left out.
+    """Classes of similar size together, so that each group is one batched call: sizes within a factor of two, empty classes left out.
 
     Args:
         labels: class of each sample.
@@ -101,14 +154,14 @@ def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterat
     """
     order = torch.argsort(labels, stable=True)
     starts = counts.cumsum(0) - counts
-    for classes in _like_sizes(counts):
+    for classes in _similar_sizes(counts):
         place = torch.arange(int(counts[classes].max()), device=labels.device)
         inside = place < counts[classes, None]
         yield classes, torch.where(inside, order[(starts[classes, None] + place).clamp(max=len(labels) - 1)], len(labels))
 
 
-def _like_sizes(counts: Tensor) -> list[Tensor]:
-    """Groups of classes whose sizes are within a factor of two, so that padding at most doubles the memory."""
+def _similar_sizes(counts: Tensor) -> list[Tensor]:
+    """Groups of classes whose sizes differ by less than a factor of two: padding then at most doubles the memory."""
     present = counts.nonzero()[:, 0]
     octave = torch.floor(torch.log2(counts[present].double())).long()
     if int(counts.max()) < 2 * int(counts[present].min()):

@@ -1,4 +1,4 @@
-r"""Coding rates: how many nats it takes to describe features up to a distortion, for all of them, class by class, and in subspaces.
+r"""Coding rates and coding lengths: how many nats or bits it takes to describe features up to a distortion.
 
 With rows :math:`x_i \in R^d`, :math:`X \in R^{n\times d}`, diagonal memberships :math:`\Pi_j` (:math:`X^\top\Pi_jX = X_j^\top X_j` of
 the :math:`n_j` rows of class j if each sample belongs to one class; see :mod:`.memberships`) and distortion :math:`\epsilon`
@@ -10,24 +10,37 @@ the :math:`n_j` rows of class j if each sample belongs to one class; see :mod:`.
     \Delta R &= R - R^c \ge 0, \quad \text{with equality iff all } X^\top \Pi_j X / n_j \text{ are equal} \\
     R^c(X; U_{[K]}) &= \tfrac12 \sum_k \log\det(I + \beta (XU_k)^\top XU_k), \quad \beta = p / (n\epsilon^2).
 
-Rates are in nats per sample, computed in the dtype of the features (inside in float64 where float32 could not hold them). Half precision
-is refused: ΔR is a difference of numbers of like size, of which three digits leave nothing. ``eps`` is the distortion and is squared
-here (released code often calls the square "eps").
-The rates grow with the norm of the features: normalise first if rates of different features are to be compared (:func:`unit_norm`).
+Rates are in nats per sample, in the dtype of the features (computed in float64 where float32 could not hold them). ``eps`` is the
+distortion and is squared inside; released code often calls the square "eps". Rates grow with the norm of the features: normalise the
+features if rates are to be compared (:func:`unit_norm`).
 
-Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning` (R, R^c, ΔR), :cite:t:`yu2023white` (subspaces). Notation: docs/notation.md.
+A rate counts nats for each sample; a length counts all bits that must be sent, n coefficients and d for the subspace:
+
+.. math::
+    L(X) &= \tfrac{n+d}{2} \log_2\det(I + \tfrac{d}{n\epsilon^2}X^\top X) = (n + d)\, R(X) / \ln 2 \\
+    L^s(X, \Pi) &= \sum_j \big[\tfrac{n_j+d}{2} \log_2\det(I + \tfrac{d}{n_j\epsilon^2}X^\top\Pi_jX) - n_j\log_2\tfrac{n_j}{n}\big].
+
+The last term names the group of each sample. To group samples of different subspaces separately shortens :math:`L^s`; to split one
+subspace lengthens it, since each group pays for its own d. Samples with mean :math:`\mu \ne 0` are coded as the mean,
+:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)` bits, and the deviations from it.
+
+Source: :cite:t:`ma2007segmentation` (R, lengths), :cite:t:`yu2020learning` (R, R^c, ΔR), :cite:t:`yu2023white` (subspaces).
+Notation: docs/notation.md.
 """
+
+import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import converted, finite, same_dtype
 from ...maths.linalg import logdet_identity_plus
-from .checks import check_features, check_tensor
-from .memberships import Memberships, blocks, class_shares, class_sizes, is_soft
+from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
 from .resolvents import weighted_logdets
 
 
+@converted(floats=("features",))
 def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[Tensor, "*batch"]:
     r"""Coding rate of n vectors, :math:`\tfrac12\log\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
 
@@ -42,18 +55,19 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
     Returns:
         ``[*batch]``, nats per sample, >= 0, differentiable.
     Raises:
-        ValueError: eps is not positive, there is no sample, or features are not finite or not float32 or float64.
-    Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning`.
+        ValueError: eps is not positive, there is no sample, features are not finite, or d ||X||^2 / (n eps^2) exceeds 1e20.
+        TypeError: features hold no real numbers.
     """
     check_features(features, eps)
     n, d = features.shape[-2:]
     return 0.5 * logdet_identity_plus(features, d / (n * eps**2))
 
 
+@labelled
 def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, " classes"]:
     r"""Coding rate of each class on its own, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0 for an empty class.
 
-    With labels, classes of like size are one batched call on the smaller side: memory O(n d + k min(d, n_j)^2), never k n^2.
+    With labels, classes of similar size are one batched call on the smaller side: memory O(n d + k min(d, n_j)^2), never k n^2.
     With soft memberships the classes are taken in turn, O(n (d + k) + min(d, n)^2), and gradients reach the memberships too.
 
     Args:
@@ -61,11 +75,11 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
         labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
-        one rate a class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice differentiable.
+        one rate for each class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice differentiable.
     Raises:
-        ValueError: labels have the wrong length, type or sign, memberships do not sum to one, eps is not positive, there is no sample, or
-            features are not finite or not float32 or float64.
-    Source: :cite:t:`ma2007segmentation` (soft), :cite:t:`yu2020learning`.
+        ValueError: labels have the wrong length, type or sign, memberships do not sum to one, eps is not positive, there is no sample,
+            features are not finite, or d ||X||^2 / (n eps^2) of a class exceeds 1e20.
+        TypeError: features hold no real numbers.
     """
     check_features(features, eps)
     counts = class_sizes(features, labels)
@@ -80,29 +94,30 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
     return rates
 
 
+@labelled
 def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
     r"""Mean coding rate within classes, :math:`R^c = \sum_j \frac{n_j}{n} R_j` with the rates of :func:`class_coding_rates`.
 
-    Args, errors and units as there.
+    Args and units as there.
 
     Returns:
         scalar, nats per sample, differentiable.
     Raises:
-        ValueError: see :func:`class_coding_rates`.
-    Source: :cite:t:`yu2020learning`.
+        ValueError, TypeError: see :func:`class_coding_rates`.
     """
     rates = class_coding_rates(features, labels, eps=eps)
     return (class_sizes(features, labels).to(rates.dtype) / len(labels)) @ rates
 
 
+@labelled
 def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""What knowing the classes saves, :math:`\Delta R = R - R^c \ge 0`; zero iff all classes have the same second moment.
+    r"""Nats that the classes save, :math:`\Delta R = R - R^c \ge 0`; zero iff all classes have the same second moment.
 
-    Maximise it over *normalised* features to learn representations (it is unbounded in their norm).
+    Maximise it over *normalised* features to learn representations: it is unbounded in their norm.
 
     >>> from transformer_theory import metrics
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # rows are samples
-    >>> apart, mixed = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])  # a class a direction, or half of each
+    >>> apart, mixed = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])  # one class for each direction, or half of each
     >>> print(f"{metrics.rate_reduction(features, apart, eps=0.5):.3f} nats")
     0.511 nats
     >>> print(f"{metrics.rate_reduction(features, mixed, eps=0.5):.3f} nats")
@@ -115,12 +130,12 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     Returns:
         scalar, nats per sample, differentiable.
     Raises:
-        ValueError: see :func:`class_coding_rates`.
-    Source: :cite:t:`yu2020learning`.
+        ValueError, TypeError: see :func:`class_coding_rates`.
     """
     return coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)
 
 
+@converted(floats=("tokens", "bases"))
 def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p"], *, eps: float) -> Float[Tensor, "*batch"]:
     r"""Coding rate of tokens projected on K subspaces, :math:`\tfrac12\sum_k\log\det(I + \frac{p}{n\epsilon^2}(XU_k)^\top XU_k)`.
 
@@ -131,13 +146,10 @@ def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tenso
     Returns:
         ``[*batch]``, nats, differentiable in both.
     Raises:
-        ValueError: eps is not positive, there is no token, widths or dtypes differ, or tokens are not finite or not float32 or float64.
-    Source: :cite:t:`yu2023white`.
+        ValueError: eps is not positive, there is no token, widths or dtypes differ, or tokens are not finite.
     """
     check_features(tokens, eps)
-    check_tensor("bases", bases)
-    if bases.dtype != tokens.dtype:
-        raise ValueError(f"bases must have the dtype of the tokens, {tokens.dtype}, got {bases.dtype}; convert one with .to(dtype)")
+    same_dtype(tokens=tokens, bases=bases)
     if bases.ndim != 3 or bases.shape[1] != tokens.shape[-1]:
         raise ValueError(f"bases must have shape [K, d, p] with d = {tokens.shape[-1]}, got {list(bases.shape)}")
     together = tokens @ bases.transpose(0, 1).flatten(1)  # one product for all subspaces: 4x faster than a batch of thin ones
@@ -145,21 +157,66 @@ def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tenso
     return 0.5 * logdet_identity_plus(projected, bases.shape[-1] / (tokens.shape[-2] * eps**2)).sum(-1)
 
 
+@converted(floats=("features",))
 def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Each vector divided by its Euclidean norm (zero vectors stay zero): the constraint under which rate reductions are compared.
+    """Each vector divided by its Euclidean norm; zero vectors stay zero. Rate reductions are compared under this constraint.
 
     Args:
         features: ``[*batch, d]``.
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
     Raises:
-        ValueError: features are no tensor of floating-point numbers.
-    Source: :cite:t:`yu2020learning`.
+        TypeError: features hold no real numbers.
     """
-    check_tensor("features", features)
-    if not features.is_floating_point():
-        raise ValueError(f"features must be floating-point numbers, got {features.dtype}; convert with .double()")
     largest = features.abs().amax(-1, keepdim=True)
     scaled = features / torch.where(largest > 0, largest, 1)  # neither overflow nor underflow in the squares
     norms = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
     return scaled / torch.where(norms > 0, norms, 1)
+
+
+@converted(floats=("features",))
+def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
+    r"""Bits for n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
+
+    Args:
+        features: rows are samples, ``[n, d]``, taken to have mean zero (:func:`centred_coding_length` if not).
+        eps: distortion, > 0; squared inside.
+    Returns:
+        scalar, bits, >= 0, differentiable.
+    Raises:
+        ValueError, TypeError: see :func:`coding_rate`.
+    """
+    return sum(features.shape) / math.log(2) * coding_rate(features, eps=eps)
+
+
+@converted(floats=("features",))
+def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
+    r"""Bits for the mean of the samples, :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. Arguments and errors as in :func:`coding_length`."""
+    check_features(features, eps)
+    finite(features=features)
+    return features.shape[1] / (2 * math.log(2)) * torch.log1p((features.mean(0) / eps).square().sum())
+
+
+@converted(floats=("features",))
+def centred_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
+    r"""Bits for samples whose mean is not zero: the mean, and L of the deviations from it. Arguments and errors as in :func:`coding_length`."""
+    return mean_coding_length(features, eps=eps) + coding_length(features - features.mean(0), eps=eps)
+
+
+@labelled
+def segmented_coding_length(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
+    r"""Bits for samples coded group by group, :math:`L^s`, with the bits that name the group of each sample.
+
+    Args:
+        features: rows are samples, ``[n, d]``.
+        labels: group of each, integers >= 0, ``[n]``, or memberships ``[n, k]``; an empty group costs nothing.
+        eps: distortion, > 0; squared inside.
+    Returns:
+        scalar, bits, >= 0, differentiable.
+    Raises:
+        ValueError, TypeError: see :func:`class_coding_rates`.
+    """
+    rates = class_coding_rates(features, labels, eps=eps)
+    sizes = class_sizes(features, labels).to(rates.dtype)
+    n, d = features.shape
+    return ((sizes + d) @ rates + n * torch.special.entr(sizes / n).sum()) / math.log(2)

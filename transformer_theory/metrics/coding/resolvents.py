@@ -1,29 +1,24 @@
-r"""Resolvents and log-determinants: :math:`(I + sG)^{-1}` and :math:`\log\det(I + sG)` of a Gram matrix G from one factor, and
-:math:`WX(I + X^\top W X)^{-1}` and :math:`\log\det(I + X^\top W X)` with diagonal W >= 0.
+r"""Log-determinants and resolvents of Gram matrices: :math:`\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor, and the
+weighted forms :math:`\log\det(I + X^\top WX)` and :math:`WX(I + X^\top WX)^{-1}` with diagonal :math:`W \ge 0`.
 
-The weighted ones go through the smaller of two matrices, by Sylvester's identity and its sibling
-:math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. Gradients: :math:`2WX(I + X^\top WX)^{-1}` with respect to X and
-:math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`.
+The weighted forms go through the smaller of two matrices, by Sylvester's identity and by
+:math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. The derivatives of the log-determinant are :math:`2WX(I + X^\top WX)^{-1}` with
+respect to X and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`.
 
-Accuracy. A Gram matrix is rounded by :math:`10^{-16}` of its norm, so that next to the identity it is good to a millionth as long as
-:math:`s\|X\|^2 \le 10^{10}`. Beyond, singular values of the vectors serve where the vectors are at hand (:func:`.logdet_and_resolvent`,
-to :math:`10^{20}`); where a Gram matrix is all there is, the result is given if its own inverse bounds the error by a millionth, and
-refused otherwise. Source: textbook.
+Accuracy. A Gram matrix is rounded by :math:`10^{-16}` of its norm, so next to the identity it is accurate to a millionth as long as
+:math:`s\|X\|^2 \le 10^{10}`. Beyond that, singular values of the vectors take its place where the vectors are known
+(:func:`pulls_and_leverages`, and :func:`~transformer_theory.maths.linalg.logdet_identity_plus` for the values), up to :math:`10^{20}`.
+Where only a Gram matrix is known, the result is returned if its own inverse bounds the error by a millionth; otherwise it is refused.
+Source: textbook.
 """
 
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from ...maths.linalg import (
-    LARGEST_CONDITION,
-    LARGEST_FLOAT32_CONDITION,
-    LARGEST_GRAM_CONDITION,
-    logdet_and_resolvent,
-    logdet_identity_plus,
-)
+from ...maths.linalg import LARGEST_CONDITION, LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_identity_plus
 
-ACCURACY = 1e-6  # of a logarithm
+LOGDET_ATOL = 1e-6  # accepted rounding of a logarithm
 
 
 def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float[Tensor, "*batch n d"]:
@@ -47,8 +42,7 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
 
 
 def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
-    """``X X^T`` if the vectors are no more than their dimensions, otherwise ``X^T X``, ``m = min(n, d)``. The other has the same
-    eigenvalues and zeros besides."""
+    """``X X^T`` if n <= d, otherwise ``X^T X``, ``m = min(n, d)``. The other has the same eigenvalues and additional zeros."""
     return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
 
 
@@ -71,9 +65,9 @@ def rate_and_inverse(
     factor, failed = torch.linalg.cholesky_ex(inside)
     inverse = torch.cholesky_inverse(factor)
     if bool(failed.any()) or not bool((largest <= LARGEST_GRAM_CONDITION).all()):
-        # a wide spectrum may still have no small end: rounding moves log det by its size times the trace of the inverse
+        # A wide spectrum may have no small eigenvalue: rounding moves log det by its size times the trace of the inverse.
         moved = torch.finfo(largest.dtype).eps * largest * inverse.diagonal(dim1=-2, dim2=-1).real.sum(-1)
-        if bool(failed.any()) or not bool((moved <= ACCURACY).all()):
+        if bool(failed.any()) or not bool((moved <= LOGDET_ATOL).all()):
             raise ValueError(
                 f"moments must have d ||X||^2 / (n eps^2) of at most {LARGEST_GRAM_CONDITION:g} where they have less than full rank, "
                 f"beyond which rounding is seen next to the identity, got {float(largest.max()):.1e}; take a larger eps"
@@ -81,52 +75,40 @@ def rate_and_inverse(
     return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), inverse
 
 
-def rate_and_resolvent(X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]) -> tuple[Float[Tensor, "*batch"], Tensor]:
-    r""":math:`\tfrac12\log\det(I + sX^\top X)` and :math:`sX(I + sX^\top X)^{-1}` from the singular values of X, without a graph.
+def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
+    r""":math:`WX(I + X^\top WX)^{-1}` and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i`.
 
-    Args:
-        X: ``[*batch, n, d]`` float64.
-        scale: s > 0, ``[*batch]``.
-    Returns:
-        ``[*batch]`` nats, ``[*batch, n, d]``.
-    """
-    value, resolvent = logdet_and_resolvent(X, scale)
-    return value / 2, scale[..., None, None] * resolvent
-
-
-def weighted_resolvent(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "n d"]:
-    r""":math:`WX(I + X^\top WX)^{-1}` on the smaller side, without a graph.
+    Differentiable in both arguments while a graph is recorded; the second derivatives keep six digits up to ``||W^(1/2) X||^2`` of 1e10.
 
     Args:
         X: ``[n, d]``.
         weights: the diagonal of W, >= 0, ``[n]``.
     Returns:
-        ``[n, d]``, rows of zeros where the weights are zero.
+        pulls ``[n, d]``, rows of zeros where the weights are zero; leverages ``[n]``.
     """
+    if torch.is_grad_enabled() or bool((weights * X.square().sum(1)).sum() <= LARGEST_GRAM_CONDITION):
+        through = _resolvent(X, weights)
+        return weights[:, None] * through, (through * X).sum(1)
+    # With W^(1/2) X = U S V^T the pulls are W^(1/2) U S/(1 + S^2) V^T. Singular values that are rounding errors of the largest one count
+    # as zero: s/(1 + s^2) may be as large as 1/2 there and would turn noise into directions.
     roots = weights.sqrt()[:, None]
-    rows = roots * X
-    if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
-        return roots * logdet_and_resolvent(rows, rows.new_ones(()))[1]
-    return weights[:, None] * _resolvent(X, weights)
+    left, sizes, right = torch.linalg.svd(roots * X, full_matrices=False)
+    present = sizes > max(X.shape) * torch.finfo(X.dtype).eps * sizes[0]
+    left, sizes, right = left[:, present], sizes[present], right[present]
+    pulls = roots * ((left * (sizes / (1 + sizes.square()))) @ right)
+    # The part of x_i outside the span of V is formed before it is squared, so that it does not cancel against the part inside.
+    inside = X @ right.mT
+    leverages = (inside.square() / (1 + sizes.square())).sum(1) + (X - inside @ right).square().sum(1)
+    return pulls, leverages
 
 
 def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side, differentiable in both; weights may be zero."""
+    r""":math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side; weights may be zero."""
     n, d = X.shape
     identity = torch.eye(min(n, d), dtype=X.dtype, device=X.device)
     if n <= d:
         return torch.linalg.solve(identity + (X @ X.mT) * weights[None, :], X)
     return torch.linalg.solve(identity + X.mT @ (weights[:, None] * X), X.mT).mT
-
-
-def _leverages(X: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`x_i^\top(I + X^\top WX)^{-1}x_i` ``[n]``, from singular values: what lies outside their span is squared only in the end."""
-    rows = weights.sqrt()[:, None] * X
-    _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-    right = right[sizes > max(X.shape) * torch.finfo(X.dtype).eps * sizes[0]]
-    sizes = sizes[: len(right)]
-    inside = X @ right.mT
-    return (inside.square() / (1 + sizes.square())).sum(1) + (X - inside @ right).square().sum(1)
 
 
 def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
@@ -136,8 +118,7 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
         X: ``[n, d]``.
         weights: >= 0, ``[n, k]``, one diagonal a column.
     Returns:
-        ``[k]`` in the dtype of X, nats. Second derivatives go through Gram matrices and keep six digits up to
-        ``||W^(1/2) X||^2`` of 1e10.
+        ``[k]`` in the dtype of X, nats. For the accuracy of derivatives see :func:`pulls_and_leverages`.
     Raises:
         ValueError: X is not finite, or so large that adding the identity is lost to rounding.
     """
@@ -161,11 +142,7 @@ class _WeightedLogdets(torch.autograd.Function):
         X, weights = ctx.saved_tensors
         to_X, to_weights = torch.zeros_like(X), []
         for g, w in zip(grad, weights.mT):
-            if torch.is_grad_enabled() or bool((w * X.square().sum(1)).sum() <= LARGEST_GRAM_CONDITION):
-                resolvent = _resolvent(X, w)
-                pull, leverages = w[:, None] * resolvent, (resolvent * X).sum(1)
-            else:
-                pull, leverages = weighted_resolvent(X, w), _leverages(X, w)
-            to_X = to_X + 2 * g * pull
+            pulls, leverages = pulls_and_leverages(X, w)
+            to_X = to_X + 2 * g * pulls
             to_weights.append(g * leverages)
         return to_X, torch.stack(to_weights, 1)

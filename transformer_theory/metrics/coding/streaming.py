@@ -1,29 +1,30 @@
-r"""Streaming states: second moments by class, from which coding rates of any number of samples follow, and which add up over ranks.
+"""Second moments by class as a streaming state: the coding rates of any number of samples follow from it, and it adds up over processes.
 
 Source: :cite:t:`yu2020learning` (the rates).
 """
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import check_eps, check_finite, check_tensor
-from .memberships import Memberships, class_sizes, is_soft
+from ...core.validation import as_float64, finite
+from .memberships import as_labels, check_eps, class_sizes, is_soft
 from .resolvents import rate_and_inverse
 
 
 class SecondMoments:
-    r"""Per-class second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j`: streamed, and added up.
+    r"""Second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j` of each class.
 
-    Exact: the rates equal those of the functions on all samples at once, at a memory of O(k d^2) whatever n is. Sums are kept in float64.
-    Moments hold squares: where samples have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10 their rounding would show next
-    to the identity, and rates are refused (the functions, which see the samples, go on to 1e20).
-    Classes and dimension are learned from the data; merging states of different numbers of classes pads with empty ones.
+    Exact: the rates equal those of the functions on all samples at once, with O(k d^2) memory for any n. Sums are kept in float64.
+    Moments hold squares: where samples have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10, their rounding would show
+    next to the identity, and rates are refused (the functions, which have the samples, go on to 1e20).
+    Classes and dimension follow from the data; states of different numbers of classes merge.
 
     Attributes:
         counts: samples of each class, ``[classes]`` float64 (a sum of weights for soft memberships).
         moments: sums of outer products, ``[classes, d, d]`` float64.
-    Source: :cite:t:`yu2020learning` (the rates).
     """
 
     counts: Float[Tensor, " classes"]
@@ -33,23 +34,23 @@ class SecondMoments:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Starts with no samples."""
         self.counts = torch.zeros(0, dtype=torch.float64)
         self.moments = torch.zeros(0, 0, 0, dtype=torch.float64)
 
-    def update(self, features: Float[Tensor, "n d"], labels: Memberships) -> None:
-        """Adds samples (detached; the state lives on the device of the first ones; float16 and bfloat16 are exact in float64).
+    def update(self, features: Any, labels: Any) -> None:
+        """Adds samples, detached. The state lives on the device of the first ones; half precision is exact in float64.
 
         Args:
-            features: rows are samples, ``[n, d]``.
+            features: rows are samples, ``[n, d]``, a tensor or an array.
             labels: class of each, integers >= 0, ``[n]``, or memberships ``[n, k]``.
         Raises:
             ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from before.
+            TypeError: features hold no real numbers.
         """
-        check_tensor("features", features)
-        check_finite(features)
-        counts = class_sizes(features, labels).detach().to(features.device, torch.float64)
-        rows = features.detach().double()
+        rows, labels = as_float64("features", features).detach(), as_labels(labels)
+        finite(features=rows)
+        counts = class_sizes(rows, labels).detach().to(rows.device, torch.float64)
         moments = rows.new_zeros(len(counts), rows.shape[1], rows.shape[1])
         for j in counts.nonzero()[:, 0].tolist():
             if is_soft(labels):
@@ -71,28 +72,29 @@ class SecondMoments:
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> "SecondMoments":
         """The state of the union of all ranks' samples, on every rank; this rank's own state stays as it is.
 
-        Two sums over k (d^2 + 1) numbers, however many samples there are. Ranks may have seen different classes, or nothing.
+        Two sums over k (d^2 + 1) numbers for any number of samples. Ranks may hold different classes, or nothing.
 
         Args:
-            group: of ``torch.distributed``; all ranks if not given. Every rank of the group must call.
+            group: of ``torch.distributed``; all ranks if omitted. Every rank of the group must call.
         Raises:
-            ValueError: ranks saw features of different dimensions (raised on every rank).
+            ValueError: ranks hold features of different dimensions (raised on every rank).
         """
         classes, d = len(self.counts), self.moments.shape[-1]
         device = torch.device("cuda") if torch.distributed.get_backend(group) == "nccl" else self.counts.device
+        # One maximum gives the number of classes, the largest dimension and, negated, the smallest dimension of the ranks with samples.
         bounds = torch.tensor([classes, d, -d if classes else -torch.iinfo(torch.int64).max], device=device)
         torch.distributed.all_reduce(bounds, op=torch.distributed.ReduceOp.MAX, group=group)
-        most, largest, smallest = bounds.tolist()
+        all_classes, largest, negated = bounds.tolist()
         union = SecondMoments()
-        if not most:
+        if not all_classes:
             return union
-        if largest != -smallest:
-            raise ValueError(f"all ranks must hold features of one dimension, got {-smallest} to {largest}; use one state a feature")
-        counts = _grown(self.counts.to(device), most).contiguous()
-        moments = torch.zeros(most, largest, largest, dtype=torch.float64, device=device)
+        if largest != -negated:
+            raise ValueError(f"all ranks must hold features of one dimension, got {-negated} to {largest}; use one state for each feature")
+        counts = _padded(self.counts.to(device), all_classes).contiguous()
+        moments = torch.zeros(all_classes, largest, largest, dtype=torch.float64, device=device)
         moments[:classes, :d, :d] = self.moments
-        for each in (counts, moments):
-            torch.distributed.all_reduce(each, group=group)
+        for sums in (counts, moments):
+            torch.distributed.all_reduce(sums, group=group)
         union._add(counts, moments)
         return union
 
@@ -103,28 +105,31 @@ class SecondMoments:
         if moments.shape[-1] != self.moments.shape[-1]:
             raise ValueError(f"features must keep their dimension {self.moments.shape[-1]}, got {moments.shape[-1]}; use another state")
         classes, device = max(len(counts), len(self.counts)), self.counts.device
-        self.counts = _grown(self.counts, classes) + _grown(counts.to(device), classes)
-        self.moments = _grown(self.moments, classes) + _grown(moments.to(device), classes)
+        self.counts = _padded(self.counts, classes) + _padded(counts.to(device), classes)
+        self.moments = _padded(self.moments, classes) + _padded(moments.to(device), classes)
 
     def coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
-        """R of all samples seen, nats; see :func:`coding_rate`. Raises ValueError if nothing was seen, or eps is not positive or too
-        small for moments."""
+        """R of all samples, nats; see :func:`.coding_rate`.
+
+        Raises:
+            ValueError: there is no sample, or eps is not positive or too small for moments.
+        """
         self._check(eps)
         return self._rates(self.moments.sum(0), self.counts.sum(), eps)
 
     def class_coding_rates(self, *, eps: float) -> Float[Tensor, " classes"]:
-        """R_j of each class, nats, 0 for empty ones; see :func:`class_coding_rates`. Raises ValueError as :meth:`coding_rate`."""
+        """R_j of each class, nats, 0 for empty ones; see :func:`.class_coding_rates`. Raises ValueError as :meth:`coding_rate`."""
         self._check(eps)
         return self._rates(self.moments, torch.where(self.counts > 0, self.counts, 1), eps)
 
     def class_coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
-        """R^c, nats; see :func:`class_coding_rate`. Raises ValueError as :meth:`coding_rate`."""
+        """R^c, nats; see :func:`.class_coding_rate`. Raises ValueError as :meth:`coding_rate`."""
         rates = self.class_coding_rates(eps=eps)
         shares = self.counts / self.counts.sum()
         return shares @ rates
 
     def rate_reduction(self, *, eps: float) -> Float[Tensor, ""]:
-        """ΔR, nats; see :func:`rate_reduction`. Raises ValueError as :meth:`coding_rate`."""
+        """ΔR, nats; see :func:`.rate_reduction`. Raises ValueError as :meth:`coding_rate`."""
         return self.coding_rate(eps=eps) - self.class_coding_rate(eps=eps)
 
     def _check(self, eps: float) -> None:
@@ -137,5 +142,6 @@ class SecondMoments:
         return rate_and_inverse(moments / counts[..., None, None], moments.new_tensor(moments.shape[-1] / eps**2).expand(counts.shape))[0]
 
 
-def _grown(tensor: Tensor, classes: int) -> Tensor:
-    return torch.cat([tensor, tensor.new_zeros(classes - len(tensor), *tensor.shape[1:])])
+def _padded(sums: Tensor, classes: int) -> Tensor:
+    """Sums of this many classes, zero for those that were not seen."""
+    return torch.cat([sums, sums.new_zeros(classes - len(sums), *sums.shape[1:])])

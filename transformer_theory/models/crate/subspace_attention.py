@@ -29,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...maths.linalg import LARGEST_FLOAT32_CONDITION
-from ..tied_attention import tied_attention
+from ..attention import tied_attention
 from .checks import positive, same_kind
 
 Tokens = Float[Tensor, "*batch n d"]

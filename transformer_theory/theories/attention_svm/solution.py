@@ -1,48 +1,44 @@
-r"""What a max-margin solver returns: a verified solution, a batch of them, or the reason why there is none.
+r"""What a max-margin solver returns: a verified solution, a batch of them, or a proof that there is none.
 
 .. math:: \min \|W\| \quad \text{subject to} \quad d_c^\top W z_c \ge b_c \ (\text{or } = b_c)
 
-Source: problems (Att-SVM) and (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
+These are problems (Att-SVM) and (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .constraint_set import Constraints
+from ...core.errors import Infeasible, NotConverged
+from ...maths.linalg import numerical_rank
 
-OPTIMAL, INFEASIBLE, NOT_CONVERGED = "optimal", "infeasible", "not converged"
-BELOW = 1 - 1e-12  # of the first singular value: a matrix other than zero keeps it, whatever is cut
-CUT = 1e-10  # singular values up to this share of the first are zero, in solutions to rounding
+Status = Literal["optimal", "infeasible", "not converged"]
+RANK_RTOL = 1e-10  # singular values up to this share of the first are rounding, in solutions whose residual is near 1e-12
 
 
 @dataclass(frozen=True)
 class MaxMargin:
-    r"""A verified solution of a max-margin problem. Margins are scaled to one, so residuals have no unit.
+    r"""A verified solution of a max-margin problem.
 
     Attributes:
         W: the solution, ``[d_x, d_z]``.
-        dual: the multipliers :math:`\lambda`, ``[m]``; not negative where the constraint is an inequality.
-        margins: :math:`d_c^\top W z_c`, ``[m]``; at least the right-hand sides, which are one unless said otherwise.
-        norm: the minimised norm of W; the largest possible margin of a W of norm one is ``1 / norm``.
-        kkt: the largest of the KKT residuals of this very W and these multipliers: violated margins relative to the largest right-hand
-            side; relative to the objective (the squared norm, for Frobenius), the complementary products, negative multipliers and the
-            duality gap; for Frobenius also the distance of W from what the multipliers combine to, relative to the larger of its norm and
-            of the sum of that combination's terms. Margins are formed in more digits than float64 has, and what could be lost
-            is added, so that no margin is violated by more. (Batches, the nuclear norm: by more than 1e-13 more. Entrywise and
-            spectral norms: rounded margins.)
-        gap: the duality gap relative to the objective; bounds how far the norm is from the smallest.
-        complementary_rank: of the nuclear norm only: a direction counts if its singular value in W is larger, relative to the first, than
-            the slack of the dual in that direction; this does not depend on a threshold.
-        status: ``"optimal"``; ``"not converged"`` for the best point found, which an exception carries.
-        rhs: the right-hand sides, ``[m]``; None for ones.
-        cut: singular values up to this share of the first are not counted: they may be errors of the solver. For entrywise norms a
-            bound on them, which may exceed one; for Frobenius 1e-10, a convention; infinite if the solver cannot bound them.
+        dual: the multipliers :math:`\lambda`, ``[m]``; non-negative for inequalities.
+        margins: :math:`d_c^\top W z_c`, ``[m]``.
+        norm: the minimised norm of W; ``1 / norm`` is the largest margin of a matrix of norm one.
+        kkt: the KKT residual, :func:`kkt_residual` of this W and these multipliers, without a unit. In the Frobenius norm the distance of W
+            from :math:`\sum_c \lambda_c d_c z_c^\top` is part of it.
+        gap: the duality gap relative to the norm (Frobenius: to its square). It bounds how far the norm is above the smallest.
+        rhs: the right-hand sides b, ``[m]``.
+        status: ``"optimal"``, or ``"not converged"`` for the last iterate, which an exception carries.
+        complementary_rank: the rank by complementarity (nuclear norm only): a direction counts if its singular value, relative to the
+            first, exceeds the slack of the dual constraint in that direction. This needs no threshold.
+        rank_rtol: singular values up to this share of the first may be errors of the solver; infinite if no bound on its error is known.
     """
 
     W: Float[Tensor, "d_x d_z"]
@@ -51,14 +47,14 @@ class MaxMargin:
     norm: float
     kkt: float
     gap: float
+    rhs: Float[Tensor, " m"]
+    status: Status = "optimal"
     complementary_rank: int | None = None
-    status: str = OPTIMAL
-    rhs: Float[Tensor, " m"] | None = None
-    cut: float = CUT
+    rank_rtol: float = RANK_RTOL
 
     def __repr__(self) -> str:
         """Sizes, norm, rank and residuals, in one line."""
-        rank = "" if self.complementary_rank is None and self.cut == math.inf else f", rank={self.rank}"
+        rank = "" if self.complementary_rank is None and self.rank_rtol == math.inf else f", rank={self.rank}"
         return (
             f"MaxMargin(W={list(self.W.shape)}, m={len(self.dual)}, norm={self.norm:.6g}{rank}, kkt={self.kkt:.1e}, gap={self.gap:.1e}, "
             f"status={self.status!r})"
@@ -66,45 +62,35 @@ class MaxMargin:
 
     @cached_property
     def rank(self) -> int:
-        """Rank of W: by complementarity where that is known, otherwise the singular values above :attr:`cut` of the first.
+        """Rank of W: by complementarity where it is known, otherwise the number of singular values above ``rank_rtol`` times the first.
 
-        Frobenius: the cut of 1e-10 is far above rounding where multipliers are not much larger than W, and no proof elsewhere. Entrywise
-        norms: the cut is a bound on the solver's error, so the solution has at least this rank (at least one, if W is not zero), and more
-        only by smaller singular values.
+        A W other than zero has at least rank one, however large ``rank_rtol`` is.
 
         Raises:
-            ValueError: the norm (p = 1 or infinity, spectral) is not strictly convex, so that the error of W has no bound.
+            ValueError: the norm is not strictly convex (p = 1, p infinite, spectral), so the error of W has no bound.
         """
         if self.complementary_rank is not None:
             return self.complementary_rank
-        if self.cut == math.inf:
-            raise ValueError("rank must be that of a unique solution, got a norm that is not strictly convex; count singular values of W")
-        sigma = torch.linalg.svdvals(self.W)
-        return int((sigma > min(self.cut, BELOW) * sigma.amax()).sum()) if sigma.numel() else 0
+        if self.rank_rtol == math.inf:
+            raise ValueError("rank needs a unique solution, but this norm is not strictly convex; count the singular values of W")
+        if not self.W.numel():
+            return 0
+        return max(int(bool(self.W.any())), int(numerical_rank(self.W, tolerance=min(self.rank_rtol, 0.999999))))
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
-        """The constraints met with equality: their tokens are the neighbours of the selected ones.
-
-        Args:
-            tol: how far a margin may be above its right-hand side, relative to the largest one.
-        """
-        rhs = torch.ones_like(self.margins) if self.rhs is None else self.rhs
-        scale = float(rhs.abs().amax()) if len(rhs) else 1.0
-        return (self.margins <= rhs + tol * (scale or 1.0)).nonzero().squeeze(-1)
+        """The support vectors: constraints whose margin exceeds its right-hand side by at most ``tol`` times the largest one."""
+        return (self.margins <= self.rhs + tol * _scale(self.rhs)).nonzero().squeeze(-1)
 
 
 @dataclass(frozen=True)
 class MaxMargins:
-    r"""Solutions of a batch of problems, each with its own status. Unsolved ones hold zeros, with infinite residuals: ask :attr:`solved`.
+    r"""Solutions of a batch of B problems. Where there is none, tensors hold zeros and residuals are infinite.
 
     Attributes:
         W: ``[B, d_x, d_z]``.
-        dual: :math:`\lambda`, ``[B, m]``.
-        margins: ``[B, m]``.
+        dual, margins, rhs: ``[B, m]``.
         norm, kkt, gap: as in :class:`MaxMargin`, ``[B]``.
-        status: ``"optimal"``, ``"infeasible"`` or ``"not converged"``, B of them.
-        constraints: the batch of problems.
-        alone: the solver of a single problem, which explains a failure.
+        failures: for each problem the exception that the solver of a single problem raises, or None if it was solved.
         complementary_rank: of the nuclear norm only, ``[B]``.
     """
 
@@ -114,54 +100,77 @@ class MaxMargins:
     norm: Float[Tensor, " B"]
     kkt: Float[Tensor, " B"]
     gap: Float[Tensor, " B"]
-    status: tuple[str, ...]
-    constraints: Constraints
-    alone: Callable[[Constraints], MaxMargin]
+    rhs: Float[Tensor, "B m"]
+    failures: tuple[Infeasible | NotConverged | None, ...]
     complementary_rank: Int[Tensor, " B"] | None = None
 
     def __repr__(self) -> str:
-        """Sizes, how many have which status, and the largest residual of those solved, in one line."""
+        """Sizes, the number of problems of each status, and the largest residual of those solved, in one line."""
         counts = ", ".join(f"{status!r}: {self.status.count(status)}" for status in dict.fromkeys(self.status))
         worst = f", kkt<={float(self.kkt[self.solved].max()):.1e}" if bool(self.solved.any()) else ""
         return f"MaxMargins(W={list(self.W.shape)}, m={self.dual.shape[-1]}, status={{{counts}}}{worst})"
 
     @cached_property
+    def status(self) -> tuple[Status, ...]:
+        """``"optimal"``, ``"infeasible"`` or ``"not converged"`` for each problem."""
+        return tuple(
+            "optimal" if failure is None else "infeasible" if isinstance(failure, Infeasible) else "not converged"
+            for failure in self.failures
+        )
+
+    @cached_property
     def solved(self) -> Bool[Tensor, " B"]:
         """Where the status is ``"optimal"``."""
-        return torch.tensor([status == OPTIMAL for status in self.status], dtype=torch.bool)
+        return torch.tensor([failure is None for failure in self.failures], dtype=torch.bool)
 
     @cached_property
     def rank(self) -> Int[Tensor, " B"]:
         """As :attr:`MaxMargin.rank`; 0 where unsolved."""
         if self.complementary_rank is not None:
             return self.complementary_rank
-        sigma = torch.linalg.svdvals(self.W)
-        return (sigma > CUT * sigma[..., :1]).sum(-1)
+        if not self.W.numel():
+            return torch.zeros(len(self), dtype=torch.long)
+        return numerical_rank(self.W, tolerance=RANK_RTOL)
+
+    def support(self, *, tol: float = 1e-6) -> Bool[Tensor, "B m"]:
+        """Which constraints are support vectors, see :meth:`MaxMargin.support`; all False where unsolved."""
+        return (self.margins <= self.rhs + tol * _scale(self.rhs)) & self.solved[:, None]
 
     def __len__(self) -> int:
-        return len(self.status)
+        return len(self.failures)
 
     def __getitem__(self, problem: int) -> MaxMargin:
-        """The solution of one problem; raises what :attr:`alone` raises if there is none (``Infeasible`` with its certificate)."""
-        if self.status[problem] != OPTIMAL:
-            return self.alone(self.constraints.problem(problem))
-        norm, kkt, gap = (float(v[problem]) for v in (self.norm, self.kkt, self.gap))
+        """The solution of one problem.
+
+        Raises:
+            Infeasible, NotConverged: the problem has no solution, or none was verified: its entry in ``failures``.
+        """
+        failure = self.failures[problem]
+        if failure is not None:
+            raise failure.with_traceback(None)
         rank = None if self.complementary_rank is None else int(self.complementary_rank[problem])
-        rhs = self.constraints.rhs[problem]
-        return MaxMargin(self.W[problem], self.dual[problem], self.margins[problem], norm, kkt, gap, rank, rhs=rhs)
+        return MaxMargin(
+            self.W[problem],
+            self.dual[problem],
+            self.margins[problem],
+            float(self.norm[problem]),
+            float(self.kkt[problem]),
+            float(self.gap[problem]),
+            self.rhs[problem],
+            complementary_rank=rank,
+        )
 
 
 @dataclass(frozen=True)
 class Farkas:
-    r"""Why constraints are infeasible: weights whose combination of them says :math:`0 \ge 1`.
+    r"""A certificate of infeasibility: weights that combine the constraints to :math:`0 \ge 1`.
 
     Attributes:
-        weights: :math:`u` with :math:`b^\top u = 1`, ``[m]``; :math:`u_c \ge 0` for inequalities, of either sign for equations. (With
-            all right-hand sides one, they sum to one.)
-        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c |u_c| \|d_c z_c^\top\|_F`; zero up to rounding.
-        norm_at_least: what the weights prove in any case: a W that meets the constraints has at least this Frobenius norm; infinite if
-            they combine the numbers given to exactly zero.
-        constraints: (input, token) of the constraints with a weight other than zero.
+        weights: :math:`u` with :math:`b^\top u = 1`, ``[m]``; :math:`u_c \ge 0` for inequalities, of either sign for equations.
+        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c |u_c| \|d_c z_c^\top\|_F`: zero up to rounding.
+        norm_at_least: a lower bound on the Frobenius norm of any W that meets the constraints, from the same weights; infinite if their
+            combination is exactly zero.
+        constraints: (input, token) of the constraints with a non-zero weight.
     """
 
     weights: Float[Tensor, " m"]
@@ -170,6 +179,37 @@ class Farkas:
     constraints: tuple[tuple[int, int], ...]
 
     def __repr__(self) -> str:
-        """What it names and how well it proves it, in one line."""
-        named = ", ".join(f"input {i} token {t}" for i, t in self.constraints[:3]) + (", ..." if len(self.constraints) > 3 else "")
-        return f"Farkas({len(self.constraints)} of m={len(self.weights)} constraints: {named}; residual={self.residual:.1e})"
+        """The constraints involved and the residual, in one line."""
+        names = ", ".join(f"input {i} token {t}" for i, t in self.constraints[:3]) + (", ..." if len(self.constraints) > 3 else "")
+        return f"Farkas({len(self.constraints)} of m={len(self.weights)} constraints: {names}; residual={self.residual:.1e})"
+
+
+def kkt_residual(
+    slack: np.ndarray, dual: np.ndarray, free: np.ndarray, *, scale: np.ndarray | float, objective: np.ndarray | float
+) -> np.ndarray:
+    r"""The largest violation of primal feasibility, dual feasibility and complementary slackness, for each problem of a batch.
+
+    Args:
+        slack: :math:`d_c^\top W z_c - b_c`, ``[..., m]``.
+        dual: :math:`\lambda`, ``[..., m]``.
+        free: the equations, ``[..., m]``: they have no slack, and multipliers of either sign.
+        scale: the largest right-hand side, ``[...]``: violated margins are relative to it.
+        objective: :math:`b^\top\lambda` at the optimum, ``[...]``: negative multipliers times ``scale`` and the products
+            :math:`|\lambda_c s_c|` are relative to it.
+    Returns:
+        ``[...]``; NaN if a number is not finite.
+    """
+    parts = (
+        np.where(free, np.abs(slack), -slack).max(-1, initial=0) / scale,
+        np.where(free, 0.0, -dual).max(-1, initial=0) * scale / objective,
+        np.abs(dual * slack).max(-1, initial=0) / objective,
+    )
+    return np.maximum.reduce(parts)
+
+
+def _scale(rhs: Tensor) -> Tensor | float:
+    """The largest right-hand side of each problem, ``[..., 1]``; one where all are zero."""
+    if not rhs.shape[-1]:
+        return 1.0
+    largest = rhs.abs().amax(-1, keepdim=True)
+    return torch.where(largest > 0, largest, 1.0)

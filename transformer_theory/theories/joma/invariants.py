@@ -1,22 +1,24 @@
-r"""What training leaves alone: attention follows from the MLP's lower layer, so it can be integrated out.
+r"""What training conserves: attention follows from the MLP's lower layer, so it can be integrated out.
 
-Let only samples with query m move z and the :math:`v_k`, without momentum and weight decay, and let :math:`\rho = \eta_z / \eta_v`. Then,
+Let only samples with query m train z and the :math:`v_k`, without momentum and weight decay, and let :math:`\rho = \eta_z / \eta_v`. Then,
 for any activation and any loss, elementwise,
 
 .. math::
     \text{linear: } z^2 - \rho \textstyle\sum_k v_k^2 = \text{const}, \qquad
-    \text{exponential: } z - \tfrac{\rho}{2T} \textstyle\sum_k v_k^2 = \text{const},
+    \text{exponential: } z - \tfrac{\rho}{2T} \textstyle\sum_k v_k^2 = \text{const} .
 
-exactly: for linear attention :math:`z \circ \dot z = \eta_z \sum_k v_k \circ E[g_k\, z \circ x] = \rho \sum_k v_k \circ \dot v_k`, for the
-exponential one :math:`\dot z = \frac{\eta_z}{T} E[b \circ \sum_k g_k v_k] = \frac{\rho}{T} \sum_k v_k \circ \dot v_k`. For softmax
+Both are exact. For linear attention :math:`z \circ \dot z = \eta_z \sum_k v_k \circ E[g_k\, z \circ x] = \rho \sum_k v_k \circ \dot v_k`;
+for exponential attention :math:`\dot z = \frac{\eta_z}{T} E[b \circ \sum_k g_k v_k] = \frac{\rho}{T} \sum_k v_k \circ \dot v_k`.
+For softmax attention
 
-.. math:: \dot z = \tfrac{1}{T} \Big(\rho \sum_k v_k \circ \dot v_k - \eta_z \sum_k E[g_k\, b b^\top] v_k\Big),
+.. math:: \dot z = \tfrac{1}{T} \Big(\rho \sum_k v_k \circ \dot v_k - \eta_z \sum_k E[g_k\, b b^\top] v_k\Big).
 
-and two approximations, :math:`E[g_k b b^\top] \approx \bar b\, E[g_k b]^\top` and a mean attention :math:`\bar b = E[b]` that stays, give
+Two approximations, :math:`E[g_k b b^\top] \approx \bar b\, E[g_k b]^\top` and a mean attention :math:`\bar b = E[b]` that does not change,
+give
 
 .. math:: \text{softmax: } z \approx \tfrac{\rho}{2T} \textstyle\sum_k (v_k^2 - \|v_k\|^2\, \bar b) + \text{const} .
 
-The correlation of the two sides hides an error of their size, so :class:`Agreement` has both. Source: :cite:t:`tian2024joma`.
+The correlation of the two sides does not see an error of their size, so :class:`Fit` has both. Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
@@ -25,43 +27,37 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import converted
+from .block import AttentionForm, Contexts, Softmax
 from .dynamics import Model, Path
-from .forms import AttentionForm, Softmax
-from .problem import Contexts
 
 Logits = Float[Tensor, "*batch M"]
 Lower = Float[Tensor, "*batch K M"]
 
 
+@converted(float64=("logits", "lower"))
 def conserved(form: AttentionForm, logits: Logits, lower: Lower, *, ratio: float = 1.0) -> Logits:
-    r"""The quantity :math:`\phi(z) - \rho \kappa \sum_k v_k^2` of each token: constant for linear and exponential attention.
+    r""":math:`\phi(z) - \rho \kappa \sum_k v_k^2` of each token, which is constant for linear and exponential attention.
 
     Args:
-        form: the way of attending.
-        logits: z of the one query, ``[*batch, M]``.
+        form: of attention.
+        logits: z of one query, ``[*batch, M]``.
         lower: v, ``[*batch, K, M]``.
         ratio: eta_z / eta_v.
     Returns:
         ``[*batch, M]``.
-    Source: :cite:t:`tian2024joma`.
     """
     return form.curve(logits) - ratio * form.factor * lower.square().sum(-2)
 
 
 def drift(form: AttentionForm, path: Path, *, query: int = 0, ratio: float = 1.0) -> Float[Tensor, "*runs"]:
-    """How far :func:`conserved` moves along a path, the largest over tokens and times, in units of phi(z).
-
-    Source: :cite:t:`tian2024joma`.
-    """
-    kept = conserved(form, path.states.logits[..., query, :], path.states.lower, ratio=ratio)
-    return (kept - kept[0]).abs().amax(-1).amax(0)
+    """The largest change of :func:`conserved` along a path, over tokens and times, in units of phi(z), ``[*runs]``."""
+    values = conserved(form, path.states.logits[..., query, :], path.states.lower, ratio=ratio)
+    return (values - values[0]).abs().amax(-1).amax(0)
 
 
 def first_term(form: AttentionForm, path: Path, *, ratio: float = 1.0) -> Float[Tensor, "t *runs M"]:
-    """The change of rho kappa sum_k v_k^2: what the invariant of linear and exponential attention predicts for phi(z).
-
-    Source: :cite:t:`tian2024joma`.
-    """
+    """The change of rho kappa sum_k v_k^2: the prediction for phi(z) in linear and exponential attention, ``[t, *runs, M]``."""
     squares = ratio * form.factor * path.states.lower.square().sum(-2)
     return squares - squares[0]
 
@@ -71,13 +67,12 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
 
     Args:
         model: with softmax attention.
-        contexts, path: what was trained on, and the training.
+        contexts, path: the samples, and the training on them.
         query: m.
     Returns:
-        ``[t, *runs, M]``; sums to zero over tokens, as the change of z does.
+        ``[t, *runs, M]``; it sums to zero over tokens, as the change of z does.
     Raises:
-        ValueError: attention is not softmax, or nobody asks with the query.
-    Source: :cite:t:`tian2024joma`.
+        ValueError: attention is not softmax, or no sample has this query.
     """
     squares, total, mean = _terms(model, contexts, path, query)
     change = squares.sum(-2) - total * mean[0]
@@ -85,80 +80,81 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
 
 
 def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """As :func:`fixed_mean` with the mean attention of each moment, by the trapezoidal rule over the states kept: keep many.
+    """As :func:`fixed_mean` with the mean attention of each moment; what remains of the error is due to the factorisation.
 
-    What is left of the error is then due to the factorisation alone.
+    The integral of the mean attention is a trapezoidal sum over the saved states, so many states must be saved.
 
     Raises:
-        ValueError: as :func:`fixed_mean`. Source: :cite:t:`tian2024joma`.
+        ValueError: attention is not softmax, or no sample has this query.
     """
     squares, total, mean = _terms(model, contexts, path, query)
+    # int b d(sum_k ||v_k||^2): increments of the total times the average of the mean attention at both ends
     taken = ((total[1:] - total[:-1]) * (mean[1:] + mean[:-1]) / 2).cumsum(0)
     return squares.sum(-2) - squares[0].sum(-2) - torch.cat([torch.zeros_like(taken[:1]), taken])
 
 
 def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """E[b] over the samples that ask with the query, at each time kept.
+    """E[b] over the samples with this query, at each saved time, ``[t, *runs, M]``.
 
     Raises:
-        ValueError: none asks with it. Source: :cite:t:`tian2024joma`.
+        ValueError: no sample has this query.
     """
-    asked = contexts.query == query
-    if not bool(asked.any()):
-        raise ValueError(f"query must be one that asks, in [0, {contexts.queries}), got {query}, which no sample asks with")
-    return torch.stack([model.attend(path.at(t), contexts)[..., asked, :].mean(-2) for t in range(len(path.times))])
+    chosen = contexts.query == query
+    if not bool(chosen.any()):
+        raise ValueError(f"query must be that of a sample, in [0, {contexts.queries}), got {query}")
+    return torch.stack([model.attend(path.state(t), contexts)[..., chosen, :].mean(-2) for t in range(len(path.times))])
 
 
-def unfactored(model: Model, contexts: Contexts, path: Path) -> Float[Tensor, "t *runs"]:
-    """How much of dz/dt the factorisation of the gradient's second moment leaves out, relative, at each time kept; contexts of one query.
+def factorisation_error(model: Model, contexts: Contexts, path: Path) -> Float[Tensor, "t *runs"]:
+    """Share of dz/dt, in norm, that is lost if the gradient's second moment is factorised, at each saved time, ``[t, *runs]``.
 
     Raises:
-        ValueError: attention is not softmax, or there are several queries. Source: :cite:t:`tian2024joma`.
+        ValueError: attention is not softmax, or the samples have several queries.
     """
-    _softmax(model)
+    _check_softmax(model)
     if contexts.queries > 1:
-        raise ValueError(f"contexts must have one query, got {contexts.queries}; take those of one")
+        raise ValueError(f"contexts must have one query, got {contexts.queries}; select the samples of one")
     velocity, factor = model.velocity(path.states, contexts), 2 * model.ratio * model.attention.factor
     work = factor * (path.states.lower * velocity.lower).sum(-2)
-    left = velocity.logits[..., 0, :] - (work - work.sum(-1, keepdim=True) * mean_attention(model, contexts, path))
-    return left.norm(dim=-1) / velocity.logits[..., 0, :].norm(dim=-1)
+    remainder = velocity.logits[..., 0, :] - (work - work.sum(-1, keepdim=True) * mean_attention(model, contexts, path))
+    return remainder.norm(dim=-1) / velocity.logits[..., 0, :].norm(dim=-1)
 
 
 def _terms(model: Model, contexts: Contexts, path: Path, query: int) -> tuple[Tensor, Tensor, Tensor]:
     """rho kappa v^2 ``[t, *runs, K, M]``, its sum over units and tokens ``[t, *runs, 1]``, and the mean attention ``[t, *runs, M]``."""
-    _softmax(model)
+    _check_softmax(model)
     squares = model.ratio * model.attention.factor * path.states.lower.square()
     return squares, squares.sum((-1, -2))[..., None], mean_attention(model, contexts, path, query=query)
 
 
-def _softmax(model: Model) -> None:
+def _check_softmax(model: Model) -> None:
     if not isinstance(model.attention, Softmax):
         name = type(model.attention).__name__.lower()
-        raise ValueError(f"the mean attention enters softmax attention's invariant, got {name} attention; first_term is that one's")
+        raise ValueError(f"the mean attention enters the invariant of softmax attention only, got {name} attention; use first_term")
 
 
 @dataclass(frozen=True, eq=False)
-class Agreement:
-    """How well a predicted change of the logits fits the true one.
+class Fit:
+    """How well a predicted change of the logits fits the measured one.
 
     Attributes:
-        correlation: centred cosine over tokens (the paper's NC), in [-1, 1]; NaN if one of them is constant.
-        error: ||predicted - true|| / ||true||, both centred; 0 is perfect, 1 as bad as predicting no change.
+        correlation: centred cosine over tokens (the paper's NC), in [-1, 1]; NaN if one of the two is constant.
+        error: ||predicted - measured|| / ||measured||, both centred; 0 is perfect, 1 is the error of predicting no change.
     """
 
     correlation: Float[Tensor, "*batch"]
     error: Float[Tensor, "*batch"]
 
 
-def agreement(predicted: Float[Tensor, "*#batch M"], true: Float[Tensor, "*#batch M"]) -> Agreement:
-    """Compares changes over the last axis, up to a constant, which softmax does not see.
+@converted(float64=("predicted", "measured"))
+def goodness_of_fit(predicted: Float[Tensor, "*#batch M"], measured: Float[Tensor, "*#batch M"]) -> Fit:
+    """Compares changes of the logits over the last axis, up to a constant, to which softmax is blind.
 
     Args:
-        predicted, true: changes of the logits, ``[*batch, M]``, of shapes that broadcast.
+        predicted, measured: changes of the logits, ``[*batch, M]``, of shapes that broadcast.
     Returns:
-        Correlation and relative error, ``[*batch]``; NaN where the true change is the same for all tokens.
-    Source: :cite:t:`tian2024joma`.
+        Correlation and relative error, ``[*batch]``; NaN where the measured change is the same for all tokens.
     """
-    p, t = (x - x.mean(-1, keepdim=True) for x in (predicted, true))
-    size = t.norm(dim=-1)
-    return Agreement((p * t).sum(-1) / (p.norm(dim=-1) * size), (p - t).norm(dim=-1) / size)
+    p, m = (x - x.mean(-1, keepdim=True) for x in (predicted, measured))
+    size = m.norm(dim=-1)
+    return Fit((p * m).sum(-1) / (p.norm(dim=-1) * size), (p - m).norm(dim=-1) / size)

@@ -1,41 +1,125 @@
-r"""Attention and MLP trained together on a hierarchy of latents, and what happens inside: recovery, stable rank, entropy.
+r"""A stack of attention and MLPs trained on a hierarchy of latents: recovery, stable rank and entropy over the training.
 
-One class is one sequence, so a batch of B draws is the C sequences with the numbers of their draws as weights: the same gradient in
-distribution at the cost of C sequences. Adam with the decay added to the gradient, constant learning rate, no clipping.
-Source: :cite:t:`tian2024joma`, Table 1 (and its released code, for the settings).
+A layer normalises after each sum and has one head, no matrix after it and no positions:
+
+.. math:: Z' = \mathrm{LN}(Z + \mathrm{softmax}_{\text{causal}}(Z W_Q W_K^\top Z^\top / \sqrt d)\, Z W_V), \qquad
+    h = \mathrm{relu}(Z' W_1 + b_1), \qquad Z^{l+1} = \mathrm{LN}(Z' + h W_2 + b_2) .
+
+The class is decoded at the last position. A run of padding at the head of a sequence is one token many times over, and each of its copies
+attends only to copies of itself. :class:`Stack` keeps one copy and adds the logarithm of their number to its scores. This is exact and turns
+a sequence of 30 into one of at most 9.
+
+Each class has one sequence, so a batch of B draws is the C sequences weighted by their numbers of draws: the same gradient in distribution
+at the cost of C sequences. The optimiser is Adam with the decay added to the gradient, a constant learning rate and no clipping.
+Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 from torch.nn import functional
 
-from ...metrics.geometry import stable_rank
+from ...core.validation import integers
+from ...maths.linalg import stable_rank
 from ...models.embedding import build
-from ...training.descent import descend, within
-from .hierarchy import Hierarchy
-from .recovery import recovery
-from .stack import Stack
+from ...training.descent import descend
+from .hierarchy import Hierarchy, recovery
 
+Stream = Float[Tensor, "n t d"]
 Curves = Float[Tensor, "t layers"]
-FASTEST = 1e6  # learning rate: beyond it Adam's own arithmetic may overflow
+MAX_RATE = 1e6  # learning rate; above it Adam's own arithmetic may overflow
 
 
 @dataclass(frozen=True, eq=False)
-class Learning:
-    """A training and what was read of it; layers from the lowest, as many as there are latent layers and one for the classes.
+class LayerTrace:
+    """What a layer computed in a forward pass.
+
+    Attributes:
+        hidden: h after the ReLU, ``[n, t, width]``.
+        entropy: of the attention of the last position, over all copies, nats, ``[n]``.
+    """
+
+    hidden: Float[Tensor, "n t width"]
+    entropy: Float[Tensor, " n"]
+
+
+class Layer(nn.Module):
+    """Attention and MLP (see the module's docstring).
+
+    Args:
+        dim, width: of the stream and of the MLP.
+    """
+
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.lower, self.upper = nn.Linear(dim, width), nn.Linear(width, dim)
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+
+    def forward(self, tokens: Stream, copies: Float[Tensor, " t"]) -> tuple[Stream, LayerTrace]:
+        query, key, value = self.qkv(tokens).chunk(3, dim=-1)
+        later = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool, device=tokens.device).triu(1)
+        # k copies of a key have k times its weight: exp(score + ln k).
+        scores = (query @ key.mT / math.sqrt(tokens.shape[-1]) + copies.log()).masked_fill(later, -math.inf)
+        weights = torch.softmax(scores, dim=-1)
+        tokens = self.attention_norm(tokens + weights @ value)
+        hidden = torch.relu(self.lower(tokens))
+        last = weights[:, -1].detach()
+        # k copies share a weight w: their entropy is -k (w/k) ln(w/k) = -w ln w + w ln k.
+        entropy = (torch.special.entr(last) + last * copies.log()).sum(-1)
+        return self.mlp_norm(tokens + self.upper(hidden)), LayerTrace(hidden, entropy)
+
+
+class Stack(nn.Module):
+    """Words in, logits of the class at the last position out.
+
+    Args:
+        vocabulary, classes: numbers of words and of classes.
+        dim, width, depth: of the stream, of the MLPs, number of layers.
+    """
+
+    def __init__(self, *, vocabulary: int, classes: int, dim: int = 1024, width: int = 400, depth: int = 3):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.layers = nn.ModuleList(Layer(dim, width) for _ in range(depth))
+        self.head = nn.Linear(dim, classes)
+
+    def forward(self, ids: Int[Tensor, "n L"]) -> Float[Tensor, "n classes"]:
+        return self.trace(ids)[0]
+
+    def trace(self, ids: Int[Tensor, "n L"]) -> tuple[Float[Tensor, "n classes"], tuple[LayerTrace, ...]]:
+        """Logits, and what each layer computed; position 0 stands for all copies of the padding.
+
+        Args:
+            ids: ``[n, L]``. The longest run of one word at the head that all sequences share is computed once.
+        """
+        shared = (ids == ids[:1, :1]).all(0).long().cumprod(0)
+        run = max(1, int(shared.sum()))
+        copies = torch.ones(ids.shape[1] - run + 1, device=ids.device)
+        copies[0] = run
+        tokens, traces = self.embedding(ids[:, run - 1 :]), []
+        for layer in self.layers:
+            tokens, trace = layer(tokens, copies)
+            traces.append(trace)
+        return self.head(tokens[:, -1]), tuple(traces)
+
+
+@dataclass(frozen=True, eq=False)
+class StackRun:
+    """A training; layers from the lowest: one for each layer of latents and one for the classes.
 
     Attributes:
         model: at the end.
-        steps: of the readings, the first is 0.
+        steps: at which the curves were measured; the first is 0.
         loss: cross-entropy over all classes, nats, ``[t]``.
-        recovered: of the latents of each layer by the units of the same layer, ``[t, layers]``.
+        recovered: recovery of the latents of each layer by the units of the same layer, ``[t, layers]``.
         rank: stable rank of each MLP's lower layer, ``[t, layers]``.
         entropy: of the attention of the last position, mean over classes, nats, ``[t, layers]``.
-        before, after: largest activation over positions, of each layer, ``[classes, width]``, before training and after.
+        before, after: largest activation over positions in each layer, ``[classes, width]``, before and after training.
     """
 
     model: Stack
@@ -48,7 +132,7 @@ class Learning:
     after: tuple[Float[Tensor, "classes width"], ...]
 
 
-def learn(
+def fit_stack(
     hierarchy: Hierarchy,
     generator: torch.Generator,
     *,
@@ -59,76 +143,74 @@ def learn(
     decay: float = 1e-4,
     dim: int = 1024,
     width: int = 400,
-    at: Iterable[int] = (),
-) -> Learning:
-    """Trains a stack with a layer for each layer of latents and one for the classes.
+    measure_steps: Iterable[int] = (),
+) -> StackRun:
+    """Trains a stack with one layer for each layer of latents and one for the classes.
 
     Args:
-        hierarchy: what the sequences are made from.
-        generator: initial weights and batches.
+        hierarchy: generates the sequences.
+        generator: draws initial weights and batches.
         steps, rate, batch, decay: of Adam.
         length: L of the sequences.
         dim, width: of the stack.
-        at: steps to read after; 0 and the last are always read.
+        measure_steps: steps after which the curves are measured, in addition to 0 and the last.
     Raises:
-        ValueError: a class is longer than ``length``, ``at`` lies outside the run, or a setting is out of range.
+        ValueError: a class is longer than ``length``, ``measure_steps`` lie outside the run, or a setting is out of range.
         NotConverged: the loss, or a weight at the end, is not finite.
-    Source: :cite:t:`tian2024joma`, Table 1.
     """
-    stops = within(at, steps)
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
-    if not 0 < rate <= FASTEST:
-        raise ValueError(f"rate must lie in (0, {FASTEST:.0e}], got {rate:g}; 1e-3 is a usual one")
+    integers(steps=steps, batch=batch)
+    if not 0 < rate <= MAX_RATE:
+        raise ValueError(f"rate must lie in (0, {MAX_RATE:.0e}], got {rate:g}; 1e-3 is a usual one")
+    marks = sorted({0, steps} | set(measure_steps))
+    if marks[0] < 0 or marks[-1] > steps:
+        outside = marks[0] if marks[0] < 0 else marks[-1]
+        raise ValueError(f"measure_steps must lie in [0, {steps}], the steps of this run, got {outside}")
     ids, latents, C = hierarchy.sequences(length), hierarchy.activity()[1:], hierarchy.classes
     sizes = {"vocabulary": hierarchy.vocabulary, "classes": C, "dim": dim, "width": width, "depth": len(latents)}
     model = build(lambda: Stack(**sizes), generator)
     assert isinstance(model, Stack)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
-    marks, readings, seen = sorted({0, steps} | stops), [], {}
+    snapshots: list[_Snapshot] = []
 
-    def read(step: int) -> None:
-        if step not in marks:
-            return
-        readings.append(_read(model, ids, latents))
-        seen["before" if step == 0 else "after"] = readings[-1].activations
+    def measure(step: int) -> None:
+        if step in marks:
+            snapshots.append(_snapshot(model, ids, latents))
 
     def loss_of(shares: Tensor) -> Tensor:
         return shares @ functional.cross_entropy(model(ids), torch.arange(C), reduction="none")
 
     constant = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1.0)
-    descend(
-        model, loss_of, _batches(C, batch, generator), steps=steps, optimiser=optimiser, schedule=constant, generator=generator, after=read
-    )
+    batches = _batches(C, batch, generator)
+    descend(model, loss_of, batches, steps=steps, optimiser=optimiser, schedule=constant, generator=generator, after=measure)
     loss, recovered, rank, entropy = (
-        torch.stack([getattr(reading, name) for reading in readings]) for name in ("loss", "recovered", "rank", "entropy")
+        torch.stack([getattr(snapshot, name) for snapshot in snapshots]) for name in ("loss", "recovered", "rank", "entropy")
     )
-    return Learning(model, tuple(marks), loss, recovered, rank, entropy, seen["before"], seen["after"])
+    return StackRun(model, tuple(marks), loss, recovered, rank, entropy, snapshots[0].hidden, snapshots[-1].hidden)
 
 
 @dataclass(frozen=True, eq=False)
-class _Reading:
+class _Snapshot:
     loss: Tensor
     recovered: Tensor
     rank: Tensor
     entropy: Tensor
-    activations: tuple[Tensor, ...]
+    hidden: tuple[Tensor, ...]
 
 
 @torch.no_grad()
-def _read(model: Stack, ids: Tensor, latents: tuple[Bool[Tensor, "classes _"], ...]) -> _Reading:
-    logits, inside = model.look_inside(ids)
-    activations = tuple(layer.hidden.amax(1) for layer in inside)
-    return _Reading(
+def _snapshot(model: Stack, ids: Tensor, latents: tuple[Bool[Tensor, "classes _"], ...]) -> _Snapshot:
+    logits, traces = model.trace(ids)
+    hidden = tuple(trace.hidden.amax(1) for trace in traces)
+    return _Snapshot(
         functional.cross_entropy(logits, torch.arange(len(ids))),
-        torch.stack([recovery(h, active) for h, active in zip(activations, latents)]),
+        torch.stack([recovery(h, active) for h, active in zip(hidden, latents)]),
         torch.stack([stable_rank(layer.lower.weight.double()) for layer in model.layers]),  # pyright: ignore
-        torch.stack([layer.entropy.mean() for layer in inside]),
-        activations,
+        torch.stack([trace.entropy.mean() for trace in traces]),
+        hidden,
     )
 
 
 def _batches(classes: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Shares of the classes among ``size`` draws, for ever."""
+    """Shares of the classes among ``size`` draws, without end."""
     while True:
         yield torch.bincount(torch.randint(classes, (size,), generator=generator), minlength=classes) / size

@@ -1,6 +1,6 @@
 r"""Nonlinear MLP: salient components are learnt first, the others later, and attention is sparse in between.
 
-Near a critical point :math:`\mu` of the lower layer, with attention put back, the paper's equation is
+**One unit.** Near a critical point :math:`\mu` of the lower layer, with attention put back, the paper's equation is
 
 .. math:: \dot v = (\mu - v) \circ e^{v^2/2} .
 
@@ -8,189 +8,269 @@ With :math:`\delta_j = 1 - v_j/\mu_j` it reads :math:`\tfrac{d}{dt} \ln \delta_j
 
 .. math:: \frac{\ln 1/\delta_j(t)}{\ln 1/\delta_k(t)} \to e^{(\mu_j^2 - \mu_k^2)/2} .
 
-:math:`\ln \delta` is what is integrated: :math:`\delta` itself underflows. Attention softmax(:math:`v^2/T`) first concentrates on what is
-learnt first, then spreads again: its entropy drops and bounces, where the linear :math:`\dot v = \Delta \circ e^{v^2/2}` only lets it
-drop. A common normaliser changes the clock, not the orbit. Source: :cite:t:`tian2024joma`.
+The attention softmax(:math:`v^2/T`) first concentrates on what is learnt first and then spreads again: its entropy drops and bounces, while
+it only drops for the linear :math:`\dot v = \Delta \circ e^{v^2/2}`. A common normaliser changes the clock, not the orbit.
+
+**Several units** share the attention of a query. By the exponential invariant its logits are :math:`z_l = \tfrac12 \sum_k v_{kl}^2`, so if
+unit k has the critical point :math:`\mu_k`,
+
+.. math:: \dot v_{kl} = (\mu_{kl} - v_{kl})\, e^{\sum_j v_{jl}^2 / 2} .
+
+The factor is common to the units, so from zero they learn a token all at once:
+
+.. math:: V(t) = M \operatorname{diag}(1 - \delta(t)), \qquad \dot\delta_l = -\delta_l\, e^{\|M_{:l}\|^2 (1 - \delta_l)^2 / 2} ,
+
+with M the matrix of critical points and :math:`\delta_l` that of one component as large as the column. V is tM at first and M at last. In
+between the largest columns are learnt and the others are not, and V has few directions: its stable rank falls and comes back. With a linear
+MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the orbit of their lengths (:mod:`.orbit`) and one of them
+leaves all others behind: the stable rank tends to one, as slowly as the length :math:`\sqrt{2 \ln(1/r)}` of that column grows. If all columns
+have one length, the rank does not change.
+
+Away from the critical point the equation is a heuristic (see :mod:`.mixture`). The case of several units is derived here.
+Source: :cite:t:`tian2024joma`.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.validation import positive
+from ...core.parallel import single_threaded
+from ...core.validation import converted, finite, positive
+from ...maths.linalg import stable_rank
 from ...metrics.attention import entropy
+from .orbit import orbit
 
 Vector = Float[Tensor, " M"]
 Times = Float[Tensor, " t"]
+Layer = Float[Tensor, "K M"]
+ENTROPY_MARGIN = 0.1  # nats; attention this close to uniform, or to one token, counts as such
 
 
+@single_threaded
+@converted(float64=("mu", "times"))
 def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Float[Tensor, "t M"]:
     r"""ln delta of each component at the given times, from v = 0 (ln delta = 0).
 
     Args:
-        mu: where each component ends, ``[M]``, not zero.
+        mu: critical point of each component, ``[M]``, not zero.
         times: increasing, >= 0, ``[t]``.
         tolerance: relative, of the integrator (Dormand-Prince of order 8).
     Returns:
-        ``[t, M]``, <= 0, no unit.
+        ``[t, M]``, <= 0.
     Raises:
-        ValueError: a mu is zero or not finite, or the times are none, not finite or do not increase from 0 on.
-        NotConverged: the integrator gave up.
-    Source: :cite:t:`tian2024joma`.
+        ValueError: a mu is zero or not finite; the times are empty, not finite or do not increase from 0 on.
+        NotConverged: the integrator failed; carries its last state.
     """
     from scipy.integrate import solve_ivp
 
     if not bool((torch.isfinite(mu) & (mu != 0)).all()):
-        raise ValueError("mu must be finite and not zero, got one that is not; leave components out that do not move")
+        raise ValueError("mu must be finite and not zero, got one that is not; leave out components that do not move")
     if not len(times) or not bool(torch.isfinite(times).all()):
         raise ValueError(f"times must be finite, at least one of them, got {times.tolist()[:5]}")
     if float(times[0]) < 0 or bool((times.diff() <= 0).any()):
         raise ValueError("times must increase and start at 0 or later, got others; sort them")
     if float(times[-1]) == 0:
-        return torch.zeros(1, len(mu), dtype=torch.float64)  # the start alone
+        return torch.zeros(1, len(mu), dtype=torch.float64)
     squares = mu.square().numpy()
 
+    # ln delta is integrated, since delta itself underflows; expm1 keeps the digits of 1 - delta near the start.
     def velocity(_: float, logs: np.ndarray) -> np.ndarray:
         return -np.exp(squares * np.expm1(logs) ** 2 / 2)
 
     span = (0.0, float(times[-1]))
-    found = solve_ivp(velocity, span, np.zeros(len(mu)), method="DOP853", t_eval=times.numpy(), rtol=tolerance, atol=1e-12)
-    if not found.success:
-        raise NotConverged(f"the flow must reach t = {span[1]:g}, got {found.message}; ask for earlier times", state=found.y)
-    return torch.from_numpy(found.y.T.copy())
+    solution = solve_ivp(velocity, span, np.zeros(len(mu)), method="DOP853", t_eval=times.numpy(), rtol=tolerance, atol=1e-12)
+    if not solution.success:
+        raise NotConverged(f"the flow must reach t = {span[1]:g}, got {solution.message}; ask for earlier times", state=solution.y)
+    return torch.from_numpy(solution.y.T.copy())
 
 
+@converted(float64=("mu",))
 def learning_ratio(mu: Vector) -> Float[Tensor, "M M"]:
-    """exp((mu_j^2 - mu_k^2) / 2): how much faster, in the long run, ln(1/delta_j) grows than ln(1/delta_k).
-
-    Source: :cite:t:`tian2024joma`.
-    """
+    """exp((mu_j^2 - mu_k^2) / 2), ``[M, M]``: in the long run ln(1/delta_j) grows this many times faster than ln(1/delta_k)."""
     half = mu.square() / 2
     return torch.exp(half[:, None] - half)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Bounce:
-    """Entropy of attention along a training: where it starts, its least value, where it ends.
+    """Drop and rebound of a curve over a training.
 
     Attributes:
-        start, least, end: nats.
-        at: index of the least value.
+        start, least, end: the first value, the smallest, the last, in the unit of the curve.
+        index: of the smallest value.
     """
 
     start: float
     least: float
     end: float
-    at: int
+    index: int
 
     @property
     def drop(self) -> float:
-        """How far it falls, nats."""
+        """start - least."""
         return self.start - self.least
 
     @property
     def rebound(self) -> float:
-        """How far it comes back, nats; 0 if it only falls."""
+        """end - least; 0 if the curve only falls."""
         return self.end - self.least
 
 
-def bounce(entropies: Times) -> Bounce:
-    """Reads drop and rebound off a curve.
+@converted(float64=("curve",))
+def bounce(curve: Times) -> Bounce:
+    """Start, smallest value and end of a curve ``[t]``.
 
     Raises:
-        ValueError: the curve is empty or not finite. Source: :cite:t:`tian2024joma`.
+        ValueError: the curve is empty or not finite.
     """
-    if not len(entropies) or not bool(torch.isfinite(entropies).all()):
-        raise ValueError("a curve must hold finite values, at least one, got NaN, infinity or none; leave such readings out")
-    at = int(entropies.argmin())
-    return Bounce(float(entropies[0]), float(entropies[at]), float(entropies[-1]), at)
+    if not len(curve) or not bool(torch.isfinite(curve).all()):
+        raise ValueError("a curve must hold finite values, at least one, got NaN, infinity or none; leave such values out")
+    index = int(curve.argmin())
+    return Bounce(float(curve[0]), float(curve[index]), float(curve[-1]), index)
 
 
+@converted(float64=("lower",))
 def attention(lower: Float[Tensor, "*batch M"], *, temperature: float = 2.0) -> Float[Tensor, "*batch M"]:
-    """softmax(v^2 / T): what attention is once z is integrated out (T = 2 by the exponential invariant).
+    """softmax(v^2 / T): attention once z is integrated out, ``[*batch, M]`` (T = 2 by the exponential invariant).
 
     Raises:
-        ValueError: the temperature is not positive and finite. Source: :cite:t:`tian2024joma`.
+        ValueError: the temperature is not positive and finite.
     """
     positive(temperature=temperature)
     return torch.softmax(lower.square() / temperature, dim=-1)
 
 
+@converted(float64=("lower",))
 def attention_entropy(lower: Float[Tensor, "t M"], *, temperature: float = 2.0) -> Times:
-    """Entropy of :func:`attention` at each time, nats. Source: :cite:t:`tian2024joma`."""
+    """Entropy of :func:`attention` at each time, in nats, ``[t]``.
+
+    Raises:
+        ValueError: the temperature is not positive and finite.
+    """
     return entropy(attention(lower, temperature=temperature))
 
 
-def on_the_way(entropies: Times, *, keys: int) -> Bool[Tensor, " t"]:
-    """Where attention is neither uniform nor on one token: entropy more than .1 nats from ln(keys) and from 0; the line is ours."""
-    return (entropies > 0.1) & (entropies < math.log(keys) - 0.1)
+@converted(float64=("entropies",))
+def undecided(entropies: Times, *, keys: int) -> Bool[Tensor, " t"]:
+    """Where attention over ``keys`` tokens is neither uniform nor on one token: the entropy differs from both by ``ENTROPY_MARGIN``."""
+    return (entropies > ENTROPY_MARGIN) & (entropies < math.log(keys) - ENTROPY_MARGIN)
 
 
+@single_threaded
+@converted(float64=("mu",))
 def salient_descent(
     mu: Vector, *, start: float = 0.05, rate: float = 0.02, temperature: float = 3.0, steps: int = 5000
 ) -> Float[Tensor, "t M"]:
-    r"""The normalised form in discrete time: :math:`v \leftarrow v + \eta\, (\mu - v) \circ \mathrm{softmax}(v^2/T)`; defaults of the
-    paper's Fig. 4.
+    r"""The normalised equation in discrete time, :math:`v \leftarrow v + \eta\, (\mu - v) \circ \mathrm{softmax}(v^2/T)`.
+
+    The defaults are those of the paper's Fig. 4.
 
     Args:
         mu: ``[M]``.
         start: v of all components.
-        rate, temperature, steps: eta, T, how many steps.
+        rate, temperature, steps: eta, T, number of steps.
     Returns:
         v after 0, 1, ..., steps, ``[steps + 1, M]``.
     Raises:
-        ValueError: mu or start is not finite, mu not of floating point, steps below 0, or a rate or temperature that is not positive.
-    Source: :cite:t:`tian2024joma`.
+        ValueError: mu or start is not finite, steps is negative, or the rate or the temperature is not positive.
     """
-    return _descend(lambda v: mu - v, _level(mu, "mu", start), rate, temperature, steps)
+    finite(mu=mu)
+    return _descend(lambda v: mu - v, len(mu), start, rate, temperature, steps)
 
 
+@single_threaded
+@converted(float64=("discriminancy",))
 def linear_descent(
     discriminancy: Vector, *, start: float = 0.05, rate: float = 0.02, temperature: float = 3.0, steps: int = 5000
 ) -> Float[Tensor, "t M"]:
-    r"""As :func:`salient_descent` with a linear MLP: :math:`v \leftarrow v + \eta\, \Delta \circ \mathrm{softmax}(v^2/T)`, ``[steps + 1,
-    M]``.
+    r"""As :func:`salient_descent` with a linear MLP: :math:`v \leftarrow v + \eta\, \Delta \circ \mathrm{softmax}(v^2/T)`,
+    ``[steps + 1, M]``.
 
     Raises:
-        ValueError: as there.
-    Source: :cite:t:`tian2024joma`.
+        ValueError: as :func:`salient_descent`.
     """
-    return _descend(lambda v: discriminancy, _level(discriminancy, "discriminancy", start), rate, temperature, steps)
+    finite(discriminancy=discriminancy)
+    return _descend(lambda v: discriminancy, len(discriminancy), start, rate, temperature, steps)
 
 
-def _level(ends: Tensor, name: str, start: float) -> Tensor:
-    """All components at ``start``."""
-    if not ends.is_floating_point() or not bool(torch.isfinite(ends).all()):
-        raise ValueError(f"{name} must hold finite floating-point numbers, got {ends.dtype}; convert with .double()")
+def _descend(
+    pull: Callable[[Tensor], Tensor], components: int, start: float, rate: float, temperature: float, steps: int
+) -> Float[Tensor, "t M"]:
+    positive(rate=rate, temperature=temperature)
     if not math.isfinite(start):
         raise ValueError(f"start must be finite, got {start}")
-    return torch.full_like(ends, start)
-
-
-def _descend(pull, v: Tensor, rate: float, temperature: float, steps: int) -> Tensor:
-    positive(rate=rate, temperature=temperature)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
-    passed = [v]
+    states = [torch.full((components,), start, dtype=torch.float64)]
     for _ in range(steps):
-        v = v + rate * pull(v) * attention(v, temperature=temperature)
-        passed.append(v)
-    return torch.stack(passed)
+        v = states[-1]
+        states.append(v + rate * pull(v) * attention(v, temperature=temperature))
+    return torch.stack(states)
 
 
 def published_mu() -> Vector:
-    """The ten components of the paper's Fig. 4: 1 + 3 u with u the first ten uniform numbers of torch's seed 0, sorted, ``[10]``.
-
-    Source: :cite:t:`tian2024joma`, Fig. 4.
-    """
-    return (3 * torch.rand(10, generator=torch.Generator().manual_seed(0)) + 1).sort().values.double()
+    """The ten components of the paper's Fig. 4: 1 + 3 u with u the first ten uniform numbers of torch's seed 0, sorted, ``[10]``."""
+    return (3 * torch.rand(10, generator=Generator().manual_seed(0)) + 1).sort().values.double()
 
 
-def random_mu(generator: torch.Generator, *, components: int = 10) -> Vector:
-    """1 + 3 u, u uniform, sorted, ``[M]``. Source: :cite:t:`tian2024joma`."""
+def random_mu(generator: Generator, *, components: int = 10) -> Vector:
+    """1 + 3 u with u uniform, sorted, ``[M]``."""
     return (1 + 3 * torch.rand(components, generator=generator, dtype=torch.float64)).sort().values
+
+
+@single_threaded
+@converted(float64=("points", "times"))
+def nonlinear_layer(points: Layer, times: Times, *, tolerance: float = 1e-10) -> Float[Tensor, "t K M"]:
+    """V of nonlinear units at the given times, from zero, ``[t, K, M]``.
+
+    Args:
+        points: critical points mu, ``[K, M]``; no column is zero.
+        times: increasing, >= 0, ``[t]``.
+        tolerance: as in :func:`log_remaining`.
+    Raises:
+        ValueError: a column is zero or not finite, or the times do not increase from 0 on.
+        NotConverged: the integrator failed.
+    """
+    return points * -torch.expm1(log_remaining(points.norm(dim=0), times, tolerance=tolerance))[:, None]
+
+
+@single_threaded
+@converted(float64=("discriminancy", "remaining"))
+def linear_layer(discriminancy: Layer, remaining: Float[Tensor, " t"]) -> Float[Tensor, "t K M"]:
+    """V of linear units at the times (1 - r) t*, from zero, ``[t, K, M]``; t* is the blow-up time of the largest column.
+
+    Args:
+        discriminancy: Delta, ``[K, M]``; no column is zero.
+        remaining: r in (0, 1], ``[t]``.
+    Raises:
+        ValueError: a column is zero or not finite, or a share is outside (0, 1].
+    """
+    lengths = discriminancy.norm(dim=0)
+    if not bool((torch.isfinite(lengths) & (lengths > 0)).all()):
+        raise ValueError("columns must be finite and not zero, got one that is not; leave out tokens that do not move")
+    return discriminancy / lengths * orbit(lengths, remaining)[:, None]
+
+
+def gaussian_points(generator: Generator, *, units: int = 12, tokens: int = 20, scale: float = 1.0) -> Layer:
+    """Critical points with independent normal entries of standard deviation ``scale``, ``[units, tokens]``."""
+    return scale * torch.randn(units, tokens, generator=generator, dtype=torch.float64)
+
+
+@converted(float64=("points",))
+def equal_columns(points: Layer) -> Layer:
+    """The columns scaled to one length, the root mean square of their lengths, so that no token is salient, ``[K, M]``."""
+    lengths = points.norm(dim=0)
+    return points * lengths.square().mean().sqrt() / lengths
+
+
+@single_threaded
+@converted(float64=("points", "layers"))
+def rank_bounce(points: Layer, layers: Float[Tensor, "t K M"]) -> Bounce:
+    """Drop and rebound of the stable rank of V, which is a multiple of ``points`` at the start, over ``layers``, V at later times."""
+    return bounce(torch.cat([stable_rank(points)[None], stable_rank(layers)]))

@@ -1,18 +1,28 @@
-r"""A binary tree of latents: how often two leaves occur together, by how far up their common ancestor is.
+r"""A binary tree of latents: how often two leaves occur together, and a block that learns to predict one leaf from the others.
 
-The root :math:`y_0` takes one of D values, equally likely, and is the label. Its children are binary,
-:math:`P(\text{child} = 0 \mid y_0 = k) = p_k`; below, every node keeps its parent's value with probability :math:`(1 + \rho)/2`, the same
-for all edges of a level. Every node above the leaves has two children, so :math:`L` levels of edges make :math:`2^L` leaves. Leaf
-:math:`y_l = 1` says that token l is in the sequence.
+**The tree.** The root :math:`y_0` takes one of D values, equally likely, and is the label. Its children are binary with
+:math:`P(\text{child} = 0 \mid y_0 = k) = p_k`. Below, every node keeps its parent's value with probability :math:`(1 + \rho)/2`, the same for
+all edges of a level. Every node above the leaves has two children, so :math:`L` levels of edges make :math:`2^L` leaves. Leaf
+:math:`y_l = 1` means that token l is in the sequence.
 
-With signs :math:`s = (-1)^y`, an edge multiplies a mean by its :math:`\rho`, so that with :math:`\rho_0 = 2 E_k[p_k] - 1`, all edges alike
-and the common ancestor H levels up, below the root,
+With signs :math:`s = (-1)^y` an edge multiplies a mean by its :math:`\rho`. Let all edges be alike, :math:`\rho_0 = 2 E_k[p_k] - 1`, and let
+the common ancestor of leaves l and m be H levels up, below the root. Then
 
 .. math:: E[s_l] = \rho^{L-1} \rho_0, \quad E[s_l s_m] = \rho^{2H}, \qquad
     P(y_l = 1 \mid y_m = 1) = \frac12\, \frac{1 + \rho^{2H} - 2 \rho^{L-1} \rho_0}{1 - \rho^{L-1} \rho_0} .
 
-If the common ancestor is the root (H = L), :math:`E[s_l s_m] = \rho^{2(L-1)} E_k[(2 p_k - 1)^2]`. The statement is about the data: near
-relatives occur together more often. Source: :cite:t:`tian2024joma` (the hierarchical binary latent tree).
+If the common ancestor is the root (H = L), :math:`E[s_l s_m] = \rho^{2(L-1)} E_k[(2 p_k - 1)^2]`. So near relatives occur together more
+often. This is a statement about the data.
+
+**The task.** All sequences have one query, "is leaf m present?"; the context is the other leaves that are present, the target is
+:math:`y_m`. At first the logit of leaf l moves by its discriminancy times its frequency. On a tree whose edges are alike all leaves are
+equally frequent, so co-occurrence decides, and it falls with H. Two conditions matter. If near relatives are rarely present, they are learnt
+late: kinship itself does not count. If attention is normalised, each leaf receives less where many near relatives are present too, so far
+leaves predict the absence of leaf m, and attention, which follows :math:`v^2`, does not see the sign.
+
+In the flows of the theory the order is built in. With a constant gradient :math:`\Delta_l = P(y_l = 1 \mid y_m = 1)` the sibling blows up
+first (:mod:`.orbit`); with critical points :math:`\mu_l = s\, P(y_l = 1 \mid y_m = 1)` the nonlinear flow learns leaves at speeds
+:math:`e^{(\mu_j^2 - \mu_k^2)/2}` (:mod:`.nonlinear`). The block is trained without either assumption. Source: :cite:t:`tian2024joma`.
 """
 
 import math
@@ -22,32 +32,35 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ...core.validation import converted, integers
+from .block import Contexts
+
 
 @dataclass(frozen=True)
 class Tree:
-    r"""Probabilities of a tree. Source: :cite:t:`tian2024joma`.
+    r"""Probabilities of a tree.
 
     Attributes:
         zero: p_k, the probability that a child of the root is 0, for each of the D labels.
-        keep: rho of each level of edges below the root's children, from the top, in [-1, 1]; L - 1 of them.
+        rho: of each level of edges below the root's children, from the top, in [-1, 1]; L - 1 of them.
 
     Raises:
-        ValueError: a probability outside [0, 1], a rho outside [-1, 1], or none at all.
+        ValueError: a probability is outside [0, 1], a rho is outside [-1, 1], or one of the tuples is empty.
     """
 
     zero: tuple[float, ...]
-    keep: tuple[float, ...]
+    rho: tuple[float, ...]
 
     def __post_init__(self):
         if not self.zero or not all(0 <= p <= 1 for p in self.zero):
             raise ValueError(f"zero must hold a probability in [0, 1] for each label, at least one, got {self.zero}")
-        if not self.keep or not all(-1 <= rho <= 1 for rho in self.keep):
-            raise ValueError(f"keep must hold a rho in [-1, 1] for each level of edges, at least one, got {self.keep}")
+        if not self.rho or not all(-1 <= rho <= 1 for rho in self.rho):
+            raise ValueError(f"rho must hold a number in [-1, 1] for each level of edges, at least one, got {self.rho}")
 
     @property
     def levels(self) -> int:
         """L, edges from the root to a leaf."""
-        return 1 + len(self.keep)
+        return 1 + len(self.rho)
 
     @property
     def leaves(self) -> int:
@@ -55,7 +68,7 @@ class Tree:
         return 2**self.levels
 
     def kinship(self, leaf: int) -> Int[Tensor, " leaves"]:
-        """H of every leaf to the given one: how many levels up their common ancestor is, 0 for itself and 1 for its sibling.
+        """H of every leaf to this one: 0 for itself, 1 for its sibling, ``[leaves]``.
 
         Raises:
             ValueError: no such leaf.
@@ -66,11 +79,11 @@ class Tree:
         return torch.tensor([int(other).bit_length() for other in others])
 
     def mean_sign(self) -> float:
-        """E[s] of a leaf. Source: :cite:t:`tian2024joma`."""
-        return sum(2 * p - 1 for p in self.zero) / len(self.zero) * math.prod(self.keep)
+        """E[s] of a leaf."""
+        return sum(2 * p - 1 for p in self.zero) / len(self.zero) * math.prod(self.rho)
 
     def sign_product(self, up: int) -> float:
-        """E[s_l s_m] of two leaves whose common ancestor is ``up`` levels up, in [0, L]. Source: :cite:t:`tian2024joma`.
+        """E[s_l s_m] of two leaves whose common ancestor is ``up`` levels up, in [0, L].
 
         Raises:
             ValueError: no such ancestor.
@@ -78,15 +91,15 @@ class Tree:
         if not 0 <= up <= self.levels:
             raise ValueError(f"up must lie in [0, {self.levels}], the levels of the tree, got {up}")
         if up == self.levels:
-            return sum((2 * p - 1) ** 2 for p in self.zero) / len(self.zero) * math.prod(self.keep) ** 2
-        return math.prod(self.keep[len(self.keep) - up :]) ** 2
+            return sum((2 * p - 1) ** 2 for p in self.zero) / len(self.zero) * math.prod(self.rho) ** 2
+        return math.prod(self.rho[len(self.rho) - up :]) ** 2
 
     def frequency(self) -> float:
         """P(y_l = 1), the same for all leaves."""
         return (1 - self.mean_sign()) / 2
 
     def cooccurrence(self, up: int) -> float:
-        """P(y_l = 1 | y_m = 1) of two leaves whose common ancestor is ``up`` levels up. See the module's docstring.
+        """P(y_l = 1 | y_m = 1) of two leaves whose common ancestor is ``up`` levels up (see the module's docstring).
 
         >>> from transformer_theory import joma
         >>> tree = joma.uniform_tree(rho=0.7, levels=4, zero=(0.4, 0.82))
@@ -94,7 +107,7 @@ class Tree:
         [0.724, 0.589, 0.523]
 
         Raises:
-            ValueError: no such ancestor, or no leaf is ever 1. Source: :cite:t:`tian2024joma`.
+            ValueError: no such ancestor, or no leaf is ever 1.
         """
         mean = self.mean_sign()
         if mean >= 1:
@@ -103,21 +116,20 @@ class Tree:
 
 
 def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
-    """All edges below the root's children alike.
+    """A tree whose edges below the root's children are alike.
 
     Args:
         rho: an edge keeps its parent's value with probability (1 + rho) / 2.
         levels: L, edges from the root to a leaf.
-        zero: for each label of the root, the probability that a child of the root is 0, ``[labels]``.
+        zero: for each label of the root, the probability that a child of the root is 0.
     Raises:
         ValueError: see :class:`Tree`.
-    Source: :cite:t:`tian2024joma`.
     """
     return Tree(zero, (rho,) * (levels - 1))
 
 
 def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
-    """P(y_l, y_m) of two leaves by products of transition matrices down the tree: a second route to :meth:`Tree.cooccurrence`.
+    """P(y_l, y_m) of two leaves by products of transition matrices, an independent route to :meth:`Tree.cooccurrence`.
 
     Args:
         tree: the probabilities.
@@ -126,18 +138,17 @@ def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
         The joint distribution, ``[2, 2]``, symmetric.
     Raises:
         ValueError: no such ancestor.
-    Source: textbook (Markov chains on trees).
     """
     if not 1 <= up <= tree.levels:
         raise ValueError(f"up must lie in [1, {tree.levels}], the levels of the tree, got {up}")
     zero = torch.tensor(tree.zero, dtype=torch.float64)
     first = torch.stack([zero, 1 - zero], dim=1)  # label -> value of a child of the root
-    edges = [torch.tensor([[1 + rho, 1 - rho], [1 - rho, 1 + rho]], dtype=torch.float64) / 2 for rho in tree.keep]
+    edges = [torch.tensor([[1 + rho, 1 - rho], [1 - rho, 1 + rho]], dtype=torch.float64) / 2 for rho in tree.rho]
     chain = [first, *edges]
     above, below = chain[: tree.levels - up], chain[tree.levels - up :]
     start = torch.full((1, len(zero)), 1 / len(zero), dtype=torch.float64)
-    ancestor = torch.linalg.multi_dot([start, *above]) if above else start
-    down = torch.linalg.multi_dot(below) if len(below) > 1 else below[0]
+    ancestor = torch.linalg.multi_dot([start, *above]) if above else start  # distribution of the common ancestor
+    down = torch.linalg.multi_dot(below) if len(below) > 1 else below[0]  # ancestor -> leaf
     return down.T @ (ancestor.T * down)
 
 
@@ -146,15 +157,57 @@ def sample_leaves(tree: Tree, n: int, *, generator: torch.Generator) -> Bool[Ten
 
     Args:
         tree: the probabilities.
-        n: how many.
+        n: number of draws, >= 1.
         generator: draws everything.
     Returns:
-        Which leaves are 1; leaves l and m have a common ancestor as many levels up as l XOR m has binary digits.
-    Source: :cite:t:`tian2024joma`.
+        Which leaves are 1, ``[n, leaves]``; the common ancestor of leaves l and m is as many levels up as l XOR m has binary digits.
+    Raises:
+        ValueError: n is less than 1.
     """
+    integers(n=n)
     zero = torch.tensor(tree.zero, dtype=torch.float64)[torch.randint(len(tree.zero), (n, 1), generator=generator)]
     nodes = torch.rand(n, 2, generator=generator, dtype=torch.float64) >= zero
-    for rho in tree.keep:
+    for rho in tree.rho:
         nodes = nodes.repeat_interleave(2, dim=1)
         nodes = nodes ^ (torch.rand(nodes.shape, generator=generator, dtype=torch.float64) >= (1 + rho) / 2)
     return nodes
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedLeaf:
+    """Samples of the task.
+
+    Attributes:
+        contexts: the leaves that are present, one query, targets 0 or 1.
+        kinship: H of every leaf of the context to the masked one, ``[M]``.
+    """
+
+    contexts: Contexts
+    kinship: Int[Tensor, " M"]
+
+    @converted(float64=("values",))
+    def by_kinship(self, values: Float[Tensor, "*batch M"]) -> Float[Tensor, "*batch L"]:
+        """Means over the leaves of equal H, for H = 1, ..., L, ``[*batch, L]``."""
+        return torch.stack([values[..., self.kinship == up].mean(-1) for up in range(1, int(self.kinship.max()) + 1)], dim=-1)
+
+
+def masked_leaf(tree: Tree, n: int, *, generator: torch.Generator, sibling_rate: float = 1.0) -> MaskedLeaf:
+    """Draws sequences, hides their leaf 0 and leaves out empty contexts.
+
+    Args:
+        tree: the probabilities.
+        n: number of sequences drawn.
+        generator: draws everything.
+        sibling_rate: share of its occurrences in which the sibling is in the context; below 1, leaves are not equally frequent.
+    Raises:
+        ValueError: the rate is outside [0, 1], or n is less than 1.
+    """
+    if not 0 <= sibling_rate <= 1:
+        raise ValueError(f"sibling_rate must lie in [0, 1], got {sibling_rate:g}; it is a share of occurrences")
+    leaves = sample_leaves(tree, n, generator=generator)
+    kinship, context = tree.kinship(0)[1:], leaves[:, 1:].double()
+    present = (torch.rand(n, 1, generator=generator, dtype=torch.float64) < sibling_rate) | (kinship > 1)
+    context = context * present
+    nonempty = context.sum(1) > 0
+    query = torch.zeros(int(nonempty.sum()), dtype=torch.long)
+    return MaskedLeaf(Contexts(context[nonempty], query, leaves[nonempty, 0].long()), kinship)

@@ -1,16 +1,16 @@
-r"""Closed forms of scan-and-snap: how far the decoder has come at time t, and what that does to the attention to one common token.
+r"""Closed forms of scan-and-snap: the decoder's gain at time t, and the attention logit of a single common token.
 
-With the modified decoder dynamics (Lemma 3), class n's logits stay a multiple of :math:`e_n - 1/M`, and the multiple solves one scalar
-equation; everything else follows. With K equally likely classes and a batch of one, each class is seen a share 1/K of the time:
+In the modified decoder dynamics (Lemma 3) the logits of class n stay a multiple of :math:`e_n - 1/M`, and the multiple solves one scalar
+equation. With K equally likely classes and a batch of one, each class gets a share 1/K of the steps:
 
-    exp(M h) + (M - 1) M h = M eta_Y t + 1                            h, the decoder's gain         (Lemma 6)
-    gamma(t) = (M - 1)^2 h(t/K) / (M - 1 + exp(M h(t/K)))             how strongly it pulls at attention (Thm. 1)
+    exp(M h) + (M - 1) M h = M eta_Y t + 1                            h, the decoder's gain              (Lemma 6)
+    gamma(t) = (M - 1)^2 h(t/K) / (M - 1 + exp(M h(t/K)))             speed at which attention is driven (Thm. 1)
     Gamma(t) = (eta_Z / eta_Y) K (M - 1)^2 h(t/K)^2 / 2               = eta_Z times the integral of gamma
     B(t) = 1/4 ln(1 + 4 Gamma(t) / C0)                                logit of a single common token: z(t) = -B(t) (Thm. 4)
 
 :math:`1 / C_0 = (K - 1) E_{nn'}(0)^2`. The constant of integration in B makes B(0) = 0; the printed form,
-:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, leaves it out. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned and B grows as t squared;
-then it snaps: B grows as the logarithm of :math:`\Gamma \sim \ln^2 t`, so ever more slowly, in the limit as ln ln t.
+:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, omits it. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned and B grows as t squared. Then
+it snaps: B grows as the logarithm of :math:`\Gamma \sim \ln^2 t`, in the limit as ln ln t.
 
 Source: :cite:t:`tian2023scan`. Time is measured in steps with a batch of one; a step along the mean over a batch counts as one.
 """
@@ -23,21 +23,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-HORIZON = 1e300  # of M eta_Y t: beyond it floating point ends
+from ...core.validation import converted, integers, positive
+
+HORIZON = 1e300  # largest M eta_Y t: float64 ends at 1.8e308
 
 
+@converted(float64=("t",))
 def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
     r"""The decoder's gain: the root of :math:`e^{Mh} + (M-1) M h = M \eta_Y t + 1`.
 
     In closed form :math:`M h = \ln(M - 1) + \ln \omega(y)` with Wright's omega function, :math:`y = (M \eta_Y t + 1)/(M - 1) - \ln(M - 1)`.
-    Nothing cancels, and nothing overflows up to M eta_Y t = 1e300.
+    The form has no cancellation and no overflow up to M eta_Y t = 1e300.
 
     Args:
-        t: times, at least 0, no unit but steps, float64. (For K equally likely classes pass t / K.)
+        t: times in steps, at least 0. (For K equally likely classes pass t / K.)
         vocab_size: M, at least 2.
         eta_y: learning rate of the decoder, positive.
     Raises:
-        ValueError: a time is negative, NaN or beyond the horizon, M below 2, or the rate not positive.
+        ValueError: a time is negative, NaN or beyond the horizon, M is below 2, or the rate is not positive.
     """
     _check(vocab_size, eta_y=eta_y)
     if not bool((t >= 0).all()):
@@ -48,12 +51,12 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
 
 @no_type_check
 def scaled_gain(t: np.ndarray, vocab_size: int, eta_y: float) -> np.ndarray:
-    """M h(t) for an array of times, unchecked: :func:`h` for the inner loop of an integrator."""
+    """M h(t) for an array of times, unchecked: :func:`h` inside the loop of an integrator."""
     from scipy.special import wrightomega
 
     M, right = vocab_size, vocab_size * eta_y * t
     x = math.log(M - 1) + np.log(wrightomega((right + 1) / (M - 1) - math.log(M - 1)))
-    # near t = 0 the two logarithms cancel: one Newton step on expm1(x) + (M-1) x = M eta_Y t restores the digits
+    # Near t = 0 the two logarithms cancel. One Newton step on expm1(x) + (M-1) x = M eta_Y t restores the digits.
     small = np.clip(x, 0.0, 1.0)
     polished = small - (np.expm1(small) + (M - 1) * small - right) / (np.exp(small) + M - 1)
     return np.where(x < 1, polished, x)
@@ -64,44 +67,46 @@ def h_discrete(steps: int, *, vocab_size: int, eta_y: float) -> Float[Tensor, " 
     :math:`h_s = h_{s-1} + \eta_Y / (M - 1 + e^{M h_{s-1}})` (Lemma 5).
 
     Raises:
-        ValueError: steps below 1, M below 2, or the rate not positive.
+        ValueError: steps or M is too small, or the rate is not positive.
     """
     _check(vocab_size, eta_y=eta_y)
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    integers(steps=steps)
     values = [0.0]
     for _ in range(steps - 1):
         values.append(values[-1] + eta_y / (vocab_size - 1 + math.exp(vocab_size * values[-1])))
     return torch.tensor(values, dtype=torch.float64)
 
 
+@converted(float64=("t",))
 def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
-    r""":math:`\gamma(t) = (M-1)^2 h(t/K) / (M - 1 + e^{M h(t/K)})`: rises as :math:`\eta_Y t / K`, peaks near t0', then falls.
+    r""":math:`\gamma(t) = (M-1)^2 h(t/K) / (M - 1 + e^{M h(t/K)})`. It rises as :math:`\eta_Y t / K`, peaks near t0', then falls.
 
     Raises:
-        ValueError: see :func:`h`; fewer than 1 class.
+        ValueError: see :func:`h`; or fewer than 1 class.
     """
     _check_classes(classes)
     M = float(vocab_size)
     gain = h(t / classes, vocab_size=vocab_size, eta_y=eta_y)
-    # (M-1)^2 h / (M-1 + e^{Mh}) with the larger exponential taken out
+    # divide numerator and denominator by the larger of the two exponentials, so that neither overflows
     largest = torch.clamp(M * gain, min=math.log(M))
     return (M - 1) ** 2 * gain * torch.exp(-largest) / ((M - 1) * torch.exp(-largest) + torch.exp(M * gain - largest))
 
 
+@converted(float64=("t",))
 def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float) -> Float[Tensor, "*times"]:
     r""":math:`\Gamma(t) = \eta_Z \int_0^t \gamma = \frac{\eta_Z}{\eta_Y} K (M-1)^2 h(t/K)^2 / 2`.
 
     Raises:
-        ValueError: see :func:`h`; fewer than 1 class, or a rate that is not positive.
+        ValueError: see :func:`h`; or fewer than 1 class, or a rate is not positive.
     """
     _check_classes(classes)
     _check(vocab_size, eta_y=eta_y, eta_z=eta_z)
     return eta_z / eta_y * classes * ((vocab_size - 1) * h(t / classes, vocab_size=vocab_size, eta_y=eta_y)) ** 2 / 2
 
 
+@converted(float64=("t",))
 def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
-    r""":math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`: minus the logit of a single common token, all classes alike.
+    r""":math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`: minus the logit of a single common token, all classes alike (Thm. 4).
 
     Args:
         t: times in steps, at least 0, any shape.
@@ -111,8 +116,7 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
     Returns:
         B at each time, in the shape of ``t``.
     Raises:
-        ValueError: see :func:`Gamma`; the overlap is out of range.
-    Source: :cite:t:`tian2023scan`, Theorem 4, with the constant of integration.
+        ValueError: see :func:`Gamma`; or the overlap is out of range.
     """
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
@@ -120,40 +124,43 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
     return torch.log1p(4 * g * (classes - 1) * overlap**2) / 4
 
 
+@converted(float64=("t",))
 def printed_B(
     t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, constant: float
 ) -> Float[Tensor, "*times"]:
-    r""":math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4: it starts at :math:`\tfrac14 \ln C_0`. With
-    :math:`C_0 = 1`, the value behind the paper's curves, it is :func:`B` of the overlap that has :math:`(K-1) E_0^2 = 1`.
+    r""":math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4, which starts at :math:`\tfrac14 \ln C_0`.
+
+    With :math:`C_0 = 1`, the value behind the paper's curves, it equals :func:`B` for the overlap with :math:`(K-1) E_0^2 = 1`.
 
     Args:
         constant: :math:`C_0`, positive.
     Raises:
-        ValueError: see :func:`Gamma`; the constant is not positive.
+        ValueError: see :func:`Gamma`; or the constant is not positive.
     """
     if not 0 < constant < math.inf:
         raise ValueError(f"constant must be positive, got {constant}; the paper's curves have 1")
     return (constant + 4 * Gamma(t, classes=classes, vocab_size=vocab_size, eta_y=eta_y, eta_z=eta_z)).log() / 4
 
 
+@converted(float64=("t",))
 def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
-    r"""The logit of a single common token in the *exact* flow if every token of the vocabulary is the next one of a class, M = K.
+    r"""The logit of a single common token in the *exact* flow if every token of the vocabulary is some class's next token, M = K.
 
     .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t / K)\right]^2\right)
 
-    All classes alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so that
-    :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`: of first order in :math:`E = E_0 e^{2z}` where
-    Theorem 4 has the second. Left out: what distinct tokens gain meanwhile, about 1 % of z for ten classes with :math:`E_0 = .02`, 9 % with
-    :math:`E_0 = .33`.
+    All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so that
+    :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0 e^{2z}`;
+    Theorem 4 is of second order. The form neglects what distinct tokens gain meanwhile: about 1 % of z for ten classes with
+    :math:`E_0 = .02`, and 9 % with :math:`E_0 = .33`. Derived here; not in the paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).
     Raises:
-        ValueError: see :func:`h`; fewer than 2 classes, or the overlap is out of range.
+        ValueError: see :func:`h`; or fewer than 2 classes, or the overlap is out of range.
     """
     if classes < 2 or not 0 < overlap < 1:
         raise ValueError(f"classes must be at least 2 and overlap in (0, 1), got {classes} and {overlap}")
-    check_rates(eta_z=eta_z)
+    positive(eta_z=eta_z)
     gap = classes * h((1 - overlap) * t / classes, vocab_size=classes, eta_y=eta_y)
     return -torch.log1p(eta_z / eta_y * (classes - 1) * overlap / (1 - overlap) * gap**2) / 2
 
@@ -166,7 +173,7 @@ def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
     13.8
 
     Raises:
-        ValueError: fewer than 1 class, M below 2, or the rate not positive.
+        ValueError: fewer than 1 class, M is below 2, or the rate is not positive.
     """
     _check_classes(classes)
     _check(vocab_size, eta_y=eta_y)
@@ -182,15 +189,12 @@ def snapping_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
     return 2 * scanning_time(classes=classes, vocab_size=vocab_size, eta_y=eta_y)
 
 
-def check_rates(**rates: float) -> None:
-    """Raises ValueError unless all learning rates are positive and finite."""
-    for name, rate in rates.items():
-        if not 0 < rate < math.inf:
-            raise ValueError(f"{name} must be a positive learning rate, got {rate}")
-
-
 def check_horizon(times: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> None:
-    """Raises ValueError if the times reach so far that M eta_Y t leaves the range of floating point."""
+    """Checks that M eta_Y t stays in the range of floating point.
+
+    Raises:
+        ValueError: a time is too large.
+    """
     end = float(times.max()) if times.numel() else 0.0
     scale = max(1.0, vocab_size * eta_y)
     if not end <= HORIZON / scale:
@@ -200,7 +204,7 @@ def check_horizon(times: Float[Tensor, "*times"], *, vocab_size: int, eta_y: flo
 def _check(vocab_size: int, **rates: float) -> None:
     if vocab_size < 2:
         raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
-    check_rates(**rates)
+    positive(**rates)
 
 
 def _check_classes(classes: int) -> None:

@@ -1,11 +1,11 @@
-r"""Families of classes that are all alike, so that a handful of numbers stands for any number of them.
+r"""Families of K classes that differ only by the names of their distinct tokens.
 
-Every class has the same D probabilities of its own distinct tokens, and every class has the same C common tokens with the same
-probabilities; ``per_query`` classes share a query. All overlaps are then equal, :math:`E_{nn'} = E_0 = \sum_c f_c^2`, and the eigenvalues
-of E are :math:`(K-1) E_0` and :math:`-E_0`. Training keeps the symmetry, so flows need O(D + C) numbers for any K and M
-(:mod:`.flow.symmetric`), where K classes in full hold K (C + K D) probabilities.
+All classes have the same D probabilities of distinct tokens and the same C common tokens with the same probabilities; ``per_query`` classes
+share a query. All overlaps are equal, :math:`E_{nn'} = E_0 = \sum_c f_c^2`, and the eigenvalues of E are :math:`(K-1) E_0` and
+:math:`-E_0`. Training preserves the symmetry, so the flows need O(D + C) numbers for any K and M (:mod:`.flow.symmetric`), where the
+classes written out hold K (C + K D) probabilities.
 
-Source: :cite:t:`tian2023scan` (Cor. 2 is about such classes; its synthetic data are such).
+Source: :cite:t:`tian2023scan` (Cor. 2 and the synthetic data).
 """
 
 import math
@@ -15,20 +15,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import as_float64, converted
 from .problem import SequenceClasses, WeakOverlap
 
-MOST_ENTRIES = 20_000_000  # probabilities that a family may be written out into
+MAX_ENTRIES = 20_000_000  # probabilities of a family that is written out
 
 
 @dataclass(frozen=True, eq=False)
 class SymmetricClasses:
-    """K classes that differ by the names of their distinct tokens only.
+    """K classes that differ only by the names of their distinct tokens. Arrays and float32 tensors are converted.
 
     Attributes:
         classes: K, at least 2.
         vocab_size: M, at least K.
-        common: probabilities of the common tokens in every class, positive, ``[C]``; C may be 0.
-        distinct: probabilities of a class's own tokens, positive, ``[D]``, at least one; with the common ones they sum to one.
+        common: probabilities of the common tokens, the same in every class, positive, ``[C]``; C may be 0.
+        distinct: probabilities of a class's distinct tokens, positive, ``[D]``, D at least 1; together with ``common`` they sum to one.
         per_query: number of classes that share a query; it divides K.
 
     Raises:
@@ -42,6 +43,8 @@ class SymmetricClasses:
     per_query: int
 
     def __post_init__(self):
+        for name in ("common", "distinct"):
+            object.__setattr__(self, name, as_float64(name, getattr(self, name)))
         if self.classes < 2 or self.vocab_size < self.classes:
             raise ValueError(f"classes must be at least 2 and at most vocab_size, got {self.classes} and {self.vocab_size}")
         if self.per_query < 1 or self.classes % self.per_query:
@@ -60,43 +63,45 @@ class SymmetricClasses:
         return WeakOverlap((self.classes - 1) * self.overlap, self.overlap, 1 / self.classes, math.sqrt(6 / self.vocab_size))
 
     def written_out(self) -> SequenceClasses:
-        """The classes one by one: the common tokens, then the distinct ones of class 0, of class 1, ...
+        """All classes explicitly; tokens: the common ones, then the distinct ones of class 0, of class 1, ...
 
         Raises:
-            ValueError: that takes more than twenty million probabilities.
+            ValueError: this needs more than twenty million probabilities.
         """
         K, D = self.classes, len(self.distinct)
-        if K * (len(self.common) + K * D) > MOST_ENTRIES:
-            raise ValueError(f"only {MOST_ENTRIES:,} probabilities are written out, {K} classes of {D} tokens need more; keep the family")
+        if K * (len(self.common) + K * D) > MAX_ENTRIES:
+            raise ValueError(f"written_out() holds up to {MAX_ENTRIES:,} probabilities, {K} classes of {D} tokens need more; keep the family")
         own = torch.block_diag(*[self.distinct[None]] * K)
         P = torch.cat([self.common.expand(K, -1), own], dim=1)
         return SequenceClasses(P, torch.arange(K) // self.per_query, self.vocab_size)
 
 
+@converted(float64=("weights",))
 def alike(
     classes: int, *, vocab_size: int, weights: Float[Tensor, " D"], common_share: float, common: int = 1, per_query: int | None = None
 ) -> SymmetricClasses:
-    """A family by the share of its common tokens.
+    """A family with a given share of common tokens.
 
     Args:
         classes: K.
         vocab_size: M.
-        weights: of a class's distinct tokens, positive, of any sum.
-        common_share: probability of all common tokens together, in (0, 1); each has the same part of it.
+        weights: of a class's distinct tokens, positive, of any sum, ``[D]``.
+        common_share: probability of all common tokens together, in (0, 1), divided equally among them.
         common: C, at least 1.
-        per_query: classes that share a query; all if None.
+        per_query: classes that share a query; all by default.
     Raises:
-        ValueError: see :class:`SymmetricClasses`; a weight, the share or the number of common tokens is out of range.
+        ValueError: see :class:`SymmetricClasses`; or a weight, the share or the number of common tokens is out of range.
     """
     if not 0 < common_share < 1 or common < 1:
         raise ValueError(f"common_share must lie in (0, 1) and common be at least 1, got {common_share} and {common}")
     if not bool((weights > 0).all()):
-        raise ValueError("weights must be positive; leave tokens that cannot occur out")
+        raise ValueError("weights must be positive; leave out tokens that cannot occur")
     each = torch.full((common,), common_share / common, dtype=torch.float64)
-    own = weights.double() / weights.double().sum() * (1 - common_share)
+    own = weights / weights.sum() * (1 - common_share)
     return SymmetricClasses(classes, vocab_size, each, own, per_query or classes)
 
 
+@converted(float64=("weights",))
 def with_overlap(classes: int, *, vocab_size: int, weights: Float[Tensor, " D"], overlap: float) -> SymmetricClasses:
     """A family with one common token, one query and a given overlap :math:`E_0 = f_0^2` of any two classes.
 
@@ -104,21 +109,11 @@ def with_overlap(classes: int, *, vocab_size: int, weights: Float[Tensor, " D"],
         classes, vocab_size, weights: as in :func:`alike`.
         overlap: in (0, 1).
     Raises:
-        ValueError: see :func:`alike`; the overlap is out of range.
+        ValueError: see :func:`alike`; or the overlap is out of range.
     """
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
-    norm = float(torch.linalg.vector_norm(weights.double()) / weights.double().sum())
+    # with p the common share and n = ||weights|| / sum(weights): E_0 = p^2 / (p^2 + (1 - p)^2 n^2), so p / (1 - p) = n sqrt(E_0 / (1 - E_0))
+    norm = float(torch.linalg.vector_norm(weights) / weights.sum())
     odds = norm * math.sqrt(overlap / (1 - overlap))
     return alike(classes, vocab_size=vocab_size, weights=weights, common_share=odds / (1 + odds))
-
-
-def smallest_vocabulary(classes: int) -> float:
-    """6 K² (K - 1)²: Assumption 2 holds for some equal overlaps only if M is larger.
-
-    Raises:
-        ValueError: fewer than 2 classes.
-    """
-    if classes < 2:
-        raise ValueError(f"classes must be at least 2, got {classes}")
-    return 6.0 * (classes * (classes - 1)) ** 2

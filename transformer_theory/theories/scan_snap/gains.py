@@ -1,15 +1,15 @@
-r"""The relative gain of two tokens of a class: Theorem 3's law, its conserved form, and its bounds, as they must be read and as printed.
+r"""The relative gain of two tokens of a class: Theorem 3's law and its bounds, corrected and as printed.
 
-For distinct tokens l, l' of a class, with r = (c_l / c_l')^2 - 1 and :math:`\chi_l = e^{2 \Delta z_l}`, Lemma 4's flow keeps, exactly,
+For distinct tokens l, l' of a class, with r = (c_l / c_l')^2 - 1 and :math:`\chi_l = e^{2 \Delta z_l}`, Lemma 4's flow satisfies exactly
 
     r(t) = r(0) chi_l(t)         equivalently   y_n(t) = (1 - e^{-2 dz_l}) / P(l|n)^2   is the same for all distinct tokens of class n
 
-since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 of a class gains most, and as long as :math:`f_{nl_0}` grows
+since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 of a class gains most. As long as :math:`f_{nl_0}` grows,
 
     exp(2 f_nl0(0)^2 w_n B_n) <= chi_l0 <= exp(2 w_n B_n)
 
-The printed bounds have B_n for :math:`w_n B_n = B_n / K`. The flow's clock is t/K, so the share belongs there: with the printed ones
-the lower bound fails.
+The printed bounds have B_n in place of :math:`w_n B_n = B_n / K`. Time enters the flow as t/K, so the share is needed; the printed lower
+bound fails.
 
 Source: :cite:t:`tian2023scan` (Thm. 3).
 """
@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ...core.validation import converted
 from .flow import DrivenFlow
 from .problem import SequenceClasses
 
@@ -46,27 +47,29 @@ class RelativeGains:
         """Largest relative error of the closed form, over times and pairs; NaN if there is no pair."""
         if not self.measured.numel():
             return math.nan
+        # 1e-300 avoids 0 / 0 where both gains vanish
         return float(((self.measured - self.predicted).abs() / self.measured.abs().clamp(min=1e-300)).max())
 
 
+@converted(float64=("logits",))
 def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None) -> RelativeGains:
     r"""Measured and predicted relative gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens of each class.
 
-    Pairs with equal probabilities are left out (r(0) = 0 says nothing).
+    Pairs with equal probabilities are omitted, as r(0) = 0.
 
     Args:
-        logits: Z, the start assumed at zero.
-        tokens: bool ``[K, S]``, which tokens to pair in each class; the distinct ones if None.
+        logits: Z over time, starting at zero, ``[t, Q, S]``.
+        tokens: tokens to pair in each class, bool ``[K, S]``; the distinct ones by default.
     """
     allowed = classes.distinct() if tokens is None else tokens
     P = classes.conditional
-    found = []
+    triples = []
     for n in range(classes.classes):
         own = allowed[n].nonzero()[:, 0]
         first, second = torch.meshgrid(own, own, indexing="ij")
         larger = P[n, first] > P[n, second] * (1 + 1e-9)
-        found.append(torch.stack([torch.full_like(first[larger], n), first[larger], second[larger]], dim=1))
-    pairs = torch.cat(found)
+        triples.append(torch.stack([torch.full_like(first[larger], n), first[larger], second[larger]], dim=1))
+    pairs = torch.cat(triples)
     n, first, second = pairs.T
     ratio = 2 * (P[n, first].log() - P[n, second].log())
     z = logits[:, classes.query[n]]
@@ -76,46 +79,13 @@ def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, 
 
 
 @dataclass(frozen=True, eq=False)
-class GainClock:
-    """The conserved form of Theorem 3: y_n(t), on which all distinct tokens of a class agree.
-
-    Attributes:
-        value: mean over the class's distinct tokens, ``[t, K]``.
-        spread: largest minus smallest as a share of the mean, ``[t, K]``; zero in Lemma 4's flow.
-    """
-
-    value: Float[Tensor, "t K"]
-    spread: Float[Tensor, "t K"]
-
-
-def gain_clock(classes: SequenceClasses, logits: Float[Tensor, "t Q S"]) -> GainClock:
-    r""":math:`y_n = (1 - e^{-2 z_l}) / P(l|n)^2` of the distinct tokens, logits starting at zero; times after the start only.
-
-    Raises:
-        ValueError: a class has no distinct token, or a logit has not moved.
-    """
-    distinct = classes.distinct()
-    if not bool(distinct.any(1).all()):
-        raise ValueError(f"every class needs a distinct token, class {int((~distinct.any(1)).nonzero()[0])} has none; drop that class")
-    values, spreads = [], []
-    for n in range(classes.classes):
-        own = distinct[n]
-        y = -torch.expm1(-2 * logits[:, classes.query[n], own]) / classes.conditional[n, own] ** 2
-        if bool((y == 0).any()):
-            raise ValueError("logits must have moved at every time, got a zero; leave the start out")
-        values.append(y.mean(1))
-        spreads.append((y.amax(1) - y.amin(1)) / y.mean(1).abs())
-    return GainClock(torch.stack(values, dim=1), torch.stack(spreads, dim=1))
-
-
-@dataclass(frozen=True, eq=False)
 class GainBounds:
     """Bounds on ln chi of the likeliest distinct token of each class.
 
     Attributes:
-        token: its number, ``[K]``.
-        log_chi: 2 dz, ``[t, K]``.
-        lower, upper: of it, ``[t, K]``.
+        token: number of this token, ``[K]``.
+        log_chi: ln chi = 2 dz, ``[t, K]``.
+        lower, upper: bounds on ``log_chi``, ``[t, K]``.
     """
 
     token: Int[Tensor, " K"]
@@ -125,12 +95,12 @@ class GainBounds:
 
     @property
     def slack(self) -> Float[Tensor, "t K"]:
-        r"""Distance to the nearer bound as a share of :math:`|\ln \chi|`, negative if it is crossed."""
+        r"""Distance to the nearer bound as a share of :math:`|\ln \chi|`, negative outside the bounds."""
         return torch.minimum(self.log_chi - self.lower, self.upper - self.log_chi) / self.log_chi.abs().clamp(min=1e-300)
 
 
 def gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
-    """Theorem 3's bounds with the shares of the classes: w_n B_n.
+    """Theorem 3's bounds with the shares of the classes, w_n B_n.
 
     Raises:
         ValueError: a class has no distinct token.
@@ -139,7 +109,7 @@ def gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
 
 
 def printed_gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
-    """Theorem 3's bounds as printed: B_n.
+    """Theorem 3's bounds as printed, with B_n.
 
     Raises:
         ValueError: a class has no distinct token.

@@ -1,4 +1,4 @@
-r"""How fast B grows: power of t while attention is scanned, then of ln t, in the limit of ln ln t; in closed form.
+r"""Local exponents of the growth of B, in closed form: a power of t while attention is scanned, later a power of ln t, finally ln ln t.
 
 With :math:`u = M \eta_Y t / K` and B from :mod:`.closed_form`,
 
@@ -6,11 +6,11 @@ With :math:`u = M \eta_Y t / K` and B from :mod:`.closed_form`,
     dln B/dln t = (dB/dln t) / B                     2 while t << t0': B is quadratic in t
     dB/dln ln u = ln u * dB/dln t                    -> 1/2 as t -> infinity: B ~ 1/2 ln ln t
 
-The paper reads B as ln t before t0' and ln ln t after it. Logarithmic growth, dB/dln t near 1/2, needs B to be large before t0', that is
-:math:`2 K (K-1) E_0^2 (\eta_Z / \eta_Y) \ln^2 M \gg 1`. With Assumption 2 and :math:`\eta_Z = \eta_Y / 10` there is no such time up to
-M = 1e6, and less than half a decade up to M = 1e12 (:func:`longest_logarithmic_growth`); many classes that overlap strongly have it.
-And 1/2 in ln ln t is reached where
-:math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`, for usual rates beyond :math:`10^{20} t_0'`.
+The paper states growth as ln t before t0' and as ln ln t after it. Logarithmic growth, dB/dln t near 1/2, requires a large B before t0',
+that is :math:`2 K (K-1) E_0^2 (\eta_Z / \eta_Y) \ln^2 M \gg 1`. With Assumption 2 and :math:`\eta_Z = \eta_Y / 10` there is no such time up
+to M = 1e6, and less than half a decade up to M = 1e12 (:func:`longest_logarithmic_growth`); many classes that overlap strongly have it. The
+slope 1/2 in ln ln t is reached where :math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`, for usual rates beyond
+:math:`10^{20} t_0'`.
 
 Source: :cite:t:`tian2023scan` (Thm. 4).
 """
@@ -22,14 +22,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import converted
 from .closed_form import B, Gamma, gamma, scanning_time
 
-NEAR = 0.1  # relative distance of dB/dln t to 1/2 at which growth counts as logarithmic
+SLOPE_RTOL = 0.1  # relative distance of dB/dln t to 1/2 up to which growth counts as logarithmic
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """B and its local exponents, each as the times.
+    """B and its local exponents, in the shape of the times.
 
     Attributes:
         value: B.
@@ -44,26 +45,27 @@ class Growth:
     per_loglog: Float[Tensor, "*times"]
 
 
+@converted(float64=("t",))
 def growth_exponents(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Growth:
     """B and its local exponents at times above e K / (M eta_Y), where the double logarithm is defined and grows.
 
     Args:
         overlap: E_0, as in :func:`~.closed_form.B`.
     Raises:
-        ValueError: see :func:`~.closed_form.B`; a time is too small.
+        ValueError: see :func:`~.closed_form.B`; or a time is too small.
     """
     setting = {"classes": classes, "vocab_size": vocab_size, "eta_y": eta_y}
     value = B(t, eta_z=eta_z, overlap=overlap, **setting)
-    least = math.e * classes / (vocab_size * eta_y)
-    if not bool((t > least).all()):
-        raise ValueError(f"times must be above e K / (M eta_Y) = {least:.3g}, got {float(t.min()):.3g}; start later")
+    earliest = math.e * classes / (vocab_size * eta_y)
+    if not bool((t > earliest).all()):
+        raise ValueError(f"times must be above e K / (M eta_Y) = {earliest:.3g}, got {float(t.min()):.3g}; start later")
     strength = (classes - 1) * overlap**2
     per_log = eta_z * t * gamma(t, **setting) * strength / (1 + 4 * strength * Gamma(t, eta_z=eta_z, **setting))
     return Growth(value, per_log / value, per_log, per_log * (vocab_size * eta_y * t / classes).log())
 
 
 def longest_logarithmic_growth(*, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> float:
-    """Over how many decades of t the closed form B grows as 1/2 ln t: dB/dln t within 10 % of 1/2, in one piece.
+    """Length, in decades of t, of the longest interval on which B grows as 1/2 ln t: dB/dln t within 10 % of 1/2.
 
     Raises:
         ValueError: see :func:`~.closed_form.B`.
@@ -75,9 +77,10 @@ def longest_logarithmic_growth(*, classes: int, vocab_size: int, eta_y: float, e
     return decades_near_half(t, per_log)
 
 
+@converted(float64=("t", "per_log"))
 def decades_near_half(t: Float[Tensor, " t"], per_log: Float[Tensor, " t"]) -> float:
-    """Decades of the longest run of neighbouring times at which the derivative by ln t lies within 10 % of 1/2."""
-    near = (per_log - 0.5).abs() <= NEAR * 0.5
+    """Decades of the longest run of consecutive times at which the derivative by ln t lies within 10 % of 1/2."""
+    near = (per_log - 0.5).abs() <= SLOPE_RTOL * 0.5
     longest, first = 0.0, None
     for k, good in enumerate(near.tolist()):
         first = (k if first is None else first) if good else None

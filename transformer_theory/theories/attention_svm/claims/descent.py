@@ -1,7 +1,6 @@
-r"""What the theory says, as checks that could refute it, each with a control that must be refuted.
+r"""Claims about descent on W: where it goes from W = 0 and from elsewhere, and which selections it keeps.
 
-Notation: :mod:`~.problem`. The theorems speak of limits; a check runs for a finite time and says "inconclusive" where descent has not
-settled.
+Notation: :mod:`~..problem`. The theorems are those of :cite:t:`tarzanagh2023transformers`.
 """
 
 import math
@@ -20,30 +19,32 @@ from ..problem import Instance, cross_attention, equal_distractors, random_selec
 from ..selection import SATURATED, first_step_condition, neighbour_gap
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
-from .settling import settling
+from .common import limit_evidence
 
-PAPER = "tarzanagh2023transformers"
-ROUNDING = 1e-12  # a cosine-distance that float64 cannot tell from none
-TIE = 0.05  # of two scores: such neighbours pull so little that 1,500 steps do not tell where they pull to
+SOURCE = Source("tarzanagh2023transformers")
+COSINE_ATOL = 1e-12  # cosine distances below are zero in float64
+TIE_ATOL = 0.05  # neighbours whose scores differ by less move W too little within 1,500 steps
+MAX_RADIUS = 60  # longest start; longer ones need more steps
+STARTS = 10
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Descent on one problem with equal distractors, its cosine-distance measured half-way and at the end."""
+    """Descent on one problem with equal distractors: its states half-way and at the end."""
 
     instance: Instance
     half: State
     end: State
 
-    def evidence(self, target: MaxMargin, bound: float) -> Evidence:
+    def evidence(self, target: MaxMargin, threshold: float) -> Evidence:
         """1 - cosine to the target."""
         before, after = (1 - float(cosine(state.W, target.W)) for state in (self.half, self.end))
         selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATED
-        return settling(before, after, bound, done=selected, detail={"steps": self.end.step, "norm": float(self.end.W.norm())})
+        return limit_evidence(before, after, threshold, done=selected, detail={"steps": self.end.step, "norm": float(self.end.W.norm())})
 
 
 def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
-    """From W = 0, on a problem whose first step already points to the best tokens."""
+    """Descent from W = 0 on a problem whose first step already points to the best tokens."""
     instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
     while first_step_condition(instance) <= 0:
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
@@ -58,33 +59,34 @@ def _optimal(instance: Instance):
 
 def _global_direction(generator: torch.Generator) -> Evidence:
     run, target = _descend(generator)
-    return run.evidence(target, bound=0.02)
+    return run.evidence(target, threshold=0.02)
 
 
 def _other_norm(generator: torch.Generator) -> Evidence:
     run, _ = _descend(generator)
-    return run.evidence(nuclear_max_margin(_optimal(run.instance)), bound=0.02)
+    return run.evidence(nuclear_max_margin(_optimal(run.instance)), threshold=0.02)
 
 
 def _not_locally_optimal(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
-    """The largest score of a neighbour minus that of its selected token, a number a feasible trial."""
+    """The largest score of a neighbour minus that of its selected token, one number per feasible trial."""
     gaps = []
     for trial in trials:
-        one, picked = instance[trial], select[trial]
-        pairs = constraints(one.tokens, one.query, picked)
+        problem, selected = instance[trial], select[trial]
+        pairs = constraints(problem.tokens, problem.query, selected)
         try:
             solution = frobenius_max_margin(pairs)
         except Infeasible:
             continue
-        gaps.append(float(neighbour_gap(one.scores, picked, pairs, solution).max()))
+        gaps.append(float(neighbour_gap(problem.scores, selected, pairs, solution).max()))
     return gaps
 
 
 def _settled(instance: Instance, half: State, end: State) -> list[int]:
     """The trials whose attention is saturated and whose W and steps both turn to the max-margin solution of the selected tokens.
 
-    W alone does not tell: beside a selection that is not locally optimal it nears W_a for thousands of steps, until the pull of the better
-    neighbour has grown. Its steps do: their distance to W_a then stops falling, while in runs that stay it falls faster than that of W.
+    W alone does not decide: near a selection that is not locally optimal it approaches W_a for thousands of steps, until the gradient of
+    the better neighbour has grown. The steps decide: their distance to W_a then stops falling, while in runs that stay it falls faster
+    than that of W.
     """
     saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATED).all(-1)
     targets = frobenius_max_margins(constraints(instance.tokens, instance.query, instance.selected(end.W)))
@@ -92,7 +94,7 @@ def _settled(instance: Instance, half: State, end: State) -> list[int]:
         torch.stack([1 - cosine(V, targets.W, dim=(-2, -1)) for V in pair])
         for pair in ((half.W, end.W), [descent_direction(instance, state.W)[0] for state in (half, end)])
     )
-    turning = (of_W[1] < 0.01) & (of_W[1] < of_W[0]) & ((of_step[1] < 0.5 * of_step[0]) | (of_step[1] < ROUNDING))
+    turning = (of_W[1] < 0.01) & (of_W[1] < of_W[0]) & ((of_step[1] < 0.5 * of_step[0]) | (of_step[1] < COSINE_ATOL))
     return (saturated & targets.solved & turning).nonzero().squeeze(-1).tolist()
 
 
@@ -133,7 +135,7 @@ def _unequal_distractors(generator: torch.Generator) -> Evidence:
 
 
 def _doubling(instance: Instance, generator: torch.Generator) -> Evidence:
-    """How much longer W is after twice as many steps."""
+    """The norm of W after twice as many steps, relative to that before."""
     half = normalised_descent(instance, random_start(instance, generator=generator), steps=400)
     end = normalised_descent(instance, half, steps=400)
     before, after = float(half.W.norm()), float(end.W.norm())
@@ -145,8 +147,8 @@ def _norm_diverges(generator: torch.Generator) -> Evidence:
 
 
 def _contradicted(generator: torch.Generator) -> Evidence:
-    one = _opposed(inputs=4, generator=generator)
-    twice = Instance(one.tokens.repeat(2, 1, 1), one.query.repeat(2, 1), torch.cat([one.scores, -one.scores]))
+    single = _opposed(inputs=4, generator=generator)
+    twice = Instance(single.tokens.repeat(2, 1, 1), single.query.repeat(2, 1), torch.cat([single.scores, -single.scores]))
     return _doubling(twice, generator)
 
 
@@ -159,11 +161,11 @@ def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
 def _starts_at(generator: torch.Generator, *, locally_optimal: bool, length: int) -> tuple[Tensor, Tensor]:
     """Descends from starts near R W_a, for selections without tied neighbours that are locally optimal (but not the best tokens) or not.
 
-    R is so large that the neighbours of the selected tokens are e^10 times as attended as the tokens after them, or that to the power of
-    ``length``, and a tenth of R in a random direction is added. Where W is longer descent takes more steps.
+    R is so large that the neighbours of the selected tokens get e^10 times the attention of the tokens after them, or that to the power of
+    ``length``; a tenth of R in a random direction is added. Longer starts take more steps.
 
     Returns:
-        For each start, whether the selected tokens are still a at the end, and the cosine-distance of W to W_a.
+        For each start, whether the selected tokens are still a at the end, and the cosine distance of W to W_a.
     """
     instance = cross_attention(inputs=2, tokens=4, dim=3, generator=generator, trials=1000)
     select = random_selection(instance, generator=generator)
@@ -173,20 +175,20 @@ def _starts_at(generator: torch.Generator, *, locally_optimal: bool, length: int
     chosen = instance.scores.gather(-1, select[..., None]).squeeze(-1).gather(1, pairs.input)
     near = solutions.margins <= 1 + 1e-6
     beaten = (near & (others >= chosen)).any(-1)
-    tied = (near & ((others - chosen).abs() < TIE)).any(-1)
+    tied = (near & ((others - chosen).abs() < TIE_ATOL)).any(-1)
     radius = 10 * solutions.norm / torch.where(near, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
-    wanted = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
-    kept = (solutions.solved & wanted & ~tied & (radius < 60)).nonzero().squeeze(-1)[:10]  # further out the same takes more steps
-    chosen_ones, target = instance[kept], solutions.W[kept] / solutions.norm[kept, None, None]
-    aside = torch.randn(target.shape, generator=generator, dtype=torch.float64)
-    begin = target + 0.1 * aside / aside.norm(dim=(-2, -1), keepdim=True)
-    first = start(chosen_ones, W=length * radius[kept, None, None] * begin)
-    end = normalised_descent(chosen_ones, first, steps=1500 * length, rate=0.2)
-    return (chosen_ones.selected(end.W) == select[kept]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
+    suitable = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
+    kept = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
+    problems, target = instance[kept], solutions.W[kept] / solutions.norm[kept, None, None]
+    noise = torch.randn(target.shape, generator=generator, dtype=torch.float64)
+    begin = target + 0.1 * noise / noise.norm(dim=(-2, -1), keepdim=True)
+    first = start(problems, W=length * radius[kept, None, None] * begin)
+    end = normalised_descent(problems, first, steps=1500 * length, rate=0.2)
+    return (problems.selected(end.W) == select[kept]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
 
 
 def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
-    stayed, distance = _starts_at(generator, locally_optimal=locally_optimal, length=2)  # with 1, two seeds of 200 start outside the cone
+    stayed, distance = _starts_at(generator, locally_optimal=locally_optimal, length=2)  # shorter starts may lie outside the cone
     return Evidence(float(distance.max()), 2e-3, "<=", detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())})
 
 
@@ -211,12 +213,17 @@ def _does_not_leave(generator: torch.Generator) -> Evidence:
     return _share_that_stays(generator, locally_optimal=True)
 
 
+RADIUS = (
+    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$ for the smallest margin $1 + m$ beyond the neighbours'"
+)
+
 CLAIMS = (
     Claim(
         id="attention_svm/global-direction",
         statement=r"From $W = 0$, gradient descent diverges in norm and converges in direction to the max-margin solution of the "
         r"optimal tokens in the Frobenius norm: $1 - \langle W(k), W_{mm}\rangle / (\|W(k)\|_F\|W_{mm}\|_F) \to 0$.",
-        source=Source(PAPER),
+        measures="1 - cosine to the max-margin direction",
+        source=SOURCE,
         assumptions=(
             "all tokens of an input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
@@ -231,13 +238,14 @@ CLAIMS = (
     Claim(
         id="attention_svm/local-selection",
         statement=r"The tokens that gradient descent selects are locally optimal: each scores higher than its neighbours, "
-        r"$\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a z_i = 1$. "
-        "Value: share of the settled runs in which one does not.",
-        source=Source(PAPER),
+        r"$\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a z_i = 1$.",
+        measures="share of settled runs whose selection is not locally optimal",
+        source=SOURCE,
         assumptions=(
             "general scores",
             "descent has settled: attention is saturated, W still turns towards the max-margin solution W_a, and the steps at least halve "
-            "their distance to it over the second half of the run (beside other selections W may near W_a for long before it leaves)",
+            "their distance to it over the second half of the run (near other selections W may approach W_a for a long time before leaving it)",
+            "the selection of the settled run is feasible",
         ),
         check=_local_selection,
         control=_random_tokens,
@@ -245,9 +253,9 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/no-stationary-point",
-        statement=r"There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every $W$. "
-        "Value: the largest cosine between the two over 600 random W.",
-        source=Source(PAPER),
+        statement=r"There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every $W$.",
+        measures="largest cosine between the gradient and the max-margin solution over 600 random W",
+        source=SOURCE,
         assumptions=(
             "all tokens of an input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
@@ -258,9 +266,9 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/norm-diverges",
-        statement=r"The norm of $W$ grows without bound: no finite $W$ holds descent. "
-        "Value: the norm after twice as many normalised steps over that before; 2 if descent never turns, 1 if it stops at a point.",
-        source=Source(PAPER),
+        statement=r"The norm of $W$ grows without bound: descent stops at no finite $W$.",
+        measures="norm of W after twice as many normalised steps, relative to that before",
+        source=SOURCE,
         assumptions=(
             "all tokens of an input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
@@ -272,12 +280,14 @@ CLAIMS = (
     Claim(
         id="attention_svm/local-direction",
         statement=r"Let $a$ be locally optimal. Descent from a $W$ that is long enough and near enough to $W_a$ in direction converges in "
-        r"direction to $W_a$, though better tokens exist. Value: the largest cosine-distance to $W_a$ at the end, over ten starts.",
-        source=Source(PAPER),
+        r"direction to $W_a$, though better tokens exist.",
+        measures="largest 1 - cosine to the solution of the selection at the end, over ten starts",
+        source=SOURCE,
         assumptions=(
             "general scores; a is feasible and not the best tokens",
             r"at the start attention on the tokens after the neighbours is $e^{-20}$ of that on them, and $W$ is 0.1 off $W_a$ (relative)",
             "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer W must be at the start",
+            RADIUS,
         ),
         check=_local_direction,
         control=_local_direction_elsewhere,
@@ -285,12 +295,13 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/leaves-other-selections",
-        statement=r"Descent leaves every selection that is not locally optimal, even from a long $W$ in the direction of $W_a$. "
-        "Value: share of the starts that stay, over ten starts.",
-        source=Source(PAPER),
+        statement=r"Descent leaves every selection that is not locally optimal, even from a long $W$ in the direction of $W_a$.",
+        measures="share of ten starts that keep the selection",
+        source=SOURCE,
         assumptions=(
             "general scores; a is feasible and some neighbour of a selected token scores higher than it",
             "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer descent takes to leave",
+            RADIUS,
         ),
         check=_leaves,
         control=_does_not_leave,

@@ -1,10 +1,14 @@
-r"""The training loop: any batches, any optimiser, a learning rate for each matrix and run, and runs that can be taken up again.
+r"""Gradient descent of the one-layer model: any batches, any optimiser, a learning rate per matrix and run, resumable runs.
 
     Y <- Y + eta_Y u_Y,    Z <- Z + eta_Z u_Z
 
-with u made from the descent directions by an :mod:`optimiser <.optimisers>`. Exact gradient descent, no approximation of the theory.
+The update u follows from a descent direction d:
 
-Source: :cite:t:`tian2023scan`.
+    heavy ball     u = beta u + d                                            (beta = 0: plain descent)
+    Adam           m = b1 m + (1 - b1) d,  s = b2 s + (1 - b2) d^2,  u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
+
+The theory assumes plain descent; the experiments of :cite:t:`tian2023scan` use the others. A step on the pooled column of Y ("rest") is the
+step of each of the equal columns that it stands for.
 """
 
 import math
@@ -22,25 +26,89 @@ from torch import Tensor
 
 from ....core.errors import NotConverged
 from ....core.files import replacing
-from .batches import Descent
-from .optimisers import HeavyBall, Memory, Optimiser
-from .weights import Weights
+from ....core.validation import integers
+from .model import Descent, Weights
 
+Memory = tuple[Tensor, ...]
 Rate = float | Float[Tensor, "*runs"]
 
 
 @runtime_checkable
+class Optimiser(Protocol):
+    """A rule that turns descent directions into updates."""
+
+    def start(self, weights: Tensor) -> Memory:
+        """The memory before the first step."""
+        ...
+
+    def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
+        """The update u of steps 1, 2, ...; changes the memory in place."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeavyBall:
+    """Gradient descent with momentum; none by default.
+
+    Raises:
+        ValueError: momentum outside [0, 1).
+    """
+
+    momentum: float = 0.0
+
+    def __post_init__(self):
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    def start(self, weights: Tensor) -> Memory:
+        """A velocity of zero; nothing without momentum."""
+        return (torch.zeros_like(weights),) if self.momentum else ()
+
+    def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
+        """The velocity."""
+        return memory[0].mul_(self.momentum).add_(direction) if memory else direction
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam :cite:p:`kingma2015adam` with its usual constants.
+
+    Raises:
+        ValueError: a factor lies outside [0, 1), or the floor is not positive.
+    """
+
+    first: float = 0.9
+    second: float = 0.999
+    floor: float = 1e-8
+
+    def __post_init__(self):
+        if not (0 <= self.first < 1 and 0 <= self.second < 1 and self.floor > 0):
+            raise ValueError(f"factors must lie in [0, 1) and the floor above 0, got {self.first}, {self.second} and {self.floor}")
+
+    def start(self, weights: Tensor) -> Memory:
+        """Both moving averages, at zero."""
+        return torch.zeros_like(weights), torch.zeros_like(weights)
+
+    def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
+        """The first moving average over the root of the second, both corrected for their start at zero."""
+        mean, square = memory
+        mean.lerp_(direction, 1 - self.first)
+        square.mul_(self.second).addcmul_(direction, direction, value=1 - self.second)
+        return mean / (1 - self.first**step) / ((square / (1 - self.second**step)).sqrt_() + self.floor)
+
+
+@runtime_checkable
 class Sequences(Protocol):
-    """What a batch must be able to say."""
+    """A batch of sequences."""
 
     def descent(self, weights: Weights) -> Descent:
-        """Its loss and descent directions."""
+        """Loss and descent directions of the batch."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a training stands: weights, the optimiser's memory of each matrix (empty: it starts), and the number of steps taken."""
+    """State of a training: weights, the optimiser's memory of each matrix (empty before the first step), number of steps taken."""
 
     weights: Weights
     decoder: Memory = ()
@@ -50,13 +118,13 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """What a training run leaves.
+    """Result of a training.
 
     Attributes:
-        steps: at which the weights were kept, increasing, ``[kept]``.
+        steps: at which Z was recorded, increasing, ``[kept]``.
         attention: Z at these steps, ``[kept, *runs, Q, S]``.
         loss: of the batch before each step, nats, ``[steps, *runs]``.
-        end: where it stands, to go on from.
+        end: final state, from which a run can be resumed.
     """
 
     steps: Int[Tensor, " kept"]
@@ -66,7 +134,7 @@ class Trajectory:
 
     @property
     def final(self) -> Weights:
-        """The weights at the end."""
+        """The final weights."""
         return self.end.weights
 
 
@@ -80,28 +148,27 @@ def gradient_descent(
     optimiser: Optimiser = HeavyBall(),  # noqa: B008 - frozen
     keep: Collection[int] = (),
 ) -> Trajectory:
-    """Descent of both matrices with their own learning rates, one batch a step.
+    """Gradient descent of both matrices with separate learning rates, one batch per step.
 
-    A run of 100 steps is bit for bit one of 40 and, from its ``end``, one of 60 more, if the batches depend on the step alone.
+    If the batches depend on the step alone, 40 steps and 60 more from their ``end`` equal 100 steps bit for bit.
 
     Args:
-        start: weights, usually :meth:`Weights.zeros`, or the state that an earlier call ended in.
-        batches: the batch of a step, steps counted from 0.
+        start: weights, usually :meth:`Weights.zeros`, or the final state of an earlier call.
+        batches: ``step -> batch``, steps counted from 0.
         steps: number of steps.
-        eta_y, eta_z: learning rates of decoder and attention, one for all runs or one a run, ``[*runs]``.
-        optimiser: plain descent, as in the theory, if not given; the paper's experiments use ``HeavyBall(0.9)``.
-        keep: steps at which Z is kept besides the first and the last (k: after k steps).
+        eta_y, eta_z: learning rates of decoder and attention, one for all runs or one per run, ``[*runs]``.
+        optimiser: plain descent by default, as in the theory; the paper's experiments use ``HeavyBall(0.9)``.
+        keep: steps after which Z is recorded, besides the first and the last.
     Raises:
-        ValueError: steps below 1, a rate that is not positive or fits no run.
-        NotConverged: the weights became infinite or NaN; carries the state before the step, and its number.
+        ValueError: steps below 1, or a rate is not positive or has another shape than the runs.
+        NotConverged: the loss is not finite; carries the state before the step, and its number.
     """
     state = start if isinstance(start, State) else State(start)
     first, last = state.step, state.step + steps
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    integers(steps=steps)
     runs = state.weights.decoder.shape[:-2]
     rate_y, rate_z = (_rate(name, rate, state.weights.decoder) for name, rate in (("eta_y", eta_y), ("eta_z", eta_z)))
-    wanted = sorted({first, last} | {k for k in keep if first <= k <= last})
+    record = sorted({first, last} | {k for k in keep if first <= k <= last})
     Y, Z, rest = state.weights.decoder.clone(), state.weights.attention.clone(), state.weights.rest
     memory_y, memory_z = (
         tuple(part.clone() for part in memory) or optimiser.start(matrix) for memory, matrix in ((state.decoder, Y), (state.attention, Z))
@@ -109,54 +176,54 @@ def gradient_descent(
     kept, losses = [Z.clone()], torch.empty(steps, *runs, dtype=Y.dtype)
     for step in range(first, last):
         batch = batches(step)
-        with torch.inference_mode():  # a tenth faster for small batches; what is returned was made outside
-            now = batch.descent(Weights(Y, Z, rest))
-            losses[step - first] = now.loss
-            if not bool(torch.isfinite(now.loss).all()):
-                stuck = State(Weights(Y, Z, rest), memory_y, memory_z, step)
-                raise NotConverged(f"the loss is not finite at step {step + 1}; lower eta_y or eta_z", stuck, step + 1)
-            Y.addcmul_(rate_y, optimiser.move(now.decoder, memory_y, step + 1))
-            Z.addcmul_(rate_z, optimiser.move(now.attention, memory_z, step + 1))
-        if step + 1 in wanted:
+        with torch.inference_mode():  # a tenth faster for small batches; the tensors that are returned were created outside
+            descent = batch.descent(Weights(Y, Z, rest))
+            losses[step - first] = descent.loss
+            if not bool(torch.isfinite(descent.loss).all()):
+                state = State(Weights(Y, Z, rest), memory_y, memory_z, step)
+                raise NotConverged(f"the loss is not finite at step {step + 1}; lower eta_y or eta_z", state, step + 1)
+            Y.addcmul_(rate_y, optimiser.move(descent.decoder, memory_y, step + 1))
+            Z.addcmul_(rate_z, optimiser.move(descent.attention, memory_z, step + 1))
+        if step + 1 in record:
             kept.append(Z.clone())
     end = State(Weights(Y, Z, rest), memory_y, memory_z, last)
-    return Trajectory(torch.tensor(wanted), torch.stack(kept), losses, end)
+    return Trajectory(torch.tensor(record), torch.stack(kept), losses, end)
 
 
 def _rate(name: str, rate: Rate, decoder: Tensor) -> Tensor:
-    """The rate ``[*runs or nothing, 1, 1]``, in the type of the weights."""
+    """The rate ``[*runs, 1, 1]`` or ``[1, 1]``, in the dtype of the weights."""
     value = torch.as_tensor(rate, dtype=decoder.dtype)
     if value.ndim and value.shape != decoder.shape[:-2]:
-        raise ValueError(f"{name} must be a number or one a run, {list(decoder.shape[:-2])}, got shape {list(value.shape)}")
+        raise ValueError(f"{name} must be a number or one per run, {list(decoder.shape[:-2])}, got shape {list(value.shape)}")
     if not bool(((value > 0) & (value < math.inf)).all()):
         raise ValueError(f"{name} must be a positive learning rate, got {rate}")
     return value[..., None, None]
 
 
 def save(state: State, path: str | os.PathLike[str]) -> None:
-    """Writes a state to an npz file, in one stroke: a reader sees the old file or the new one, never half of it."""
+    """Writes a state to an npz file, atomically."""
     arrays = {"Y": state.weights.decoder, "Z": state.weights.attention}
     arrays |= {f"{name}{i}": part for name in ("decoder", "attention") for i, part in enumerate(getattr(state, name))}
     with replacing(Path(path)) as draft, draft.open("xb") as file:
-        held = {name: value.numpy() for name, value in arrays.items()}
-        np.savez(file, rest=state.weights.rest, step=state.step, **held)  # pyright: ignore[reportArgumentType]
+        stored = {name: value.numpy() for name, value in arrays.items()}
+        np.savez(file, rest=state.weights.rest, step=state.step, **stored)  # pyright: ignore[reportArgumentType]
 
 
 def load(path: str | os.PathLike[str]) -> State:
-    """The state that :func:`save` wrote, bit for bit; nothing is unpickled.
+    """Reads the state that :func:`save` wrote, bit for bit; nothing is unpickled.
 
     Raises:
-        ValueError: the file holds something else.
-        FileNotFoundError: there is none.
+        ValueError: the file does not hold a state.
+        FileNotFoundError: there is no such file.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            held = {name: file[name] for name in file.files}
-        weights = Weights(torch.from_numpy(held.pop("Y")), torch.from_numpy(held.pop("Z")), int(held.pop("rest")))
-        step = int(held.pop("step"))
-    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):  # a single array is no context, and has no files
+            stored = {name: file[name] for name in file.files}
+        weights = Weights(torch.from_numpy(stored.pop("Y")), torch.from_numpy(stored.pop("Z")), int(stored.pop("rest")))
+        step = int(stored.pop("step"))
+    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):  # a .npy file loads as an array, which has no `files`
         raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another kind; save(state, path) makes one") from None
     decoder, attention = (
-        tuple(torch.from_numpy(held[f"{name}{i}"]) for i in range(len(held)) if f"{name}{i}" in held) for name in ("decoder", "attention")
+        tuple(torch.from_numpy(stored[f"{name}{i}"]) for i in range(len(stored)) if f"{name}{i}" in stored) for name in ("decoder", "attention")
     )
     return State(weights, decoder, attention, step)

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_theory.core import checksums
+from transformer_theory.core import files
+from transformer_theory.core.claims import Evidence, Verification
 from transformer_theory.core.experiment import Experiment, RandomExperiment
 from transformer_theory.core.files import atomic_directory
-from transformer_theory.core.measurement import Arrays, Row, collect, finding
-from transformer_theory.core.result import Result, provenance
+from transformer_theory.core.measurement import Arrays, Measurement, Null, Table
+from transformer_theory.core.result import FILES, Result, provenance
 from transformer_theory.core.sources import Source
 
 
@@ -29,12 +30,16 @@ class Walk(RandomExperiment):
     name = "test.walk"
     sources = (Source("tian2023scan", "Sec. 2"),)
 
-    def measure(self) -> Iterator[Row | Arrays]:
+    def measure(self) -> Iterator[Measurement | Arrays]:
         path = torch.randn(self.steps, generator=self.generator(), dtype=torch.float64).cumsum(0)
         for step, value in enumerate(path):
-            yield Row(theory="test", quantity="position", value=float(value), step=step)
-        yield Row(theory="test", quantity="global noise", value=float(torch.rand(())))
+            yield Measurement("test", "figure", "position", float(value), step=step)
+        yield Measurement("test", "figure", "global noise", float(torch.rand(())))
         yield Arrays({"test/path": path.numpy()})
+
+
+def row(value: float | None = 1.0, **columns) -> Measurement:
+    return Measurement("t", "on data", "q", value, **columns)
 
 
 def names(folder):
@@ -45,11 +50,11 @@ def test_a_result_comes_back_as_it_was_stored(tmp_path):
     result = Walk(seed=3).run()
     assert result.save(tmp_path / "deep" / "run") == tmp_path / "deep" / "run"
     assert names(tmp_path / "deep") == ["run"]
-    assert names(tmp_path / "deep" / "run") == ["arrays.npz", "result.json", "table.jsonl"]
+    assert names(tmp_path / "deep" / "run") == sorted(FILES)
     read = Result.load(tmp_path / "deep" / "run")
     assert read.name == "test.walk"
-    assert repr(read) == "Result('test.walk', rows=11, arrays=1)"
-    assert read.params == {"seed": 3, "steps": 10, "scales": [1.0, 2.0]} == result.params
+    assert repr(read) == "Result('test.walk', rows=11, arrays=1, verifications=0)"
+    assert read.settings == {"seed": 3, "steps": 10, "scales": [1.0, 2.0]} == result.settings
     assert read.table == result.table
     assert read.sources == (Source("tian2023scan", "Sec. 2"),)
     assert read.provenance == result.provenance
@@ -66,7 +71,10 @@ VALUES = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
     arrays=st.dictionaries(st.from_regex(r"[a-z_]{1,8}(::[a-z]{1,4})?/[a-zA-Z0-9 _]{1,10}", fullmatch=True), st.integers(0, 4), max_size=3),
 )
 def test_any_row_and_array_name_survives(tmp_path_factory, rows, arrays):
-    table = [Row(theory="t", quantity=text, value=value, step=step, note=note) for text, value, step, note in rows]
+    table = Table(
+        Measurement("t", "on data", text, value, step=step, note=note, reason="" if value is not None else "none")
+        for text, value, step, note in rows
+    )
     result = Result("any", table=table, arrays={name: np.arange(size) for name, size in arrays.items()})
     folder = tmp_path_factory.mktemp("any") / "run"
     result.save(folder)
@@ -75,26 +83,40 @@ def test_any_row_and_array_name_survives(tmp_path_factory, rows, arrays):
     assert {name: array.tolist() for name, array in read.arrays.items()} == {name: list(range(size)) for name, size in arrays.items()}
 
 
-def test_numbers_of_torch_and_numpy_become_json_and_nan_becomes_none(tmp_path):
-    row = {
-        "theory": "t",
-        "quantity": "q",
-        "value": np.float64(2.5),
-        "predicted": float("nan"),
-        "null": np.float32(0.5),
-        "step": np.int64(3),
-    }
-    Result("numbers", table=[row | {"in_assumptions": np.bool_(True), "bound": torch.tensor(1.5)}]).save(tmp_path / "run")
-    assert Result.load(tmp_path / "run").table == [
-        {"theory": "t", "quantity": "q", "value": 2.5, "predicted": None, "null": 0.5, "step": 3, "in_assumptions": True, "bound": 1.5}
-    ]
+def test_numbers_of_torch_and_numpy_become_json(unchecked, tmp_path):
+    null = Null("shuffled labels", (np.float32(0.5), float("nan"), 0.25))
+    given = row(np.float64(2.5), predicted=float("nan"), null=null, step=np.int64(3), threshold=torch.tensor(1.5), interval=(1, 2), n=4)
+    Result("numbers", table=Table([given])).save(tmp_path / "run")
+    (read,) = Result.load(tmp_path / "run").table
+    assert (read.value, read.predicted, read.threshold, read.step, read.n, read.interval) == (2.5, None, 1.5, 3, 4, (1.0, 2.0))
+    assert read.null == Null("shuffled labels", (0.5, 0.25))
+    assert read == given
     assert "NaN" not in (tmp_path / "run" / "table.jsonl").read_text()
+
+
+def test_verifications_are_stored_whole(tmp_path):
+    evidence = (Evidence(0.5, 1.0, "<=", detail={"slope": 2.0}), Evidence(float("nan"), 1.0, "<=", converged=False, note="stopped"))
+    claim = Verification("t/c", "$a$", "a", Source("tian2023scan"), ("b",), "c", "", "quick", (0, 7), evidence, evidence[:1] * 2)
+    Result("verify", verifications=(claim,)).save(tmp_path / "run")
+    (read,) = Result.load(tmp_path / "run").verifications
+    assert read.to_json() == claim.to_json()
+    assert read.evidence[0].detail == {"slope": 2.0}
+    assert read.seeds == (0, 7)
+
+
+def test_a_source_of_another_bibliography_is_kept(tmp_path):
+    unknown = Source.from_json({"key": "nobody1900nothing", "locator": "p. 1"})
+    Result("x", table=Table([row(source=unknown)]), sources=(unknown,)).save(tmp_path / "run")
+    read = Result.load(tmp_path / "run")
+    assert read.sources == (unknown,)
+    assert read.table[0].source.label == "nobody1900nothing, p. 1"
+    assert not unknown.known
 
 
 def reseal(folder):
     """Checksums that fit what was done to the files, as if a program had stored them so."""
     head = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps(checksums.sealed(head, folder, ("table.jsonl", "arrays.npz"))))
+    (folder / "result.json").write_text(json.dumps(files.sealed(head, folder, FILES[1:])))
 
 
 def test_provenance_with_other_keys_than_words_is_read_back(tmp_path):
@@ -133,7 +155,7 @@ def edit(path, old, new):
 
 @pytest.mark.parametrize(("name", "old", "new"), [("table.jsonl", "0.25", "0.75"), ("result.json", '"rate": 3', '"rate": 4')])
 def test_a_number_that_was_edited_is_noticed(tmp_path, name, old, new):
-    result = Result("x", params={"rate": 3}, table=[Row(theory="t", quantity="q", value=0.25)], arrays={"t/a": np.arange(3)})
+    result = Result("x", settings={"rate": 3}, table=Table([row(0.25)]), arrays={"t/a": np.arange(3)})
     result.save(tmp_path / "run")
     edit(tmp_path / "run" / name, old, new)
     with pytest.raises(ValueError, match=rf"readable result \({name} is not as it was stored: it was edited.*run it again"):
@@ -151,10 +173,10 @@ def test_arrays_of_another_result_are_noticed(tmp_path):
 
 
 def test_a_table_that_grows_has_no_checksum_until_it_is_whole(tmp_path):
-    result = Result("x", table=[Row(theory="t", quantity="q", value=1.0)])
+    result = Result("x", table=Table([row()]))
     result.write_into(tmp_path, growing=True)
     with (tmp_path / "table.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"theory": "t", "quantity": "q", "value": 2.0}\n')
+        file.write('{"theory": "t", "kind": "on data", "quantity": "q", "value": 2.0}\n')
     assert len(Result.load(tmp_path).table) == 2
     result.write_into(tmp_path)
     edit(tmp_path / "table.jsonl", "1.0", "2.0")
@@ -162,23 +184,11 @@ def test_a_table_that_grows_has_no_checksum_until_it_is_whole(tmp_path):
         Result.load(tmp_path)
 
 
-def test_a_result_of_the_format_without_checksums_is_read(tmp_path):
-    result = Result("x", params={"rate": 3}, table=[Row(theory="t", quantity="q", value=1.0)])
-    result.save(tmp_path / "run")
-    head = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert head.pop("sha256").keys() == {"table.jsonl", "arrays.npz", "head"}
-    (tmp_path / "run" / "result.json").write_text(json.dumps(head | {"format": 1}))
-    assert Result.load(tmp_path / "run").table == result.table
-    (tmp_path / "run" / "result.json").write_text(json.dumps(head))
-    with pytest.raises(ValueError, match=r"result\.json lacks 'sha256'"):
-        Result.load(tmp_path / "run")
-
-
-@pytest.mark.parametrize("missing", ["result.json", "table.jsonl", "arrays.npz"])
+@pytest.mark.parametrize("missing", FILES)
 def test_load_names_the_missing_file(tmp_path, missing):
     Result("x").save(tmp_path / "run")
     (tmp_path / "run" / missing).unlink()
-    with pytest.raises(ValueError, match=f"must hold result.json, table.jsonl and arrays.npz, {missing} is missing; run it again"):
+    with pytest.raises(ValueError, match=f"{missing} is missing"):
         Result.load(tmp_path / "run")
     with pytest.raises(ValueError, match=r"result\.json is missing"):
         Result.load(tmp_path / "nowhere")
@@ -192,11 +202,14 @@ def test_load_names_the_missing_file(tmp_path, missing):
         ("result.json", "3"),
         ("result.json", "{}"),
         ("result.json", '{"format": 99}'),
-        ("result.json", '{"format": 1, "name": "x"}'),
-        ("result.json", '{"format": 1, "name": "x", "params": {}, "sources": ["nobody1900nothing"], "provenance": {}}'),
-        ("result.json", '{"format": 1, "name": "x", "params": {}, "sources": [7], "provenance": {}}'),
+        ("result.json", '{"format": 2, "name": "x"}'),
+        ("result.json", '{"format": 3, "name": "x"}'),
+        ("verifications.json", '[{"id": "a/b"}]'),
+        ("verifications.json", "{"),
         ("table.jsonl", '{"theory": "a"}\n'),
-        ("table.jsonl", '{"theory": "a", "quantity": "q", "value": 1, "colour": "red"}\n'),
+        ("table.jsonl", '{"theory": "a", "kind": "on data", "quantity": "q", "value": 1, "colour": "red"}\n'),
+        ("table.jsonl", '{"theory": "a", "kind": "hearsay", "quantity": "q", "value": 1}\n'),
+        ("table.jsonl", '{"theory": "a", "kind": "on data", "quantity": "q", "value": null}\n'),
         ("table.jsonl", "[]\n"),
         ("table.jsonl", "3\n"),
         ("table.jsonl", "\xff\n"),
@@ -206,7 +219,7 @@ def test_load_names_the_missing_file(tmp_path, missing):
     ],
 )
 def test_load_refuses_a_damaged_result_in_one_line(unchecked, tmp_path, name, content):
-    Result("x", table=[Row(theory="t", quantity="q", value=1.0)]).save(tmp_path / "run")
+    Result("x", table=Table([row()])).save(tmp_path / "run")
     (tmp_path / "run" / name).write_bytes(content.encode("latin-1"))
     if name != "result.json":
         reseal(tmp_path / "run")
@@ -322,13 +335,13 @@ class Still(Experiment):
 
     name = "test.still"
 
-    def measure(self) -> Iterator[Row | Arrays]:
-        yield Row(theory="test", quantity="global noise", value=float(torch.rand(())))
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        yield Measurement("test", "figure", "global noise", float(torch.rand(())))
 
 
 def test_what_draws_nothing_has_no_seed():
     first, second = Still().run(), Still().run()
-    assert first.params == {"steps": 3, "scales": [1.0, 2.0]}
+    assert first.settings == {"steps": 3, "scales": [1.0, 2.0]}
     assert first.provenance["seed"] is None
     assert first.table == second.table
     with pytest.raises(TypeError, match="seed"):
@@ -363,37 +376,15 @@ def test_provenance_says_where_a_number_comes_from(monkeypatch):
 def test_select_by_columns_and_choices():
     result = Walk().run()
     assert len(result.select(quantity="position")) == 10
-    assert [row["step"] for row in result.select(quantity="position", step=(2, 5))] == [2, 5]
-    assert result.select(quantity="nothing") == []
+    assert [one.step for one in result.select(quantity="position", step=(2, 5))] == [2, 5]
+    assert len(result.select(quantity="nothing")) == 0
 
 
 def test_an_experiment_says_what_its_author_owes():
     with pytest.raises(NotImplementedError, match=r"must define measure\(\)"):
         Experiment().run()
-    with pytest.raises(NotImplementedError, match=r"must define draw\(\)"):
-        Walk().draw(Result("x"))
-
-
-def test_rows_are_held_to_the_schema(unchecked):
-    good = Row(theory="t", quantity="q", value=None)
-    assert collect([good, Arrays({"t/a": np.zeros(2)})])[0] == [good]
-    for stream, message in (
-        ([{"theory": "t", "quantity": "q", "value": 1, "colour": 2}], "row columns must be among .* got \\['colour'\\]"),
-        ([{"theory": "t", "value": 1}], "a row needs theory, quantity and value, got none for \\['quantity'\\]"),
-        ([Arrays({"a": np.zeros(1)}), Arrays({"a": np.zeros(1)})], "array names must be unique within a result, got \\['a'\\] twice"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            collect(stream)
-
-
-def test_a_finding_predicts_its_bound_unless_told():
-    from transformer_theory.core.claims import Evidence
-
-    row = finding("t", "q", Evidence(0.9, 1.0, "<="), source=Source("tian2023scan", "Thm. 3"), layer=2)
-    assert row["predicted"] == 1.0
-    assert row["verdict"] == "consistent"
-    assert row["layer"] == 2
-    assert finding("t", "q", Evidence(0.9, 1.0, "<="), source=Source("tian2023scan"), predicted=0.7)["predicted"] == 0.7
+    with pytest.raises(NotImplementedError, match=r"must define plot\(\)"):
+        Walk().plot(Result("x"))
 
 
 def test_no_stray_files(tmp_path):

@@ -1,11 +1,11 @@
-"""A file is there whole or not at all, and what may not be written or read is said so."""
+"""Files are written atomically; missing permissions are named."""
 
 from pathlib import Path
 
 import pytest
 
 from transformer_theory.core.files import check_targets, replacing, write_together
-from transformer_theory.core.measurement import Row
+from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
 
 
@@ -29,7 +29,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_went_wrong_is_not_hidden_by_the_draft_that_never_came_to_be(tmp_path):
+def test_the_original_error_propagates_when_there_is_no_draft(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError), replacing(tmp_path / "file" / "numbers.txt") as draft:
         draft.write_text("new")
@@ -85,8 +85,8 @@ def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_made(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_result_that_may_not_be_read_is_no_damaged_one(unchecked, tmp_path, monkeypatch):
-    folder = Result("still", table=[Row(theory="crate", quantity="x", value=1.0)]).save(tmp_path / "result")
+def test_an_unreadable_result_is_not_called_damaged(unchecked, tmp_path, monkeypatch):
+    folder = Result("still", table=Table([Measurement("crate", "on data", "x", 1.0)])).save(tmp_path / "result")
     usual = Path.open
 
     def forbidden(path, *arguments, **options):

@@ -1,4 +1,4 @@
-"""A sweep gives the same rows in one process, in two, and on a dask cluster, and says in plain words why a cluster cannot be used."""
+"""Sweeps give the same measurements in one process, in two, and on a dask cluster."""
 
 import os
 import sys
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from transformer_theory.core import parallel
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.experiment import RandomExperiment, sweep
-from transformer_theory.core.measurement import Arrays, Row
-from transformer_theory.core.parallel import progress, progress_listener, workers
+from transformer_theory.core.measurement import Arrays, Measurement
+from transformer_theory.core.parallel import one_thread, progress, progress_listener, single_threaded
 from transformer_theory.core.result import Result
 
 
@@ -32,11 +33,11 @@ class Spectra(RandomExperiment):
     sizes: tuple[int, ...] = (3, 40, 5, 60)
     name = "test.spectra"
 
-    def measure(self) -> Iterator[Row | Arrays]:
-        """One row a matrix, one that counts the processes."""
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """One row per matrix."""
         found = sweep(_spectrum, [{"seed": self.seed + i, "size": size} for i, size in enumerate(self.sizes)])
         for (values, threads, _), size in zip(found, self.sizes):
-            yield Row(theory="test", quantity=f"largest of {size}", value=values[0], predicted=float(threads))
+            yield Measurement("test", "figure", f"largest of {size}", values[0], predicted=float(threads))
             yield Arrays({f"test/{size}": torch.tensor(values).numpy()})
 
 
@@ -50,10 +51,10 @@ def alone() -> Result:
 
 
 def test_one_worker_has_one_thread_and_keeps_the_order(alone):
-    assert [row["quantity"] for row in alone.table] == [f"largest of {size}" for size in (3, 40, 5, 60)]
-    assert {row["predicted"] for row in alone.table} == {1.0}
+    assert alone.table.column("quantity") == [f"largest of {size}" for size in (3, 40, 5, 60)]
+    assert set(alone.table.column("predicted")) == {1.0}
     assert alone.provenance["workers"] == 1
-    assert "workers" not in alone.params
+    assert "workers" not in alone.settings
 
 
 def test_two_processes_give_the_same_rows(alone):
@@ -76,16 +77,16 @@ def test_the_callers_joblib_context_is_used():
 def test_a_dask_cluster_gives_the_same_rows(alone):
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, workers(cluster.scheduler_address):
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, parallel.workers(cluster.scheduler_address):
         there = Spectra().run()
         assert os.getpid() not in {pid for _, _, pid in sweep(_spectrum, [{"seed": 0, "size": 2}, {"seed": 1, "size": 2}])}
     assert same(there, alone)
     assert there.provenance["workers"] == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_comes_back_whole(workers):
-    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, workers(workers):
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_error_comes_back_whole(number):
+    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, parallel.workers(number):
         sweep(_fail, [{"seed": 3}])
     assert caught.value.certificate.tolist() == [1.0, 1.0]
 
@@ -95,7 +96,7 @@ def test_progress_reaches_the_listener():
     with progress_listener(lines.append):
         sweep(_spectrum, [{"seed": 1, "size": 2}, {"seed": 1, "size": 3}])
         progress("and drawn")
-    progress("nobody listens")
+    progress("without a listener")
     assert lines == ["2 of 2 settings (size=3)", "and drawn"]  # what does not vary is not repeated
 
 
@@ -104,7 +105,7 @@ def test_no_settings_are_no_work():
 
 
 @pytest.mark.parametrize(
-    ("workers", "kind", "message"),
+    ("number", "kind", "message"),
     [
         (0, ValueError, "workers must be a number from 1 on, or the address of a dask scheduler, got 0"),
         ("nonsense://host:1", ValueError, "workers must be a number or an address such as tcp://host:8786, got 'nonsense://host:1'"),
@@ -112,13 +113,29 @@ def test_no_settings_are_no_work():
         ("tcp://127.0.0.1:9", ConnectionError, "no dask scheduler answers at tcp://127.0.0.1:9 within .* start one with `dask scheduler`"),
     ],
 )
-def test_workers_that_cannot_be_had(monkeypatch, workers, kind, message):
-    monkeypatch.setattr("transformer_theory.core.workers.ANSWERS_WITHIN", 0.5)
-    with pytest.raises(kind, match=message), workers(workers):
+def test_unavailable_workers(monkeypatch, number, kind, message):
+    monkeypatch.setattr("transformer_theory.core.parallel.TIMEOUT", 0.5)
+    with pytest.raises(kind, match=message), parallel.workers(number):
         pass
 
 
 def test_dask_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ValueError, match=r"needs dask: pip install 'transformer-theory\[dask\]', or pass a number"), workers("tcp://h:1"):
+    with (
+        pytest.raises(ValueError, match=r"needs dask: pip install 'transformer-theory\[dask\]', or pass a number"),
+        parallel.workers("tcp://h:1"),
+    ):
         pass
+
+
+def test_a_single_threaded_function_restores_the_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert single_threaded(torch.get_num_threads)() == 1
+        assert torch.get_num_threads() == 2
+        with one_thread(), one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -1,11 +1,12 @@
-"""The picture of an analysis: cosines, margins and attention, a pure function of its arrays."""
+"""The figure of an :class:`~.analysis.Analysis`: cosines, margins and attention, drawn from its arrays."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....core.plotting import COLOURS, axes, heatmap, line
+from ...core.plotting import COLOURS, axes, heatmap, line, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,56 +16,57 @@ BLUE = COLOURS["attention_svm"]
 GREY = COLOURS["null"]
 
 
-def analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> "Figure":
-    """Cosines against steps, margins beside the best possible ones, and the attention of the first inputs.
+@style()
+def plot_analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> "Figure":
+    """Cosines against steps, margins with those of the max-margin solution, and the attention of the first inputs.
 
     Args:
-        arrays: of :meth:`~..analysis.Analysis.arrays`.
-        reason: why a max-margin solution of the selected tokens is missing, written where it would be.
-        warning: written above the legend of the cosines.
+        arrays: of :meth:`~.analysis.Analysis.arrays`.
+        reason: why the selected tokens have no max-margin solution; shown in its place.
+        warning: title of the legend of the cosines.
     """
     figure, (left, middle, right) = axes(1, 3, width=7.0, height=2.7)
-    draw_cosines(left, arrays, reason, warning)
-    draw_margins(middle, arrays, reason)
-    draw_attention(right, arrays)
+    plot_cosines(left, arrays, reason, warning)
+    plot_margins(middle, arrays, reason)
+    plot_attention(right, arrays)
     return figure
 
 
-def draw_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> None:
-    """Cosine of W to the max-margin solutions of the selected and of the best tokens, with the null."""
+def plot_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> None:
+    """Cosine of W to the max-margin solutions of the selected and of the best tokens, with the chance level."""
     ax.set(title="Cosine to max-margin W", xlabel="step of descent")
     if not len(arrays["steps"]):
-        _say(ax, reason or "W stayed at zero")
+        _message(ax, reason or "W stayed at zero")
         return
     if "cosine_selected" not in arrays and "cosine_optimal" not in arrays:
-        _say(ax, "neither the best nor the selected tokens have a max-margin solution")
+        _message(ax, "neither the best nor the selected tokens have a max-margin solution")
         return
     ax.set_xscale("log")
-    _decimals(ax, float(arrays["steps"][-1] / arrays["steps"][0]))
-    lowest, spot = 0.0, "o" if len(arrays["steps"]) == 1 else ""
+    _plain_ticks(ax, float(arrays["steps"][-1] / arrays["steps"][0]))
+    lowest, marker = 0.0, "o" if len(arrays["steps"]) == 1 else ""
     if "cosine_selected" in arrays:
-        line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens", marker=spot)
+        line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens", marker=marker)
         lowest = min(lowest, float(np.min(arrays["cosine_selected"])))
-    dotted = {"color": "black", "linewidth": 1.1, "linestyle": (0, (1, 1.2))}  # seen on top of the other where both agree
+    dotted = {"color": "black", "linewidth": 1.1, "linestyle": (0, (1, 1.2))}  # drawn last, so that both show where they agree
     if "cosine_optimal" in arrays:
-        ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", marker=spot, markersize=2, **dotted)
+        ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", marker=marker, markersize=2, **dotted)
         lowest = min(lowest, float(np.min(arrays["cosine_optimal"])))
     else:
         ax.plot([], [], label="best tokens: no solution", **dotted)
     if np.isfinite(arrays["null"]):
         null = {"color": GREY, "linewidth": 1.0, "linestyle": (0, (4, 3))}
-        ax.axhline(float(arrays["null"]), zorder=1, label="null: random signs", **null)
+        ax.axhline(float(arrays["null"]), zorder=1, label="chance level: random signs", **null)
     ax.set_ylim(lowest - 0.02, 1.03)
     legend = ax.legend(loc="lower right", handlelength=1.0, borderaxespad=0.0, title=warning or None, title_fontsize=7.5)
     legend.get_frame().set(facecolor="white", alpha=0.85, edgecolor="none")
     legend.set_frame_on(True)
 
 
-def draw_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "") -> None:
+def plot_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "") -> None:
     """Margins of W and of the max-margin solution, in units of the largest possible smallest margin."""
     ax.set(title="Margins", xlabel="margin (best: all ≥ 1)", ylabel="tokens")
     if "margins" not in arrays:
-        _say(ax, reason or "the selected tokens have no max-margin solution")
+        _message(ax, reason or "the selected tokens have no max-margin solution")
         return
     shown = np.concatenate([arrays["margins"], arrays["margins_max_margin"]])
     bins = np.geomspace(max(0.1, float(shown.min())), max(float(shown.max()), 2.0) * 1.01, 24)
@@ -72,13 +74,13 @@ def draw_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "")
     ax.hist(arrays["margins"], bins=bins.tolist(), color=BLUE, alpha=0.55, label="descent")
     ax.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
     ax.set_xscale("log")
-    _decimals(ax, float(bins[-1] / bins[0]))
+    _plain_ticks(ax, float(bins[-1] / bins[0]))
     ax.set_ylim(top=1.45 * ax.get_ylim()[1])
     ax.legend(loc="upper left", handlelength=1.2, borderaxespad=0.1)
 
 
-def draw_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """Attention of the first inputs, their best tokens ringed."""
+def plot_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """Attention of the first inputs, with a ring around each best token."""
     heatmap(ax, arrays["attention"], bar=False, vmin=0, vmax=1, cmap="Blues")
     ax.set_aspect("auto")
     rows, best = np.arange(len(arrays["best_token"])), arrays["best_token"]
@@ -90,8 +92,8 @@ def draw_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     ax.set(title=title, xlabel="token (best one ringed)", ylabel="input")
 
 
-def _decimals(ax: "Axes", span: float) -> None:
-    """Few plain numbers along a logarithmic axis whose ends have this ratio, rather than powers of ten at every unit."""
+def _plain_ticks(ax: "Axes", span: float) -> None:
+    """A few plain numbers on a logarithmic x axis; ``span`` is the ratio of its ends."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < 30 else (1.0,)))
@@ -99,8 +101,6 @@ def _decimals(ax: "Axes", span: float) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _say(ax: "Axes", text: str) -> None:
-    import textwrap
-
+def _message(ax: "Axes", text: str) -> None:
     ax.set(xticks=[], yticks=[])
     ax.text(0.5, 0.5, textwrap.fill(text, 34), ha="center", va="center", fontsize=7, color=COLOURS["raw"], transform=ax.transAxes)

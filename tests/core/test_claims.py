@@ -1,0 +1,234 @@
+"""Claims: the verdict of one check, of several seeds and of controls; how a verification is stored."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_theory.core.claims import Claim, Evidence, Verification, verify_claims
+from transformer_theory.core.errors import NotConverged
+from transformer_theory.core.measurement import Null
+from transformer_theory.core.sources import Source
+
+NAN, INF = math.nan, math.inf
+GOOD, BAD = Evidence(0.5, 1.0, "<="), Evidence(2.0, 1.0, "<=")
+OPEN, UNCOVERED = Evidence(0.5, 1.0, "<=", converged=False), Evidence(2.0, 1.0, "<=", covered=False)
+
+
+def claim(*evidence: Evidence, controls=(BAD,)) -> Claim:
+    """A claim whose check returns the given evidence, one per seed."""
+
+    def pick(choices):
+        return lambda generator: choices[generator.initial_seed() % len(choices)]
+
+    return Claim(
+        id="theory/name",
+        statement="$a \\le 1$",
+        measures="a",
+        source=Source("tian2023scan", "Thm. 3"),
+        assumptions=("a holds",),
+        check=pick(evidence),
+        control=pick(controls),
+        control_description="a is broken",
+    )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        (Evidence(1.0, 1.0, "<="), "consistent"),
+        (Evidence(1.0, 1.0, ">="), "consistent"),
+        (Evidence(1.0 + 1e-12, 1.0, "<="), "violated"),
+        (Evidence(1.0 - 1e-12, 1.0, ">="), "violated"),
+        (Evidence(NAN, 1.0, "<="), "inconclusive"),
+        (Evidence(INF, 1.0, ">="), "inconclusive"),
+        (Evidence(0.0, NAN, "<="), "inconclusive"),
+        (Evidence(0.0, INF, "<="), "inconclusive"),
+        (Evidence(0.0, 1.0, "<=", converged=False), "inconclusive"),
+        (Evidence(2.0, 1.0, "<=", converged=False), "inconclusive"),
+        (Evidence(2.0, 1.0, "<=", covered=False), "not covered"),
+        (Evidence(NAN, 1.0, "<=", converged=False, covered=False), "not covered"),
+    ],
+)
+def test_the_verdict_of_one_check(evidence, verdict):
+    assert evidence.verdict == verdict
+
+
+@given(value=st.floats(), bound=st.floats(), op=st.sampled_from(["<=", ">="]), converged=st.booleans(), inside=st.booleans())
+def test_only_finite_numbers_decide(value, bound, op, converged, inside):
+    verdict = Evidence(value, bound, op, converged, inside).verdict
+    decided = inside and converged and math.isfinite(value) and math.isfinite(bound)
+    assert (verdict in ("consistent", "violated")) == decided
+    if decided:
+        mirrored = Evidence(-value, -bound, ">=" if op == "<=" else "<=").verdict
+        assert verdict == mirrored
+
+
+def test_evidence_takes_tensors_and_refuses_other_signs(unchecked):
+    assert isinstance(Evidence(torch.tensor(0.5), 1, "<=").value, float)
+    with pytest.raises(ValueError, match="op must be '<=' or '>=', got '<'"):
+        Evidence(0.5, 1.0, "<")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "share"),
+    [
+        ((GOOD, GOOD), "consistent", 1.0),
+        ((GOOD, BAD), "violated", 0.5),
+        ((GOOD, OPEN), "consistent", 1.0),
+        ((OPEN, UNCOVERED), "inconclusive", None),
+        ((UNCOVERED, UNCOVERED), "not covered", None),
+        ((UNCOVERED, GOOD), "consistent", 1.0),
+        ((OPEN, BAD), "violated", 0.0),
+    ],
+)
+def test_the_verdict_of_several_seeds(evidence, verdict, share):
+    result = claim(*evidence).verify(range(2))
+    assert result.verdict == verdict
+    assert result.share == (None if share is None else pytest.approx(share))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "interval"),
+    [
+        # k of n: exact values, (alpha/2)^(1/n) at the ends, published tables in between
+        (5, 0, (0.025 ** (1 / 5), 1.0)),
+        (0, 5, (0.0, 1 - 0.025 ** (1 / 5))),
+        (1, 0, (0.025, 1.0)),
+        (5, 5, (0.1871, 0.8129)),
+        (3, 2, (0.1466, 0.9473)),
+        (81, 182, (0.2527, 0.3676)),  # Newcombe 1998, table I
+    ],
+)
+def test_the_interval_is_clopper_and_pearsons(good, bad, interval):
+    result = claim(*[GOOD] * good, *[BAD] * bad).verify(range(good + bad))
+    assert result.interval == pytest.approx(interval, abs=5e-5)
+
+
+@given(good=st.integers(0, 12), bad=st.integers(0, 12), undecided=st.integers(0, 3))
+def test_the_interval_inverts_the_binomial_tails(good, bad, undecided):
+    if good + bad + undecided == 0:
+        return
+    result = claim(*[GOOD] * good, *[BAD] * bad, *[OPEN] * undecided).verify(range(good + bad + undecided))
+    low, high = result.interval
+    n = good + bad
+    if n == 0:
+        assert (low, high) == (0.0, 1.0)
+        return
+
+    def upper_tail(k, p):
+        return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
+
+    assert low <= result.share <= high
+    if good:
+        assert upper_tail(good, low) == pytest.approx(0.025, rel=1e-6)
+    if bad:
+        assert 1 - upper_tail(good + 1, high) == pytest.approx(0.025, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("controls", "name"),
+    [
+        ((BAD,), "fails"),
+        ((UNCOVERED,), "fails"),
+        ((BAD, GOOD), "passes"),
+        ((GOOD,), "passes"),
+        ((OPEN, GOOD), "passes"),
+        ((Evidence(0.5, 1.0, "<=", covered=False),), "passes"),
+        ((OPEN,), "inconclusive"),
+        ((BAD, OPEN), "inconclusive"),
+        ((Evidence(NAN, 1.0, "<="),), "inconclusive"),
+    ],
+)
+def test_a_control_must_fail_on_every_seed(controls, name):
+    result = claim(GOOD, controls=controls).verify(range(4))
+    assert result.control == name
+    assert result.passed == (name == "fails")
+    assert (result.outcome == "consistent") == (name == "fails")
+
+
+def test_check_and_control_see_the_same_fresh_generator():
+    drawn = []
+
+    def draw(generator):
+        drawn.append((generator.initial_seed(), float(torch.rand(1, generator=generator))))
+        return GOOD
+
+    before = torch.get_rng_state()
+    replace(claim(GOOD), check=draw, control=draw).verify((3, 8, 3))
+    assert [seed for seed, _ in drawn] == [3, 3, 8, 8, 3, 3]
+    assert len({value for _, value in drawn}) == 2
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_each_seed_gives_a_measurement():
+    rows = claim(GOOD, BAD).verify((0, 1)).measurements()
+    assert [row.seed for row in rows] == [0, 1]
+    assert [row.verdict for row in rows] == ["consistent", "violated"]
+    assert {(row.theory, row.kind, row.quantity, row.threshold, row.op) for row in rows} == {("theory", "claim", "theory/name", 1.0, "<=")}
+    assert rows[0].null == Null("control", (2.0,))
+    assert rows[0].source == Source("tian2023scan", "Thm. 3")
+
+
+def test_a_verification_survives_json_whole():
+    detailed = replace(GOOD, detail={"slope": 0.25}, note="a note")
+    result = claim(detailed, BAD, OPEN, Evidence(NAN, 1.0, "<="), controls=(BAD, Evidence(NAN, NAN, "<="))).verify(range(4))
+    stored = json.loads(json.dumps(result.to_json()))
+    read = Verification.from_json(stored)
+    assert read.to_json() == result.to_json()
+    assert read.evidence[0].detail == {"slope": 0.25}
+    assert (read.verdict, read.control, read.consistent, read.decided) == ("violated", "inconclusive", 1, 2)
+    assert stored["measures"] == "a"
+    for name in ("id", "seeds", "source"):
+        with pytest.raises(ValueError, match=name):
+            Verification.from_json({key: value for key, value in stored.items() if key != name})
+
+
+def test_the_worst_seed_is_the_one_nearest_its_threshold():
+    result = claim(GOOD, Evidence(0.9, 1.0, "<="), OPEN, controls=(Evidence(3.0, 1.0, "<="), Evidence(1.5, 1.0, "<="))).verify(range(3))
+    assert result.worst.value == 0.9
+    assert result.worst_control.value == 1.5
+    assert result.median == 0.5
+    assert claim(GOOD, BAD).verify(range(2)).worst.value == 2.0
+    assert claim(Evidence(NAN, NAN, "<=")).verify(range(2)).median is None
+
+
+def test_a_solver_that_gives_up_makes_its_seed_inconclusive():
+    def gives_up(generator):
+        raise NotConverged("residual 1e-3 after 10 steps")
+
+    result = replace(claim(GOOD), check=gives_up).verify(range(2))
+    assert result.verdict == "inconclusive"
+    assert "1e-3" in result.evidence[0].note
+    assert all(row.value is None and "1e-3" in row.reason for row in result.measurements())
+
+
+def test_several_claims_come_in_order():
+    claims = [replace(claim(GOOD), id="theory/first"), replace(claim(BAD), id="theory/second")]
+    assert [(one.id, one.verdict) for one in verify_claims(claims, range(2))] == [
+        ("theory/first", "consistent"),
+        ("theory/second", "violated"),
+    ]
+    with pytest.raises(ValueError, match="0 claims"):
+        verify_claims([], range(2))
+
+
+def test_the_text_claims_no_proof():
+    text = str(claim(GOOD).verify(range(3)))
+    assert text == "theory/name: consistent (3/3 seeds, 95 % interval [0.29, 1.00]; control fails as it must)"
+    assert "prove" not in text.lower()
+
+
+def test_no_seed_is_refused():
+    with pytest.raises(ValueError, match="seeds"):
+        claim(GOOD).verify(())
+
+
+@pytest.mark.parametrize(("changes", "word"), [({"id": "name"}, "'name'"), ({"id": "/name"}, "'/name'"), ({"measures": ""}, "measures")])
+def test_a_claim_names_its_theory_and_its_number(changes, word):
+    with pytest.raises(ValueError, match=word):
+        replace(claim(GOOD), **changes)

@@ -1,0 +1,152 @@
+"""Measurements, null distributions and tables: what a row may hold, how rows are selected, summarised and stored."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from transformer_theory.core.measurement import COLUMNS, Arrays, Measurement, Null, Table, collect, judge
+from transformer_theory.core.sources import Source
+
+ROW = Measurement("crate", "on data", "rate", 2.0)
+
+
+def test_a_row_survives_json_and_leaves_defaults_out():
+    row = replace(
+        ROW,
+        predicted=1.5,
+        null=Null("permuted labels", (0.5, 1.0)),
+        interval=(1.0, 3.0),
+        source=Source("yu2020learning", "Thm. 1"),
+        layer=0,
+        seed=0,
+        scope="any data",
+    )
+    stored = json.loads(json.dumps(row.to_json()))
+    assert Measurement.from_json(stored) == row
+    assert stored["null"] == {"kind": "permuted labels", "draws": [0.5, 1.0]}
+    assert stored.keys() >= {"theory", "kind", "quantity", "value", "layer", "seed"}
+    assert "unit" not in stored
+    assert "head" not in stored
+
+
+@pytest.mark.parametrize(
+    ("column", "word"),
+    [("kind", "hearsay"), ("scope", "all"), ("unit", "metres"), ("basis", "rumour"), ("op", "<"), ("side", "<>"), ("verdict", "proved")],
+)
+def test_unknown_words_are_refused(unchecked, column, word):
+    with pytest.raises(ValueError, match=f"{column} must be one of .*{word}"):
+        replace(ROW, **{column: word})
+
+
+def test_no_value_needs_a_reason():
+    with pytest.raises(ValueError, match="reason"):
+        replace(ROW, value=None)
+    assert replace(ROW, value=None, reason="no labels").reason == "no labels"
+    undefined = replace(ROW, value=math.inf, predicted=math.nan)
+    assert (undefined.value, undefined.predicted, undefined.reason) == (None, None, "the value is inf")
+
+
+@pytest.mark.parametrize(("kind", "scope"), [("claim", "own instances"), ("rung", "own instances"), ("in network", "these data")])
+def test_the_scope_follows_from_the_kind_unless_given(kind, scope):
+    assert Measurement("crate", kind, "rate", 1.0).scope == scope
+    assert Measurement("crate", kind, "rate", 1.0, scope="any data").scope == "any data"
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "covered", "converged", "verdict"),
+    [
+        (1.0, "<=", True, True, "consistent"),
+        (1.1, "<=", True, True, "violated"),
+        (1.1, ">=", True, True, "consistent"),
+        (1.1, "<=", False, True, "not covered"),
+        (1.1, "<=", True, False, "inconclusive"),
+        (None, "<=", True, True, "inconclusive"),
+        (math.nan, "<=", True, True, "inconclusive"),
+    ],
+)
+def test_judge(value, op, covered, converged, verdict):
+    assert judge(value, op, 1.0, covered=covered, converged=converged) == verdict
+
+
+def test_a_null_drops_what_is_not_finite():
+    null = Null("untrained networks", (3.0, math.nan, 1.0, 2.0))
+    assert (null.low, null.median, null.high, null.mean) == (1.0, 2.0, 3.0, 2.0)
+    assert null.p(3.0, ">=") == 0.5
+    assert null.p(0.0, "<=") == 0.25
+    assert null.p(2.5, "==", predicted=2.4) == 0.25
+    assert math.isnan(Null("none", ()).median)
+    for side in (">=", "=="):
+        with pytest.raises(ValueError, match=r"draw|predicted"):
+            (Null("none", ()) if side == ">=" else null).p(1.0, side)
+
+
+def test_selection():
+    table = Table(replace(ROW, value=float(k), step=k, head=k % 2) for k in range(4))
+    assert table.select(step=(1, 3)).column("value") == [1.0, 3.0]
+    assert table.select(head=0, step=(2, 3)).one().value == 2.0
+    assert len(table.select(theory="joma")) == 0
+    assert table.where(lambda row: row.value > 1).column("step") == [2, 3]
+    assert table[1:3].column("step") == [1, 2]
+    assert set(table.replace(model="ViT").column("model")) == {"ViT"}
+    with pytest.raises(ValueError, match="colour"):
+        table.select(colour="red")
+    with pytest.raises(ValueError, match="got 4"):
+        table.one()
+    with pytest.raises(TypeError, match="dict"):
+        Table([{"theory": "crate"}])
+
+
+def test_a_table_does_not_change():
+    table = Table([ROW])
+    with pytest.raises(TypeError):
+        table[0] = ROW
+    assert hash(table) == hash(Table([ROW]))
+
+
+def test_pandas_has_a_column_for_each_field():
+    frame = Table([replace(ROW, null=Null("k", (1.0, 3.0)), interval=(1.0, 2.0), layer=3), ROW]).to_pandas()
+    missing = set(COLUMNS) - {"null", "interval"} - set(frame.columns)
+    assert not missing
+    assert frame["null_median"][0] == 2.0
+    assert frame["null_draws"][0] == 2
+    assert math.isnan(frame["null_median"][1])
+    assert (frame["interval_low"][0], frame["interval_high"][0]) == (1.0, 2.0)
+    assert len(Table().to_pandas()) == 0
+
+
+def test_a_summary_averages_seeds_and_draws():
+    draws = ((0.0, 1.0, 0.5), (1.0, 0.0, 0.5), (0.5, 0.5, 0.5))
+    rows = [
+        replace(ROW, value=value, seed=seed, predicted=1.0, side=">=", null=Null("permuted labels", one), verdict="consistent")
+        for seed, (value, one) in enumerate(zip((0.8, 0.9, 1.0), draws))
+    ]
+    alone = replace(ROW, quantity="other", seed=0)
+    mean, other = Table([*rows, alone]).summary()
+    assert other == alone
+    assert mean.value == pytest.approx(0.9)
+    low, high = mean.interval
+    assert (low, high) == (pytest.approx(0.9 - 4.302653 * 0.1 / 3**0.5, rel=1e-6), pytest.approx(0.9 + 4.302653 * 0.1 / 3**0.5, rel=1e-6))
+    assert (mean.n, mean.seed, mean.interval_kind, mean.verdict) == (3, None, "over seeds", "consistent")
+    assert mean.null.draws == (0.5, 0.5, 0.5)
+    assert mean.p == 0.25
+    assert mean.agreement == pytest.approx(0.8)
+
+
+def test_a_summary_keeps_layers_apart_and_drops_verdicts_that_differ():
+    rows = [
+        replace(ROW, layer=layer, seed=seed, verdict=verdict) for layer in (0, 1) for seed, verdict in enumerate(("consistent", "violated"))
+    ]
+    summary = Table(rows).summary()
+    assert summary.column("layer") == [0, 1]
+    assert summary.column("verdict") == [None, None]
+
+
+def test_collect_separates_rows_and_arrays_and_refuses_twins():
+    table, arrays = collect([ROW, Arrays({"crate/a": np.zeros(2)})])
+    assert table == Table([ROW])
+    assert list(arrays) == ["crate/a"]
+    with pytest.raises(ValueError, match="crate/a"):
+        collect([Arrays({"crate/a": np.zeros(2)}), Arrays({"crate/a": np.ones(2)})])

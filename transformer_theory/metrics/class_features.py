@@ -1,0 +1,292 @@
+"""Metrics of the classes in the features of each block: coding rates and neural collapse, each beside the same with permuted labels.
+
+The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A network has a class
+token if the first token of the first block's input, and no other, is the same in every sequence.
+
+With few samples per class the null is far from zero. Labels may arrive sorted, so that a permutation within a batch would change nothing.
+So up to 16 d samples are kept, each with a random key, and their labels are permuted at the end. If there are more samples, those with the
+16 d smallest keys are kept: a uniform draw, whatever the order.
+Source: :cite:t:`yu2020learning` (rates), :cite:t:`papyan2020prevalence` (neural collapse).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..core.measurement import Measurement, Null
+from ..core.metric import ActivationKind, Activations, Metric
+from ..maths.linalg import logdet_identity_plus
+from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
+from .geometry import neural_collapse
+
+EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
+PERMUTATIONS = 4
+SAMPLES_PER_DIMENSION = 16  # kept as they are
+RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
+NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
+NULL_KIND = "permuted labels"
+
+
+class ClassFeatures(Metric):
+    """Streams the features of each block with their classes: the common part of metrics that need classes.
+
+    Forward passes without labels and features that are not finite are not counted. A merged state holds the samples of the union;
+    permutations and draws depend on their order, so nulls, and values of a draw, need not equal those of one batch to the last digit.
+
+    Args:
+        seed: of the keys and the permutations.
+
+    Attributes:
+        kept: by layer, features [n, d], labels [n] and keys [n] of all samples, or of a uniform draw of 16 d.
+        class_token: whether the feature is the class token; None before the first features.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+
+    def __init__(self, *, seed: int = 0):
+        self.seed = seed
+        super().__init__()
+
+    def reset(self) -> None:
+        super().reset()
+        self.kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.class_token: bool | None = None
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the features of one block; nothing without labels.
+
+        Raises:
+            ValueError: labels are not integers from zero.
+        """
+        labels = activations.labels
+        if activations.kind != "features" or labels is None or not len(labels):
+            return
+        if self.class_token is None:
+            self.class_token = has_class_token(activations.tokens)
+        if labels.is_floating_point() or int(labels.min()) < 0:
+            raise ValueError(f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; relabel from zero")
+        tokens = activations.output.detach()
+        features = self.scaled(tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64))
+        finite = torch.isfinite(features).all(1)
+        if not bool(finite.all()):
+            features, labels = features[finite], labels.to(features.device)[finite]
+        if len(features):
+            keys = torch.rand(len(features), dtype=torch.float64, generator=self.generator)
+            self.add_samples(activations.layer, features, labels.to(features.device), keys.to(features.device))
+
+    def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """The features in the scale in which they are measured."""
+        return features
+
+    def add_samples(self, layer: int, *samples: Tensor) -> None:
+        """Adds features, labels and keys of a layer."""
+        self._keep(layer, self._with_kept(layer, samples))
+
+    def _with_kept(self, layer: int, samples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if layer not in self.kept:
+            return samples
+        return tuple(torch.cat([mine, more.to(mine)]) for mine, more in zip(self.kept[layer], samples))
+
+    def _keep(self, layer: int, samples: tuple[Tensor, ...]) -> None:
+        """Keeps, of all samples so far, those with the smallest keys."""
+        features, labels, keys = samples
+        limit = SAMPLES_PER_DIMENSION * features.shape[1]
+        if len(keys) > limit:
+            chosen = keys.argsort()[:limit]
+            features, labels, keys = features[chosen], labels[chosen], keys[chosen]
+        self.kept[layer] = features, labels, keys
+
+    def merge(self, other: Any) -> None:
+        """Adds another metric's state.
+
+        Raises:
+            ValueError: one metric used a class token and the other the mean of the tokens.
+        """
+        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
+            raise ValueError("merge needs two states of the same token, got a class token and a mean of tokens; probe one network only")
+        self.class_token = other.class_token if self.class_token is None else self.class_token
+        self.merge_samples(other)
+
+    def merge_samples(self, other: Any) -> None:
+        """Adds the samples of another metric."""
+        for layer, samples in other.kept.items():
+            self.add_samples(layer, *samples)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = {f"{layer}.{name}": x for layer, kept in self.kept.items() for name, x in zip(("features", "labels", "keys"), kept)}
+        state["generator"] = self.generator.get_state()
+        return state if self.class_token is None else state | {"class_token": torch.tensor(self.class_token)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        layers = sorted({int(name.partition(".")[0]) for name in state if name.partition(".")[2] == "keys"})
+        self.kept = {layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"]) for layer in layers}
+        self.generator.set_state(state["generator"])
+        self.class_token = bool(state["class_token"]) if "class_token" in state else None
+
+    @property
+    def note(self) -> str:
+        """Which token was measured, a note for people."""
+        return "at the class token" if self.class_token else "at the mean of the tokens"
+
+
+class FeatureRates(ClassFeatures):
+    """R, R^c and ΔR of the features, scaled to norm 1, after each block, in nats; null: ΔR with permuted labels.
+
+    Any number of samples is streamed exactly: beyond 16 d, as second moments by class. The null then deals the samples that are kept,
+    repeated up to the number of all, to classes of the true sizes. It is some 5 % too low, since a draw fits its own spread.
+
+    Args:
+        eps: distortion for features of norm 1; squared inside.
+        seed: of the keys and the permutations.
+    """
+
+    def __init__(self, *, eps: float = EPS, seed: int = 0):
+        self.eps = eps
+        super().__init__(seed=seed)
+
+    def reset(self) -> None:
+        super().reset()
+        self.moments: dict[int, SecondMoments] = {}  # by layer, once there are more samples than are kept
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
+        rows: list[Measurement] = []
+        for layer in sorted(self.kept):
+            rate, within, sizes, _ = self.rates(layer)
+            null = self.null_draws(layer, sizes, draws=draws, generator=generator)
+            columns: dict[str, Any] = {"unit": "nats", "layer": layer, "n": sum(sizes), "note": self.note}
+            nulls = Null(NULL_KIND, null), Null(NULL_KIND, tuple(rate - reduction for reduction in null))
+            rows += [
+                Measurement("network", "network", RATE_REDUCTION, rate - within, null=nulls[0], side=">=", **columns),
+                Measurement("network", "network", CODING_RATE, rate, **columns),
+                Measurement("network", "network", CLASS_CODING_RATE, within, null=nulls[1], side="<=", **columns),
+            ]
+        return rows
+
+    def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        return unit_norm(features)
+
+    def add_samples(self, layer: int, *samples: Tensor) -> None:
+        """Adds features, labels and keys. All are kept as long as their classes' Gram matrices are smaller than moments would be."""
+        together = self._with_kept(layer, samples)
+        if layer in self.moments:
+            self.moments[layer].update(*samples[:2])
+        elif len(together[0]) > SAMPLES_PER_DIMENSION * together[0].shape[1]:
+            self.moments[layer] = SecondMoments()
+            self.moments[layer].update(*together[:2])
+        self._keep(layer, together)
+
+    def merge_samples(self, other: Any) -> None:
+        for layer, samples in other.kept.items():
+            if layer not in other.moments:
+                self.add_samples(layer, *samples)
+                continue
+            if layer not in self.moments:
+                self.moments[layer] = SecondMoments()
+                if layer in self.kept:
+                    self.moments[layer].update(*self.kept[layer][:2])
+            self.moments[layer].merge(other.moments[layer])
+            self._keep(layer, self._with_kept(layer, samples))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = super().state_dict()
+        for layer, moments in self.moments.items():
+            state |= {f"{layer}.counts": moments.counts, f"{layer}.moments": moments.moments}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        for layer in self.kept:
+            if f"{layer}.counts" in state:
+                self.moments[layer] = SecondMoments()
+                self.moments[layer].counts, self.moments[layer].moments = state[f"{layer}.counts"], state[f"{layer}.moments"]
+
+    def rates(self, layer: int) -> tuple[float, float, list[int], int]:
+        """R and R^c in nats, the sizes of the classes, and the dimension of the features of a layer."""
+        features, labels, _ = self.kept[layer]
+        if layer in self.moments:
+            state = self.moments[layer]
+            rate, within = state.coding_rate(eps=self.eps), state.class_coding_rate(eps=self.eps)
+            return float(rate), float(within), state.counts.long().tolist(), features.shape[1]
+        rate, within = coding_rate(features, eps=self.eps), class_coding_rate(features, labels, eps=self.eps)
+        return float(rate), float(within), torch.bincount(labels).tolist(), features.shape[1]
+
+    def null_draws(
+        self, layer: int, sizes: Sequence[int], *, draws: int = 0, generator: torch.Generator | None = None
+    ) -> tuple[float, ...]:
+        """ΔR of a layer in nats with permuted labels, one number per permutation.
+
+        Args:
+            sizes: of the classes, as :meth:`rates` returns them.
+            draws: number of permutations; four if 0.
+            generator: of the permutations; one seeded with ``seed`` if None.
+        """
+        features = self.kept[layer][0]
+        generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
+        (m, d), n, sizes = features.shape, sum(sizes), list(sizes)
+        # If m of n samples are kept, each stands for n / m of them; a repeated row enters a Gram matrix as sqrt(repeats) times the row
+        samples = torch.arange(n) % m
+        repeats = torch.bincount(samples, minlength=m).to(features)
+        rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
+        reductions = []
+        for _ in range(draws or PERMUTATIONS):
+            within = 0.0
+            for members in samples[torch.randperm(n, generator=generator)].split(sizes):
+                if len(members):
+                    chosen, times = members.unique(return_counts=True)
+                    rows = times.to(features).sqrt()[:, None] * features[chosen.to(features.device)]
+                    within += 0.5 * len(members) / n * float(logdet_identity_plus(rows, d / (len(members) * self.eps**2)))
+            reductions.append(rate - within)
+        return tuple(reductions)
+
+
+class NeuralCollapse(ClassFeatures):
+    """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
+
+    Three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2, each beside the same with permuted labels (one
+    permutation). NC3 needs the classifier, which blocks do not have. Beyond 16 d samples, a uniform draw of 16 d is measured. The value is
+    None where it is undefined: with fewer than two classes, or with class means that coincide.
+    """
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Three rows per layer; none without labels."""
+        rows: list[Measurement] = []
+        for layer, (features, labels, _) in sorted(self.kept.items(), key=lambda item: item[0]):
+            source = torch.Generator().manual_seed(self.seed) if generator is None else generator
+            orders = [torch.randperm(len(labels), generator=source).to(labels.device) for _ in range(max(draws, 1))]
+            nulls = [_collapse(features, labels[order]) for order in orders]
+            for number, (quantity, value) in enumerate(zip((NC1, NC2_NORMS, NC2_ANGLES), _collapse(features, labels))):
+                permuted = tuple(x for null in nulls if (x := null[number]) is not None)
+                row = Measurement(
+                    theory="network",
+                    kind="network",
+                    quantity=quantity,
+                    value=value,
+                    null=Null(NULL_KIND, permuted) if permuted else None,
+                    side="<=",
+                    reason="fewer than two classes, or class means that coincide" if value is None else "",
+                    n=len(labels),
+                    note=self.note,
+                    layer=layer,
+                )
+                rows.append(row)
+        return rows
+
+
+def _collapse(features: Tensor, labels: Tensor) -> tuple[float | None, float | None, float | None]:
+    try:
+        collapse = neural_collapse(features, labels)
+    except ValueError:  # one class, or means that coincide
+        return None, None, None
+    return collapse.nc1, collapse.nc2_norms, collapse.nc2_angles
+
+
+def has_class_token(tokens: Float[Tensor, "batch seq dim"]) -> bool:
+    """Whether the first token, and no other, is the same in every sequence of the first block's input."""
+    same = (tokens == tokens[:1]).all(2).all(0)
+    return len(tokens) > 1 and len(same) > 1 and bool(same[0]) and not bool(same[1:].any())

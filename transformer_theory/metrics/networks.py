@@ -1,0 +1,244 @@
+"""Metrics of any transformer that belong to no theory: statistics of attention weights, geometry of the features, attention maps.
+
+Each metric adds up sums and counts over sequences, so the merged state of two metrics is the state of the union of their sequences. Layers
+and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
+Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (sinks), :cite:t:`dong2021attention` (rank collapse),
+:cite:t:`rudelson2007sampling` (stable rank), :cite:t:`roy2007effective` (effective rank).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..core.measurement import Measurement, Null, Unit
+from ..core.metric import ActivationKind, Activations, Metric, Place
+from .attention import entropy, hard_max_gap
+
+ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
+GAP, DIAGONAL = "gap of the scores", "weight on the token itself"
+RESIDUAL, FEATURE_RANK, EFFECTIVE_RANK = "rank-collapse residual", "stable rank of the features", "effective rank of the features"
+STATISTICS: tuple[tuple[str, Unit], ...] = ((ENTROPY, "nats"), (TOP1, "share"), (SUPPORT, ""), (SINK, "share"))
+
+
+def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **columns: Any) -> Measurement:
+    """A measurement of no theory; ``reason`` is kept only if the value is not finite."""
+    finite = math.isfinite(value)
+    return Measurement(
+        "network", "network", quantity, value if finite else None, unit=unit, reason="" if finite else reason, scope="training", **columns
+    )
+
+
+class AttentionStatistics(Metric):
+    """Entropy (nats), top-1 mass, effective support (keys) and sink mass of each layer and head.
+
+    Means over queries and sequences. The sink is the key position with the largest mean weight. Rows of weights without an allowed key, or
+    with values that are not finite, are left out.
+
+    Attributes:
+        sums: by layer and first head, ``[4 + keys, heads]``: number of rows, entropy, top-1 mass, effective support, weight of each key.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the attention weights of one module."""
+        if activations.weights is None:
+            return
+        weights = activations.weights
+        total = weights.sum(-1, keepdim=True)
+        good = torch.isfinite(total) & (total > 0.5)
+        if not bool(good.all()):
+            # The entropy accepts distributions only: an excluded row becomes a weight of one on the first key, and counts zero times below.
+            first = torch.zeros(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+            first[0] = 1.0
+            weights = torch.where(good, weights, first)
+        counted = good[..., 0].to(weights.dtype)
+        H = entropy(weights)
+        sums = torch.stack([(x * counted).sum((0, 2)) for x in (torch.ones_like(H), H, weights.amax(-1), H.exp())])
+        mass = (weights * counted[..., None]).sum((0, 2))
+        self.add((activations.layer, activations.first_head), torch.cat([sums.double(), mass.double().mT]))
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Four rows per layer and head."""
+        rows: list[Measurement] = []
+        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            means = torch.cat([sums[1:4] / sums[0], (sums[4:] / sums[0]).amax(0)[None]])
+            for head, values in enumerate(means.T.tolist(), start=first):
+                for (quantity, unit), value in zip(STATISTICS, values):
+                    rows.append(network_row(quantity, value, unit, layer=layer, head=head, reason="no row of weights is finite"))
+        return rows
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Adds sums. Where sequences have different lengths, key positions are counted from the start."""
+        if (before := self.sums.get(place)) is not None:
+            longest = max(len(before), len(sums))
+            self.sums[place], sums = (nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums))
+        super().add(place, sums)
+
+
+class AttentionSelection(Metric):
+    """How far attention is from the selection of one key, and how often that key is the token itself.
+
+    The gap is the largest score minus the second largest, in nats, a mean over the queries with at least two allowed keys; it is 0 for
+    uniform attention. Weights that vanish in their type count as its smallest number. The weight on the token itself needs as many queries
+    as keys; its null is uniform attention over the allowed keys.
+
+    Attributes:
+        sums: by layer and first head, ``[5, heads]``: number of gaps, their sum, number of tokens, weight on themselves, its null.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the attention weights of one module; rows that are not distributions are left out."""
+        if activations.weights is None:
+            return
+        weights, T = activations.weights, activations.weights.shape[-1]
+        total = weights.sum(-1)
+        rows = torch.isfinite(total) & (total > 0.5)
+        allowed = torch.ones_like(weights, dtype=torch.bool) if activations.mask is None else activations.mask.expand_as(weights)
+        scores = weights.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~rows[..., None], 0.0)
+        gaps = hard_max_gap(scores, allowed=allowed | ~rows[..., None])
+        counted = rows & torch.isfinite(gaps)
+        sums = [counted.sum((0, 2)), gaps.masked_fill(~counted, 0.0).sum((0, 2))]
+        if weights.shape[-2] == T:
+            itself = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
+            uniform = allowed.diagonal(dim1=-2, dim2=-1).double() / allowed.sum(-1).clamp(min=1)
+            sums += [rows.sum((0, 2)), itself, torch.where(rows, uniform, 0.0).sum((0, 2))]
+        else:
+            sums += [torch.zeros_like(sums[0])] * 3
+        self.add((activations.layer, activations.first_head), torch.stack([x.double() for x in sums]))
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Up to two rows per layer and head."""
+        rows: list[Measurement] = []
+        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, (gaps, gap, tokens, itself, null) in enumerate(sums.T.tolist(), start=first):
+                place = {"layer": layer, "head": head}
+                mean = gap / gaps if gaps else math.nan
+                rows.append(network_row(GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place))
+                if tokens:
+                    uniform = Null("uniform attention over the allowed keys", (null / tokens,))
+                    rows.append(network_row(DIAGONAL, itself / tokens, "share", null=uniform, reason="a weight is not finite", **place))
+        return rows
+
+
+class Geometry(Metric):
+    """Rank-collapse residual, stable rank and effective rank of the features after each block.
+
+    The residual is relative, averaged over the sequences of the block's output. The ranks are those of all output tokens, uncentred.
+
+    Attributes:
+        sums: ``(layer, 0)``: number of sequences and sum of their residuals, ``[2]``; ``(layer, 1)``: sum of the outer products of the
+            tokens, ``[dim, dim]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the output of one block."""
+        if activations.kind != "features":
+            return
+        tokens = activations.output
+        size = torch.linalg.matrix_norm(tokens)
+        good = torch.isfinite(size) & (size > 0)
+        if not bool(good.all()):
+            tokens, size = tokens[good], size[good]
+        residual = (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).sum().double()
+        flat = tokens.flatten(0, 1).double()
+        self.add((activations.layer, 0), torch.stack([torch.full_like(residual, len(tokens)), residual]))
+        self.add((activations.layer, 1), flat.mT @ flat)
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Three rows per layer."""
+        rows: list[Measurement] = []
+        for layer in sorted({place[0] for place in self.sums}):
+            count, total = self.sums[layer, 0].tolist()
+            stable, effective = _ranks(self.sums[layer, 1])
+            values = {RESIDUAL: total / count if count else math.nan, FEATURE_RANK: stable, EFFECTIVE_RANK: effective}
+            rows += [network_row(quantity, x, "", layer=layer, reason="no sequence is finite") for quantity, x in values.items()]
+        return rows
+
+
+class AttentionMaps(Metric):
+    """Keeps the attention maps of the first few sequences, for pictures: no rows, arrays ``attention/<layer>`` [sequences, heads, q, k].
+
+    A second attention of a block is ``attention/<layer>.<number of its first head>``.
+
+    Args:
+        keep: number of sequences of each measurement.
+    Raises:
+        ValueError: ``keep`` is less than 1.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def __init__(self, keep: int = 4):
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1 sequence, got {keep}")
+        self.keep = keep
+        super().__init__()
+
+    def update(self, activations: Activations) -> None:
+        """Keeps maps as long as there are fewer than ``keep``."""
+        if activations.weights is not None:
+            self.add((activations.layer, activations.first_head), activations.weights)
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """No rows."""
+        return []
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends maps ``[sequences, heads, queries, keys]`` to those of a place, up to ``keep``."""
+        before = self.sums.get(place)
+        if before is None:
+            self.sums[place] = sums[: self.keep].clone()
+        elif len(before) < self.keep and before.shape[1:] == sums.shape[1:]:
+            self.sums[place] = torch.cat([before, sums[: self.keep - len(before)].to(before)])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The maps, ``[sequences, heads, queries, keys]``."""
+        return {f"attention/{layer:02d}" + (f".{first}" if first else ""): maps.cpu().numpy() for (layer, first), maps in self.sums.items()}
+
+
+def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
+    """||A||_F^2 / ||A||_2^2 and exp H(singular values / their sum) from A^T A; NaN for a zero or infinite matrix."""
+    if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
+        return math.nan, math.nan
+    squares = torch.linalg.eigvalsh(gram).clamp(min=0)
+    shares = squares.sqrt() / squares.sqrt().sum()
+    return float(gram.trace() / squares[-1]), float(torch.special.entr(shares).sum().exp())
+
+
+def rank_of(matrix: Float[Tensor, "m n"]) -> float:
+    """Stable rank ||A||_F^2 / ||A||_2^2 of a weight, from its smaller Gram matrix; NaN for a zero or infinite one."""
+    short = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().mT
+    return _ranks(short.mT @ short)[0]
+
+
+def matrix_after(block: Activations, attention: str | None) -> Float[Tensor, "m n"] | None:
+    """The first two-dimensional weight of a block that is registered after the attention and outside it: the MLP's lower layer.
+
+    Args:
+        block: activations of kind "features".
+        attention: name of the block's attention module.
+    Returns:
+        The weight, detached; None if the block has no such weight, or does not hold that attention.
+    """
+    module, prefix = block.module, f"{block.name}." if block.name else ""
+    if not isinstance(module, nn.Module) or attention is None or attention[: len(prefix)] != prefix:
+        return None
+    inside = attention[len(prefix) :].split(".")[0]
+    names = [name for name, _ in module.named_children()]
+    later = names[names.index(inside) + 1 :] if inside in names else []
+    for name in later:
+        for child in module.get_submodule(name).modules():
+            weight = getattr(child, "weight", None)
+            if isinstance(weight, Tensor) and weight.ndim == 2:
+                return weight.detach()
+    return None

@@ -1,0 +1,383 @@
+"""Several results as one: rows that differ only in their seed become one entry, claims verified twice have their seeds together.
+
+Rows are grouped by the columns that say what was measured and where (:data:`~..core.measurement.IDENTITY`), by the name of the result
+("compare", "train", an experiment) and by its settings. The seed, the choice of theories and networks, the number of processes and the
+machine keep no runs apart; every other setting does, and the entry names it. A seed counts once, however many results hold it.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.claims import Claim, Verification
+from ..core.files import of_file
+from ..core.measurement import IDENTITY, Measurement, Null
+from ..core.result import FILES, Result
+from ..core.statistics import over_seeds
+from ..core.theory import Theory
+from . import format
+
+COMPARE, TRAIN, PROBE, VERIFY = "compare", "train", "probe", "verify"  # names of results
+NETWORK = "network"  # the theory of rows that belong to none
+ON_DATA, IN_NETWORKS = ("on data", "assumption"), ("in network", "network")  # kinds of rows
+SAME = 1e-9  # relative: values that differ by less are one value, rounded by another machine
+_INDIFFERENT = (  # settings that keep no two runs apart
+    *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
+    *("data", "max_seconds"),  # the data are a column of the rows
+)
+_OF_DATA = ("n", "seq", "dim")  # settings of a comparison on which the analysis of raw tokens depends
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One quantity in one place, over all seeds and results that measured it.
+
+    Attributes:
+        row: the mean over seeds with its interval (:func:`~..core.statistics.over_seeds`), or the only row.
+        rows: one per seed.
+        results: for each row the index of its result.
+        on: where it was measured, in words: data, model, setting, layer, and the settings in which results differ.
+        note: what all rows state, and what has to be said of the aggregation.
+    """
+
+    row: Measurement
+    rows: tuple[Measurement, ...]
+    results: tuple[int, ...]
+    on: str
+    note: str
+
+    @property
+    def seeds(self) -> int:
+        """Number of rows that have a value."""
+        return sum(row.value is not None for row in self.rows)
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many rows have each verdict, those that need a look first; rows without verdict are left out."""
+        counts = Counter(row.verdict for row in self.rows if row.verdict)
+        return {name: counts[name] for name in sorted(counts, key=format.severity)}
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no value, only the reason."""
+        return self.row.value is None
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A claim with all seeds of all results.
+
+    Attributes:
+        theory: whose it is.
+        verification: evidence of every seed.
+        note: what has to be said of the aggregation.
+        number: of several verifications of one claim that cannot be pooled, counted from 1.
+    """
+
+    theory: Theory
+    verification: Verification
+    note: str = ""
+    number: int = 1
+
+    @property
+    def name(self) -> str:
+        """``"attention_svm/global-direction" -> "global direction"``."""
+        return self.verification.id.partition("/")[2].replace("-", " ")
+
+    @property
+    def anchor(self) -> str:
+        """Its id on the page."""
+        return f"claim-{format.slug(self.verification.id)}{f'-{self.number}' if self.number > 1 else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """Several results as one.
+
+    Attributes:
+        results: in the given order.
+        entries: sorted by theory, those of no theory last, then in order of appearance.
+        claims: in the order of the theories.
+        theories: records of the theories in the results: those of the registry in its order, then unknown ones.
+        notes: what a reader must know of the results as a whole.
+    """
+
+    results: tuple[Result, ...]
+    entries: tuple[Entry, ...]
+    claims: tuple[Checked, ...]
+    theories: tuple[Theory, ...]
+    notes: tuple[str, ...]
+
+    def select(self, **equal: Any) -> list[Entry]:
+        """The entries whose row has the given column values; a tuple lists choices."""
+        wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
+        return [entry for entry in self.entries if all(getattr(entry.row, name) in choice for name, choice in wanted.items())]
+
+    def claims_of(self, theory: Theory) -> list[Checked]:
+        """The claims of one theory."""
+        return [checked for checked in self.claims if checked.theory is theory]
+
+    def labels(self, entry: Entry) -> str:
+        """The results behind an entry: ``"R1, R3"``."""
+        return ", ".join(result_label(index) for index in sorted(set(entry.results)))
+
+
+def result_label(index: int) -> str:
+    """What a result is called in tables: ``"R1"`` for the first."""
+    return f"R{index + 1}"
+
+
+def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> Aggregate:
+    """The results as one.
+
+    Args:
+        results: one or several, of ``compare``, ``verify``, ``train``, ``probe`` and experiments, in any mixture.
+        theories: records to look in; the registry if None.
+    Raises:
+        ValueError: there is no result.
+    """
+    together = (results,) if isinstance(results, Result) else tuple(results)
+    if not together:
+        raise ValueError("results must hold at least one, got none; name a folder that compare, verify, run or train has written")
+    records = theories_of(together, theories)
+    order = {theory.name: index for index, theory in enumerate(records)}
+    entries = sorted(_entries(together), key=lambda entry: order.get(entry.row.theory, len(order)))
+    return Aggregate(together, tuple(entries), tuple(_claims(together, records)), tuple(records), tuple(_notes(together)))
+
+
+def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None) -> list[Theory]:
+    """Records of the theories in the results: known ones in the order of the registry, then records that hold nothing but a name."""
+    if known is None:
+        from ..theories import THEORIES
+
+        known = THEORIES
+    records = {theory.name: theory for theory in known}
+    names: dict[str, None] = {}
+    for result in results:
+        names |= dict.fromkeys(result.settings.get("theories") or ())
+        names |= dict.fromkeys(row.theory for row in result.table)
+        names |= dict.fromkeys(one.theory for one in result.verifications)
+    unknown = [name for name in names if name not in records and name != NETWORK]
+    return [theory for name, theory in records.items() if name in names] + [
+        Theory(name=name, title=name, question="", statement="", sources=(), assumptions=(), claims=()) for name in unknown
+    ]
+
+
+def data_name(result: Result) -> str:
+    """Name of the data of a comparison or a training, or of the experiment."""
+    return str(result.settings.get("data") or "data") if result.name in (COMPARE, TRAIN) else result.name
+
+
+def _entries(results: Sequence[Result]) -> Iterator[Entry]:
+    """Groups the rows of all results by what they measured, where, and under which settings."""
+    import pandas
+
+    rows: list[Measurement] = []
+    keys: list[dict[str, Hashable]] = []
+    for index, result in enumerate(results):
+        run = result.settings.get("run_id") or result.settings.get("seed")
+        for row in _final_rows(result):
+            identity: dict[str, Hashable] = {name: getattr(row, name) for name in IDENTITY}
+            identity |= {"data": row.data or str(result.settings.get("data", "")), "op": row.op, "basis": row.basis}
+            keys.append(identity | {"result": result.name, "settings": _settings(result, row), "run": str((run, row.seed)), "index": index})
+            rows.append(row)
+    if not rows:
+        return
+    frame = pandas.DataFrame(keys)
+    group = [*IDENTITY, "op", "basis", "result", "settings"]
+    # rows of one result that agree in every column are not seeds of each other: the first belongs with the first of the other results
+    frame["repeat"] = frame.groupby([*group, "run", "index"], dropna=False, sort=False).cumcount()
+    words = _differing_settings({(str(key["result"]), key["settings"]) for key in keys})
+    several_data = len({key["data"] for key in keys if key["data"]}) > 1
+    for places in frame.groupby([*group, "repeat"], dropna=False, sort=False).indices.values():
+        key = keys[places[0]]
+        on = _on(rows[places[0]], str(key["result"]), str(key["data"]) if several_data else "", words[str(key["result"]), key["settings"]])
+        yield _entry([(str(keys[place]["run"]), int(str(keys[place]["index"])), rows[place]) for place in places], on)
+
+
+def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
+    """One entry from ``(run, index of the result, row)``; of a run that several results hold the row with the gravest verdict counts."""
+    runs: dict[str, list[tuple[int, Measurement]]] = {}
+    for run, index, row in group:
+        runs.setdefault(run, []).append((index, row))
+    kept = [min(same, key=lambda pair: format.severity(pair[1].verdict)) for same in runs.values()]
+    rows = tuple(row for _, row in kept)
+    row = rows[0] if len(rows) == 1 else over_seeds(rows)
+    notes = [row.note]
+    if any(not _same(same[0][1], other) for same in runs.values() for _, other in same):
+        where = ", ".join(result_label(index) for index in sorted({index for same in runs.values() for index, _ in same}))
+        notes.append(f"a seed has other numbers in another result ({where}); it counts once, with its gravest verdict")
+    return Entry(row, rows, tuple(index for index, _ in kept), on, "; ".join(filter(None, notes)))
+
+
+def _same(first: Measurement, second: Measurement) -> bool:
+    if first.verdict != second.verdict or (first.value is None) != (second.value is None):
+        return False
+    if first.value is None or second.value is None:
+        return True
+    scale = max(abs(number) for number in (first.value, second.value, first.threshold or 0.0, first.predicted or 0.0))
+    return math.isclose(first.value, second.value, rel_tol=SAME, abs_tol=SAME * scale)
+
+
+def _final_rows(result: Result) -> Iterator[Measurement]:
+    """The rows that tables show: all but claims (their verifications are shown), and of what was measured while a network trained the last
+    step, averaged over layers and heads."""
+    timelines: dict[tuple, list[Measurement]] = {}
+    summarised = {
+        (row.theory, row.quantity, row.model) for row in result.table if row.kind == "in network" and (row.step, row.layer) == (None, None)
+    }
+    for row in result.table:
+        if row.kind in IN_NETWORKS and row.step is not None:
+            if (row.theory, row.quantity, row.model) not in summarised:
+                timelines.setdefault((row.theory, row.kind, row.quantity, row.split, row.setting, row.model, row.seed), []).append(row)
+        elif row.kind != "claim":
+            yield row
+    for rows in timelines.values():
+        last = max(row.step or 0 for row in rows)
+        yield mean_over_heads([row for row in rows if row.step == last])
+
+
+def mean_over_heads(rows: Sequence[Measurement]) -> Measurement:
+    """One row for the layers and heads of one quantity at one step: the mean value beside the mean of their median nulls."""
+    first, values = rows[0], [row.value for row in rows if row.value is not None]
+    nulls = [row.null.median for row in rows if row.null is not None and row.null.draws]
+    where = f"step {first.step:,}" if first.step is not None else ""
+    if len(rows) == 1:
+        return replace(first, step=None, note="; ".join(filter(None, (first.note, where))))
+    return replace(
+        first,
+        value=sum(values) / len(values) if values else None,
+        reason="" if values else first.reason,
+        null=Null(first.null.kind, (sum(nulls) / len(nulls),)) if first.null is not None and nulls else None,
+        **dict.fromkeys(("layer", "head", "step", "interval", "p", "agreement", "verdict")),
+        note="; ".join(filter(None, (f"mean over layers and heads, {where}".rstrip(", "), first.note))),
+    )
+
+
+def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
+    """The settings of the result on which the row depends, as sorted pairs of texts."""
+    names = set(result.settings) - set(_INDIFFERENT)
+    if result.name == COMPARE and row.kind in ON_DATA and not row.model:
+        names &= set(_OF_DATA)
+    flat = format.flatten({name: result.settings[name] for name in sorted(names)})
+    return tuple((name, text) for name, text in flat if name.rpartition(": ")[2] not in _INDIFFERENT)
+
+
+def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any], str]:
+    """For each (name of result, settings) the settings in which results of that name differ, in words: ``"steps 200"``."""
+    by_name: dict[str, list[dict[str, str]]] = {}
+    pairs = list(pairs)
+    for name, settings in pairs:
+        by_name.setdefault(name, []).append(dict(settings))
+    words = {}
+    for name, settings in pairs:
+        others = by_name[name]
+        # a setting that only some rows depend on does not tell those rows apart
+        differing = [key for key, _ in settings if len({other[key] for other in others if key in other}) > 1]
+        words[name, settings] = ", ".join(f"{key.replace('_', ' ')} {dict(settings)[key]}" for key in differing)
+    return words
+
+
+def _on(row: Measurement, result: str, data: str, settings: str) -> str:
+    """Where a row was measured, in words."""
+    if row.kind in ON_DATA:
+        where = format.view_name(row.model)
+    elif row.kind == "in network":
+        where = f"trained {row.model}" if row.model else "trained network"
+    elif row.kind == "network":
+        where = (row.model or "network") if result != TRAIN else f"{row.model or 'network'}, in its training"
+    else:
+        where = ", ".join(filter(None, (result, row.model, row.rung)))
+    where = f"{data}: {where}" if data and row.kind != "figure" else where
+    names = ("setting", "layer", "head", "step")
+    return ", ".join(filter(None, (where, format.place(row, *names), settings)))
+
+
+def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[Checked]:
+    """The verifications of each claim; those with the same texts have their seeds together, a seed counts once."""
+    found: dict[str, list[list[tuple[int, Verification]]]] = {}
+    for index, result in enumerate(results):
+        for one in result.verifications:
+            groups = found.setdefault(one.id, [])
+            same = next((group for group in groups if _texts(group[0][1]) == _texts(one)), None)
+            groups.append([(index, one)]) if same is None else same.append((index, one))
+    for theory in theories:
+        for groups in (groups for id, groups in found.items() if id.partition("/")[0] == theory.name):
+            for number, group in enumerate(groups, 1):
+                where = ", ".join(result_label(index) for index, _ in group)
+                note = f"of {where}: the words of the claim differ between the results" if len(groups) > 1 else ""
+                yield Checked(theory, pooled([one for _, one in group]), note, number)
+
+
+_TEXTS = ("id", "statement", "measures", "assumptions", "control_description")
+
+
+def _texts(one: Verification | Claim) -> tuple:
+    return tuple(getattr(one, name) for name in _TEXTS)
+
+
+def pooled(verifications: Sequence[Verification]) -> Verification:
+    """One verification with the seeds of several of the same claim; of a seed that several hold the last counts."""
+    seeds = {seed: pair for one in verifications for seed, *pair in zip(one.seeds, one.evidence, one.controls)}
+    evidence, controls = zip(*seeds.values())
+    return dataclasses.replace(verifications[0], seeds=tuple(seeds), evidence=evidence, controls=controls)
+
+
+def unfinished(result: Result) -> bool:
+    """Whether it is of a training that did not come to its end: its network was not measured on the test data."""
+    return result.name == TRAIN and not result.select(kind="network", split="test")
+
+
+def _notes(results: Sequence[Result]) -> Iterator[str]:
+    """What has to be said of the results as a whole."""
+    if early := [index for index, result in enumerate(results) if unfinished(result)]:
+        yield f"The training of {_names(early)} did not come to its end: its last measurements so far are shown."
+    commits: dict[str, list[int]] = {}
+    for index, result in enumerate(results):
+        commits.setdefault(str(result.provenance.get("commit") or "")[:8], []).append(index)
+    if len(commits) > 1:
+        listed = "; ".join(f"{commit or 'commit not known'}: {_names(indices)}" for commit, indices in commits.items())
+        yield f"The results were measured by different versions of the library ({listed})."
+    if changed := [index for index, result in enumerate(results) if result.provenance.get("dirty")]:
+        yield f"{_names(changed)} {'was' if len(changed) == 1 else 'were'} measured with changes that were not committed."
+
+
+def _names(indices: Sequence[int]) -> str:
+    return ", ".join(map(result_label, indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A result in its folder, with the SHA-256 of its files by their names."""
+
+    folder: Path
+    result: Result
+    checksums: dict[str, str]
+
+
+def stored_results(directories: Iterable[Path]) -> list[Stored]:
+    """The results of these folders, each once. A folder that is no result stands for the results in it, sorted by name.
+
+    Raises:
+        ValueError: a folder is no result and holds none, or a result lacks a file, cannot be read, or was edited after it was stored.
+        FileNotFoundError: there is no such folder.
+    """
+    folders: dict[Path, Path] = {}
+    for directory in directories:
+        if not directory.is_dir():
+            raise FileNotFoundError(f"there is no folder {directory}; name one that compare, verify, run or train has written")
+        inside = [directory] if _is_result(directory) else sorted(filter(_is_result, directory.iterdir()))
+        if not inside:
+            raise ValueError(f"{directory} is no stored result and holds none; name a folder that compare, verify, run or train has written")
+        for folder in inside:
+            folders.setdefault(folder.resolve(), folder)
+    return [Stored(folder, Result.load(folder), {name: of_file(folder / name) for name in FILES}) for folder in folders.values()]
+
+
+def _is_result(folder: Path) -> bool:
+    """Whether a folder has any file of a result; if it lacks another one, loading it says so."""
+    return folder.is_dir() and not folder.name.startswith(".") and any((folder / name).is_file() for name in FILES)

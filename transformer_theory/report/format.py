@@ -1,0 +1,170 @@
+"""How the report prints numbers, units, verdicts and places: one way in every output."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from ..core.measurement import Measurement, Unit
+
+NOTHING = "—"
+NOT_MEASURED = "not measured"
+ROUNDING = 2e-6  # a threshold that differs from the prediction by less, relatively, differs by the tolerance of the check only
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+VERDICTS: Mapping[str, tuple[str, str, str]] = {  # class on the page, symbol, meaning
+    "consistent": ("good", "✓", "the value lies on the predicted side of the threshold; a finite check never proves a theorem"),
+    "violated": ("bad", "✗", "the assumptions hold, and the value lies on the other side of the threshold"),
+    "inconclusive": ("unsure", "?", "the value is not finite, or the iteration behind it did not converge"),
+    "not covered": ("outside", "○", "the theorem's assumptions do not hold here: the value is shown, the theorem is not judged"),
+    NOT_MEASURED: ("none", "–", "the data lack what the theory needs, or the quantity is not defined for them"),
+    "holds": ("good", "✓", "the data meet the assumption"),
+    "fails": ("unsure", "✗", "the data do not meet the assumption"),
+}
+_SEVERITY = ("violated", "fails", "consistent", "holds", "inconclusive", "not covered", NOT_MEASURED)
+
+
+def verdict_style(name: str) -> tuple[str, str]:
+    """Class and symbol of a verdict; an unknown one, such as a control that passes, is shown as an alarm."""
+    found = VERDICTS.get(name)
+    return found[:2] if found else ("bad", "!")
+
+
+def severity(verdict: str | None) -> int:
+    """Rank of a verdict: those that need a look first, no verdict last."""
+    if not verdict:
+        return len(_SEVERITY)
+    return _SEVERITY.index(verdict) if verdict in _SEVERITY else -1
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Three significant digits: ``0.9137 -> "0.914"``, ``1797 -> "1,797"``, ``1.2e-13 -> "1.20·10⁻¹³"``, None -> "—"."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    size = abs(value)
+    if float(value).is_integer() and size < 1e6:
+        text = f"{int(value):,}"
+    elif 1e-3 <= size < 1000:
+        text = f"{value:#.{digits}g}".rstrip(".")
+        text = text if "e" not in text else f"{value:,.0f}"
+    elif 1000 <= size < 1e6:
+        text = f"{value:,.0f}"
+    else:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{mantissa}·10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    return text.replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share with two decimals, which ten thousand samples resolve: ``0.5685 -> "56.85 %"``."""
+    text = number(100 * share) if 0 < abs(share) < 1e-4 else f"{100 * share:.2f}".replace("-", "−")
+    return f"{text}\u00a0%"
+
+
+def amount(value: float | None, unit: Unit = "") -> str:
+    """A number in its unit, without the unit's name: shares in per cent."""
+    return percent(value) if value is not None and unit == "share" and math.isfinite(value) else number(value)
+
+
+def with_unit(value: float | None, unit: Unit = "") -> str:
+    """:func:`amount` with the unit's name: ``"61.9 nats"``."""
+    text = amount(value, unit)
+    return text if text == NOTHING or unit in ("", "share") else f"{text}\u00a0{unit}"
+
+
+def bounds(interval: tuple[float, float] | None, unit: Unit = "") -> str:
+    """``"0.900 … 0.980"``; empty if there is none."""
+    return "" if interval is None else f"{amount(interval[0], unit)} … {amount(interval[1], unit)}"
+
+
+def threshold(op: str | None, value: float | None, unit: Unit = "") -> str:
+    """``"≥ 0.990"``; empty if there is none."""
+    return "" if op is None or value is None else f"{sign(op)}\u00a0{amount(value, unit)}"
+
+
+def sign(op: str | None) -> str:
+    """``"≤"``, ``"≥"`` or ``"="``."""
+    return {"<=": "≤", ">=": "≥"}.get(op or "", "=")
+
+
+def clock(seconds: float) -> str:
+    """A duration: ``"5.7 s"``, ``"12 min 3 s"``, ``"2 h 5 min"``."""
+    if seconds < 60:
+        return f"{seconds:.1f}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours}\u00a0h {left}\u00a0min" if hours else f"{minutes}\u00a0min {rest}\u00a0s"
+
+
+def prediction(row: Measurement) -> str:
+    """What the theory predicts and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, ``"≥ 0"`` if the two are one number.
+
+    A row that has a side of its null and neither prediction nor threshold reads ``"≥ null"``.
+    """
+    line = threshold(row.op, row.threshold, row.unit)
+    if row.predicted is None:
+        return line or (f"{sign(row.side)}\u00a0null" if row.null is not None and row.side in ("<=", ">=") else NOTHING)
+    if row.op and row.threshold is not None and abs(row.threshold - row.predicted) <= ROUNDING * (abs(row.predicted) or 1):
+        return threshold(row.op, row.predicted, row.unit)
+    text = f"→\u00a0{amount(row.predicted, row.unit)}"
+    return f"{text} (threshold:\u00a0{line})" if line else text
+
+
+def beside_null(row: Measurement) -> str:
+    """``"above"``, ``"below"`` or, where both print as one number, ``"at"`` its median null; empty without a null."""
+    if row.value is None or row.null is None or not row.null.draws:
+        return ""
+    middle = row.null.median
+    return "at" if amount(row.value, row.unit) == amount(middle, row.unit) else "above" if row.value > middle else "below"
+
+
+def unexpected_side(row: Measurement) -> bool:
+    """Whether the value lies on the other side of its null than the theory predicts."""
+    side = row.side or row.op
+    return beside_null(row) == {">=": "below", "<=": "above"}.get(side or "")
+
+
+def label(row: Measurement) -> str:
+    """The quantity with its split: ``"validation accuracy"``."""
+    return f"{row.split} {row.quantity}" if row.split else row.quantity
+
+
+def view_name(model: str) -> str:
+    """Which tokens an analysis of data used: ``"" -> "raw tokens"``, ``"ViT" -> "features of ViT"``."""
+    return f"features of {model}" if model else "raw tokens"
+
+
+def place(row: Measurement, *names: str) -> str:
+    """``"layer 2, head 0, step 1,000"``: the named columns that the row states; "setting" stands by itself."""
+    values = [(name, getattr(row, name)) for name in names or ("setting", "layer", "head", "step", "seed")]
+    parts = (value if isinstance(value, str) else f"{name} {value:,}" for name, value in values if value not in (None, ""))
+    return ", ".join(parts)
+
+
+def several(count: int, noun: str) -> str:
+    """``"1 claim"``, ``"2 claims"``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def slug(text: str) -> str:
+    """A name as an HTML id or a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names with numbers behind those that occurred before: ``["a", "a"] -> ["a", "a-2"]``."""
+    taken: list[str] = []
+    for name in names:
+        taken.append(name if name not in taken else next(free for i in count(2) if (free := f"{name}-{i}") not in taken))
+    return taken
+
+
+def flatten(record: Mapping[str, object], above: str = "") -> list[tuple[str, str]]:
+    """A nested record as pairs of texts: names are prefixed by those above them, lists are joined."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            pairs += flatten(value, f"{above}{name}: ")
+        else:
+            pairs.append((f"{above}{name}", ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
+    return pairs

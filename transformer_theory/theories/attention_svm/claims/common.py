@@ -1,0 +1,50 @@
+"""What several claims share: distances that fall to zero in the limit, and draws that are repeated until an instance fits.
+
+The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run is inconclusive.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ....core.claims import Evidence
+from ....core.errors import NotConverged
+
+MAX_DRAWS = 200  # after so many draws without a fitting instance, the claim is inconclusive on that seed
+
+
+def no_instance(description: str) -> NotConverged:
+    """The error to raise after :data:`MAX_DRAWS` draws; the claim is then inconclusive."""
+    return NotConverged(f"no instance {description} in {MAX_DRAWS} draws")
+
+
+def limit_evidence(
+    before: float,
+    after: float,
+    threshold: float,
+    *,
+    detail: Mapping[str, float],
+    falling: float = 0.8,
+    done: bool = True,
+    covered: bool = True,
+) -> Evidence:
+    """Evidence of a distance at the end of a run: inconclusive while it is above the threshold and still falling.
+
+    Args:
+        before, after: the distance earlier in the run, usually half-way, and at the end.
+        threshold: largest distance that is consistent with the claim.
+        detail: further numbers; the earlier distance is added.
+        falling: a distance is still falling if less than this share of the earlier one is left.
+        done: whether the run is long enough for the distance to count, for instance whether attention is saturated.
+        covered: whether the instance satisfies the assumptions.
+    """
+    settled = after <= threshold or after > falling * before
+    return Evidence(after, threshold, "<=", converged=done and settled, covered=covered, detail={"distance before": before, **detail})
+
+
+def direction_error(W: Float[Tensor, "*trials d d_z"], target: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials"]:
+    r""":math:`\|W/\|W\| - W_{mm}/\|W_{mm}\|\|_F`, accurate also where it is tiny; 1 - cosine is half of its square."""
+    first, second = (V / torch.linalg.matrix_norm(V)[..., None, None].clamp(min=1e-300) for V in (W, target))
+    return torch.linalg.matrix_norm(first - second)

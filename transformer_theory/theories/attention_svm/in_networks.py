@@ -1,0 +1,310 @@
+r"""How close the weights of an attention head are to the max-margin direction of the tokens that they themselves select.
+
+A head with bilinear form W scores token x for query z by :math:`x^\top W z`. After long descent its direction should be that of the
+max-margin solution of its own selection :cite:p:`tarzanagh2023transformers`. The cosine between the two has a chance level above zero: W
+itself separates its selection, and the max-margin direction of tokens that W selects correlates with W.
+
+The null distribution is the same cosine for :math:`Q W Q^\top`, where :math:`Q = V \operatorname{diag}(\pm 1) V^\top` flips signs at random
+along the principal axes V of the tokens (eigenvectors of their second moment). It keeps what a head has without any selection: its
+spectrum, the angles between its left and right singular vectors, and how much of W lies along which axes. Independent rotations of the two
+sides would take tied projections for alignment; rotations in any direction would take learnt covariance for selection. If the queries are
+not among the tokens, their side has axes and signs of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ...core.errors import Infeasible, NotConverged
+from ...core.measurement import Measurement, Null
+from ...core.metric import Activations, ActivationKind, Metric, Place
+from ...core.parallel import single_threaded
+from ...core.sources import Source
+from ...core.theory import InNetworks
+from ...core.validation import converted, finite, integers
+from .constraint_set import Constraints
+from .solvers import FEW, frobenius_max_margin, multipliers_of
+
+COSINE = "cosine to the max-margin direction"
+MARGIN = "smallest margin, share of the largest possible"
+NULL_KIND = "sign flips along the tokens' axes"
+SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
+FOREIGN_TOKENS = "attention to other tokens than the module's own, which the probe does not see"
+SOURCE = Source("tarzanagh2023transformers")
+SOLVER_TOL = 1e-9  # KKT residual accepted of a max-margin solution; cosines are reported to three digits
+OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
+Flip = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    r"""A head compared with its max-margin direction.
+
+    Attributes:
+        cosine: of W with the max-margin solution of the tokens that W selects; None if there is none.
+        null: the same for W with signs flipped along the tokens' axes; None if no draw has a solution.
+        margin: smallest margin of W relative to the largest possible for a matrix of its norm, in (0, 1].
+        constraints: number of constraints.
+        queries: number of pairs of an input and a query behind them; 0 without a cosine.
+        reason: why there is no cosine; empty if there is one.
+    """
+
+    cosine: float | None
+    null: Null | None
+    margin: float | None
+    constraints: int
+    reason: str = ""
+    queries: int = 0
+
+
+def _missing(reason: str, constraints: int = 0) -> Alignment:
+    return Alignment(None, None, None, constraints, reason)
+
+
+@converted(float64=("W", "tokens", "query"))
+@single_threaded
+def alignment(
+    W: Float[Tensor, "d d_z"],
+    tokens: Float[Tensor, "n T d"],
+    query: Float[Tensor, "n d_z"] | Float[Tensor, "n q d_z"],
+    *,
+    generator: torch.Generator,
+    constraints: int = 256,
+    draws: int = 3,
+) -> Alignment:
+    """Cosine of W to the max-margin direction of the tokens that W selects, with its null distribution.
+
+    Args:
+        W: bilinear form of a head; the score of token x for query z is ``x @ W @ z``.
+        tokens: input of the head, ``[n, T, d]``.
+        query: one query per input ``[n, d_z]``, or several ``[n, q, d_z]`` (self-attention: the tokens themselves).
+        generator: of the subset of (input, query) pairs and of the null draws.
+        constraints: largest number of constraints (the cost grows like their third power); at least one pair is used.
+        draws: number of null draws.
+    Returns:
+        The cosine, or the reason why there is none: a single token, W = 0, tied scores, margins too small for float64.
+    Raises:
+        TypeError: an argument is not numeric.
+        ValueError: shapes do not fit, or values are not finite.
+    """
+    integers(constraints=constraints)
+    for name, value, shape, ranks in (
+        ("W", W, "[d, d_z]", (2,)),
+        ("tokens", tokens, "[n, T, d]", (3,)),
+        ("query", query, "[n, d_z] or [n, q, d_z]", (2, 3)),
+    ):
+        if value.ndim not in ranks:
+            raise ValueError(f"{name} must have shape {shape}, got {list(value.shape)}")
+    W, tokens, query = W.detach(), tokens.detach(), query.detach()
+    queries = query[:, None] if query.ndim == 2 else query
+    n, T, d = tokens.shape
+    if queries.shape[0] != n or W.shape != (d, queries.shape[-1]):
+        raise ValueError(f"W must be [{d}, {queries.shape[-1]}] and query [{n}, ...], got {list(W.shape)} and {list(query.shape)}")
+    finite(W=W, tokens=tokens, query=query)
+    if T < 2:
+        return _missing(SINGLE_TOKEN)
+    # A random subset of the (input, query) pairs, each of which sets T - 1 constraints.
+    pairs = torch.randperm(n * queries.shape[1], generator=generator)[: max(1, constraints // (T - 1))]
+    x, z = tokens[pairs // queries.shape[1]], queries.reshape(-1, queries.shape[-1])[pairs]
+    left = _principal_axes(tokens)
+    queries_are_tokens = d == z.shape[-1] and bool((x == z[:, None]).all(-1).any(-1).all())
+    right = left if queries_are_tokens else _principal_axes(queries)
+    flips = [_random_flips(left, None if queries_are_tokens else right, generator) for _ in range(draws)]
+    return _with_null(W, x, z, flips)
+
+
+def _with_null(W: Tensor, x: Tensor, z: Tensor, flips: Sequence[tuple[Flip, Flip]]) -> Alignment:
+    """The alignment for finite float64 tokens [m, T, d], T > 1, with one query [m, d_z] each."""
+    if not bool(W.any()):
+        return _missing("W is zero, so it selects nothing")
+    W = W / W.abs().amax()  # first the largest entry, so that the squares in the norm neither overflow nor vanish
+    W = W / W.norm()
+    value, margin, count, reason = _own_selection(_scores(x, z @ W.mT), x, z)
+    if value is None:
+        return _missing(reason, count)
+    # Q W Q need not be formed: the flips act on the few queries, before and after W.
+    draws = [_own_selection(_scores(x, left(right(z) @ W.mT)), x, z)[0] for left, right in flips]
+    null = Null(NULL_KIND, tuple(draw for draw in draws if draw is not None))
+    return Alignment(value, null if null.draws else None, margin, count, queries=len(x))
+
+
+def _scores(x: Tensor, keys: Tensor) -> Tensor:
+    """x^T (W z) of every token, [m, T], from ``keys = W z`` [m, d]."""
+    return (x @ keys[..., None]).squeeze(-1)
+
+
+def _principal_axes(vectors: Tensor) -> Tensor:
+    """Eigenvectors of the second moment, as columns."""
+    rows = vectors.reshape(-1, vectors.shape[-1])
+    rows = rows / rows.abs().amax().clamp(min=1e-300)
+    return torch.linalg.eigh(rows.mT @ rows)[1]
+
+
+def _random_flips(left: Tensor, right: Tensor | None, generator: torch.Generator) -> tuple[Flip, Flip]:
+    """Reflections that give each axis of tokens and of queries a random sign; one reflection for both sides if ``right`` is None."""
+
+    def drawn(axes: Tensor) -> Flip:
+        signs = torch.randint(2, axes.shape[1:], generator=generator).double() * 2 - 1
+        return lambda rows: ((rows @ axes) * signs) @ axes.mT
+
+    flip = drawn(left)
+    return flip, flip if right is None else drawn(right)
+
+
+def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, float | None, int, str]:
+    """(cosine, relative margin, number of constraints, reason) of the W of norm one with these scores.
+
+    W itself is not needed: with the multipliers l of the solution, <W, W_mm> is the sum of margins times l.
+    """
+    difference = x[torch.arange(len(x)), scores.argmax(-1)][:, None] - x
+    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one set no constraint
+    if not len(i):
+        return None, None, 0, "all tokens of an input are equal, so there is nothing to select"
+    d = difference[i, t]
+    try:
+        # Few constraints in many dimensions: the Gram matrix alone gives the multipliers, and the norm is the root of their sum.
+        multipliers = multipliers_of((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= FEW else None
+        if multipliers is None:
+            solution = frobenius_max_margin(Constraints(d, z[i], input=i, token=t), tol=SOLVER_TOL)
+            multipliers, norm = solution.dual, solution.norm
+        else:
+            norm = float(multipliers.sum()) ** 0.5
+    except Infeasible:
+        return None, None, len(i), "infeasible: W scores two different tokens the same"
+    except NotConverged:
+        return None, None, len(i), "nearly tied scores: the max-margin direction cannot be resolved in float64"
+    margins = scores.amax(-1)[i] - scores[i, t]
+    smallest = float(margins.min())
+    if smallest <= 0:
+        return None, None, len(i), "tied: W scores two different tokens the same"
+    return min(1.0, float(margins @ multipliers) / norm), smallest * norm, len(i), ""
+
+
+class AlignmentMetric(Metric):
+    """:func:`alignment` of every layer and head whose bilinear form is known.
+
+    Keeps up to ``max_samples`` sequences per attention module, the first ones, and its latest W. Queries are the tokens themselves, from a
+    random subset of positions; selections are those of W, without the biases and masks that the network may add. A head without a value
+    (attention to other tokens than the module's own, values that are not finite) gets a measurement with the reason.
+
+    Args:
+        constraints: per module, divided equally among its heads; at least one query per head.
+        draws: null draws, the same sign flips for all heads of a module; used unless :meth:`compute` is asked for another number.
+        max_samples: sequences kept per module.
+        seed: of the subset, and of the null draws if :meth:`compute` has no generator.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def __init__(self, *, constraints: int = 256, draws: int = 2, max_samples: int = 128, seed: int = 0):
+        self.constraints, self.draws, self.max_samples, self.seed = constraints, draws, max_samples, seed
+        self.tokens: dict[Place, Float[Tensor, "n T d"]] = {}
+        self.bilinear: dict[Place, Float[Tensor, "heads d d"]] = {}
+        self.foreign: dict[Place, Bool[Tensor, ""]] = {}
+        super().__init__()
+
+    def update(self, activations: Activations) -> None:
+        """Keeps tokens and W of an attention module whose bilinear form is known; ignores everything else."""
+        if activations.kind != "attention" or activations.bilinear is None:
+            return
+        tokens = activations.tokens[: self.max_samples].detach()
+        usable = torch.isfinite(tokens).flatten(1).all(1)
+        tokens = (tokens if bool(usable.all()) else tokens[usable]).to("cpu", torch.float64)
+        place = (activations.layer, activations.first_head)
+        self._keep(place, tokens, activations.bilinear.detach().to("cpu", torch.float64), torch.tensor(_attends_elsewhere(activations)))
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
+        """Per layer and head: the cosine with its null distribution, and the smallest margin relative to the largest possible."""
+        measurements = []
+        for layer, first in sorted(self.tokens):
+            where = {"theory": "attention_svm", "kind": "in network", "source": SOURCE, "layer": layer, "scope": "training"}
+            for head, result in enumerate(self._alignments((layer, first), draws or self.draws, generator), start=first):
+                if result.cosine is None:
+                    measurements.append(Measurement(quantity=COSINE, value=None, reason=result.reason, head=head, **where))
+                    continue
+                note = f"{result.constraints} constraints of {result.queries} queries"
+                columns = {**where, "head": head, "n": len(self.tokens[layer, first]), "predicted": 1.0, "basis": "limit", "side": ">="}
+                measurements.append(Measurement(quantity=COSINE, value=result.cosine, null=result.null, note=note, **columns))
+                measurements.append(Measurement(quantity=MARGIN, value=result.margin, unit="share", note=note, **columns))
+        return measurements
+
+    def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
+        tokens, heads, (layer, first) = self.tokens[place], self.bilinear[place], place
+        n, T, d = tokens.shape
+        reason = (
+            (f"W is {list(heads.shape[1:])}, tokens have width {d}" if heads.shape[1:] != (d, d) else "")
+            or (FOREIGN_TOKENS if bool(self.foreign[place]) else "")
+            or ("" if n else "no sequence of tokens is finite")
+            or ("" if T > 1 else SINGLE_TOKEN)
+        )
+        if reason:
+            return [_missing(reason)] * len(heads)
+        # One generator per module, seeded alike: layers of one width share their signs, whatever other metrics draw.
+        signs = torch.Generator().manual_seed(self.seed if generator is None else generator.initial_seed())
+        axes = _principal_axes(tokens)
+        flips = [_random_flips(axes, None, signs) for _ in range(draws)]
+        count, alignments = max(1, self.constraints // len(heads) // (T - 1)), []
+        for head, W in enumerate(heads, start=first):
+            if not bool(torch.isfinite(W).all()):
+                alignments.append(_missing("W is not finite"))
+                continue
+            pairs = torch.randperm(n * T, generator=torch.Generator().manual_seed(self.seed + 1000 * layer + head))[:count]
+            alignments.append(_with_null(W, tokens[pairs // T], tokens[pairs // T, pairs % T], flips))
+        return alignments
+
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.tokens, self.bilinear, self.foreign = {}, {}, {}
+
+    def merge(self, other: "AlignmentMetric") -> None:
+        """Adds the sequences that another metric has kept, up to ``max_samples`` per module."""
+        for place, tokens in other.tokens.items():
+            self._keep(place, tokens, other.bilinear[place], other.foreign[place])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3, first head 0)."""
+        parts = {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}
+        return {".".join((*map(str, place), name)): part for name, kept in parts.items() for place, part in kept.items()}
+
+    def load_state_dict(self, state) -> None:
+        """The inverse of :meth:`state_dict`."""
+        self.reset()
+        for key, part in state.items():
+            *place, name = key.split(".")
+            {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}[name][tuple(map(int, place))] = part
+
+    def _keep(self, place: Place, tokens: Tensor, W: Tensor, foreign: Tensor) -> None:
+        before = self.tokens.get(place)
+        if before is not None and before.shape[1:] == tokens.shape[1:]:
+            tokens = torch.cat([before, tokens])[: self.max_samples]
+        elif before is not None and len(before):
+            tokens = before  # sequences of another length: the first ones stay
+        self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
+
+
+def _attends_elsewhere(activations: Activations) -> bool:
+    """Whether W does not act between the module's own tokens, judged by its queries and keys; False if they are not known.
+
+    Biases of the projections, and what is the same for all keys, cancel in scores that are centred over queries and over keys.
+    """
+    assert activations.bilinear is not None
+    W, (T, d) = activations.bilinear.double(), activations.tokens.shape[1:]
+    query, key = activations.query, activations.key
+    if W.shape[1:] != (d, d) or query is None or key is None or len(key) != len(activations.tokens):
+        return False
+    if query.shape[2] != T or key.shape[2] < T:
+        return True
+    # Three finite sequences suffice: compare the scores of queries and keys with x^T W x.
+    sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3, 0]
+    x = activations.tokens[sample, None].double()
+    stored, own = query[sample].double() @ key[sample, :, :T].double().mT, (x @ W.mT) @ x.mT
+    stored, own = (s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (stored, own))
+    return float((stored * own).sum()) < OWN_TOKENS_COSINE * float(stored.norm() * own.norm())
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (AlignmentMetric(),), headline=COSINE, side=">=")

@@ -1,0 +1,410 @@
+r"""The theory on labelled data: one attention head, trained by descent on W, compared with the max-margin solution of its selection.
+
+One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens by ridge regression and kept fixed; the
+scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` then name the best token of each input. Queries are those of the data. Two things are
+measured: how many inputs can have their best tokens selected by one W, for random sets of growing size; and where descent from W = 0 goes
+on a set that is grown one random input at a time as long as its best tokens stay feasible (up to :data:`MAX_INPUTS`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...core.errors import Infeasible, NotConverged
+from ...core.measurement import Arrays, Measurement, Null, judge
+from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.result import Result
+from ...core.sources import Source
+from ...core.theory import OnData, Unsupported
+from ...data.tokens import TokenData
+from .analysis import RATE, STEPS, Analysis, Selection, analyse, unit_scale
+from .analysis_plot import plot_attention, plot_cosines, plot_margins
+from .builders import distinct_constraints
+from .constraint_set import Constraints
+from .in_networks import MARGIN
+from .problem import Instance, token_scores
+from .selection import ties
+from .solution import MaxMargin
+from .solvers import frobenius_max_margin
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "attention_svm"
+SOURCE = Source("tarzanagh2023transformers")
+HEADLINE = "cosine of W to the max-margin direction of the selected tokens"
+SELECTABLE = "number of inputs whose best tokens one W can select"
+MAX_INPUTS = 24
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+SUBSETS = 12  # random subsets of each size up to 8; a third of that above
+MAX_NORM = 50.0  # largest norm of a max-margin solution that descent can resolve in STEPS (tokens have norm one)
+MAX_CANDIDATES = 96  # inputs tried when a feasible set is grown
+COSINE_THRESHOLD = 0.95
+MARGIN_THRESHOLD = 0.9
+SCORE_RTOL = 1e-9  # relative spread of scores that count as equal
+SOLVER_TOL = 1e-9
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Labelled inputs with one query each: tokens ``[n, T, d]``, T > 1, query ``[n, d]``, labels ``[n]`` of at least two classes."""
+
+    tokens: Float[Tensor, "n T d"]
+    query: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+
+
+def read(data: TokenData) -> Problem | Unsupported:
+    """Tokens, queries and labels of a data set."""
+    if data.tokens.shape[1] < 2:
+        return Unsupported("needs at least two tokens per input to select from")
+    if data.labels is None or data.query is None or len(data.labels.unique()) < 2:
+        return Unsupported("needs labels of at least two classes")
+    return Problem(data.tokens, data.query, data.labels)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One class against the rest with a linear head: what the attention head is trained on.
+
+    Attributes:
+        instance: all usable inputs, tokens and queries divided by their root-mean-square norm, float64.
+        index: position of each input in the data, ``[n]``.
+        accuracy: share of inputs whose label the head predicts from the mean token.
+        positive: the class that is separated from the others.
+    """
+
+    instance: Instance
+    index: Int[Tensor, " n"]
+    accuracy: float
+    positive: int
+
+
+def one_against_rest(problem: Problem, generator: torch.Generator, *, max_samples: int = 1000) -> Task:
+    """A task with as many inputs of one random class as of the others, in random order, the two alternating.
+
+    Tokens and queries are divided by one number each (their root-mean-square norm), which changes the scale of W and nothing else.
+
+    Args:
+        generator: of the class and of the inputs.
+        max_samples: largest number of inputs, those of the class and the others together.
+    """
+    labels = problem.labels
+    classes = labels.unique()
+    positive = int(classes[torch.randint(len(classes), (1,), generator=generator)])
+    order = torch.randperm(len(labels), generator=generator)
+    inside, outside = order[labels[order] == positive], order[labels[order] != positive]
+    half = min(len(inside), len(outside), max_samples // 2)
+    index = torch.stack([inside[:half], outside[:half]], 1).ravel()
+    sign = torch.where(labels[index] == positive, 1.0, -1.0).double()
+    tokens, query = (unit_scale(v[index].detach().cpu().double()) for v in (problem.tokens, problem.query))
+    # Ridge regression of the sign on the mean token; the ridge is a thousandth of the mean eigenvalue of the Gram matrix.
+    means = tokens.mean(1)
+    gram = means.T @ means
+    ridge = 1e-3 * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=torch.float64)
+    head = torch.linalg.solve(gram + ridge, means.T @ sign)
+    head = head / head.norm().clamp(min=1e-300)
+    accuracy = float(((means @ head).sign() == sign).double().mean())
+    return Task(Instance(tokens, query, token_scores(tokens, head, sign)), index, accuracy, positive)
+
+
+def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[list[int], list[float]]:
+    """For growing n: the share of random sets of n inputs whose best tokens one W can select. Stops after a size with none.
+
+    Args:
+        instance: a single problem; each input has one best token.
+    Returns:
+        The sizes that were tried, and the share of each.
+    """
+    sizes, shares = [], []
+    for size in (s for s in SIZES if s <= len(instance.tokens)):
+        draws = SUBSETS if size <= 8 else SUBSETS // 3
+        subsets = [torch.randperm(len(instance.tokens), generator=generator)[:size] for _ in range(draws)]
+        sizes.append(size)
+        shares.append(sum(_feasible(_best_constraints(instance[subset])) for subset in subsets) / draws)
+        if not shares[-1]:
+            break
+    return sizes, shares
+
+
+@dataclass(frozen=True)
+class FeasibleSet:
+    """A set of inputs whose best tokens one W can select.
+
+    Attributes:
+        inputs: their positions.
+        solution: the max-margin solution of their best tokens; None if the set is empty.
+        guaranteed: how many inputs the theory guarantees, whatever the scores: the rank of the queries of those candidates whose
+            differences (best token minus each other one) are linearly independent. For data in general position: d if d >= T - 1.
+        resolved: every rejected candidate was infeasible; otherwise the margin of one was only too small.
+    """
+
+    inputs: Int[Tensor, " m"]
+    solution: MaxMargin | None
+    guaranteed: int
+    resolved: bool
+
+
+def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet:
+    """A feasible set of inputs, grown greedily in random order, with its max-margin solution.
+
+    A candidate is rejected if the margin would become too small for descent to show it within its budget of steps.
+
+    Args:
+        instance: a single problem; each input has one best token.
+        generator: of the order.
+    """
+    inputs, solution, resolved = [], None, True
+    candidates = torch.randperm(len(instance.tokens), generator=generator)[:MAX_CANDIDATES]
+    for candidate in candidates.tolist():
+        try:
+            larger = frobenius_max_margin(_best_constraints(instance[torch.tensor([*inputs, candidate])]), tol=SOLVER_TOL)
+        except Infeasible:
+            continue
+        except NotConverged:
+            resolved = False
+            continue
+        resolved &= larger.norm <= MAX_NORM
+        if 0 < larger.norm <= MAX_NORM:
+            inputs, solution = [*inputs, candidate], larger
+        if len(inputs) == MAX_INPUTS:
+            break
+    free = [c for c in candidates.tolist() if _independent(_best_constraints(instance[torch.tensor([c])]).difference)]
+    guaranteed = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0
+    return FeasibleSet(torch.tensor(inputs, dtype=torch.long), solution, guaranteed, resolved)
+
+
+def _independent(vectors: Tensor) -> bool:
+    return 0 < len(vectors) == int(torch.linalg.matrix_rank(vectors))
+
+
+def _best_constraints(instance: Instance) -> Constraints:
+    return distinct_constraints(instance.tokens, instance.query, instance.optimal())
+
+
+def _feasible(pairs: Constraints) -> bool:
+    """Whether float64 resolves a max-margin solution."""
+    try:
+        frobenius_max_margin(pairs, tol=SOLVER_TOL)
+    except (Infeasible, NotConverged):
+        return False
+    return True
+
+
+def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    """Assumptions, predictions with measurements, and the arrays of the figure; see the module's docstring.
+
+    Args:
+        generator: of the class, the inputs and the null draws.
+    """
+    task = one_against_rest(problem, generator)
+    instance, (n, T, d) = task.instance, task.instance.tokens.shape
+    tied = ties(instance.scores, instance.tokens)
+    yield Measurement(
+        NAME,
+        "on data",
+        "accuracy of the linear head on mean tokens",
+        task.accuracy,
+        unit="share",
+        null=Null("balanced classes", (0.5,)),
+        side=">=",
+        n=n,
+        note=f"class {task.positive} against the rest; this head scores the tokens",
+    )
+    yield _assumption(
+        "every input has one best token",
+        not bool(tied.any()),
+        float((~tied).double().mean()),
+        unit="share",
+        n=n,
+        note="share of inputs in which no different token scores as high; the others are dropped",
+    )
+    if bool(tied.all()):
+        yield _on_data(HEADLINE, None, reason="no input has a single best token")
+        return
+    clear = instance[(~tied).nonzero().squeeze(-1)]
+    sizes, shares = feasible_shares(clear, generator)
+    feasible = grow_feasible(clear, generator)
+    yield from _feasibility(sizes, shares, feasible, T, d)
+    if feasible.solution is None:
+        yield _on_data(HEADLINE, None, reason="infeasible: no W selects the best token of even one input")
+        return
+    chosen, seed = clear[feasible.inputs], int(torch.randint(2**31, (1,), generator=generator))
+    yield from describe(analyse(chosen.tokens, chosen.query, chosen.scores, steps=STEPS, rate=RATE, seed=seed))
+
+
+def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T: int, d: int) -> Iterator[Measurement | Arrays]:
+    count, guaranteed = len(feasible.inputs), min(feasible.guaranteed, MAX_INPUTS)
+    yield Arrays({f"{NAME}/feasible_n": np.array(sizes), f"{NAME}/feasible_share": np.array(shares), f"{NAME}/grown": np.array(count)})
+    if guaranteed:
+        note = f"guaranteed up to {feasible.guaranteed} inputs, the rank of the queries"
+    elif d < T - 1:
+        note = f"nothing is guaranteed: the dimension {d} is below T - 1 = {T - 1}"
+    else:
+        note = "nothing is guaranteed: the tokens of an input are linearly dependent"
+    converged = feasible.resolved or count >= guaranteed
+    yield _on_data(
+        SELECTABLE,
+        count,
+        predicted=guaranteed,
+        op=">=",
+        threshold=guaranteed,
+        verdict=judge(count, ">=", guaranteed, converged=converged, covered=guaranteed > 0),
+        note=note,
+    )
+
+
+def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
+    """Measurements and arrays of one run of descent."""
+    n, T = analysis.instance.scores.shape
+    half, end = analysis.states[-3], analysis.states[-1]
+    unequal = _score_spread(analysis)
+    yield _assumption(
+        "all other tokens of an input score the same",
+        unequal < SCORE_RTOL,
+        unequal,
+        n=n,
+        note="largest spread of the other tokens' scores relative to the best token's lead",
+    )
+    yield _assumption(
+        "the first step from W = 0 raises every best token above the others",
+        analysis.first_step > 0,
+        analysis.first_step,
+        n=n,
+        note="smallest margin of the first step, relative to its norm",
+    )
+    note = f"{end.step} normalised steps of {RATE} from W = 0"
+    yield _on_data(
+        "share of inputs whose best token is selected",
+        float(analysis.agreement.double().mean()),
+        unit="share",
+        predicted=1.0,
+        n=n,
+        note=note,
+    )
+    yield _on_data(
+        "attention on the selected token (smallest over the inputs)",
+        float(analysis.attention.min()),
+        unit="share",
+        predicted=1.0,
+        basis="limit",
+        null=Null("uniform attention", (1 / T,)),
+        side=">=",
+        n=n,
+        note="below .999 the run has not settled and the following verdicts are inconclusive",
+    )
+    yield _on_data(
+        "norm of W relative to half-way",
+        float(end.W.norm() / half.W.norm()) if float(half.W.norm()) else 1.0,
+        predicted=end.step / half.step,
+        basis="limit",
+        n=n,
+        note=f"norm {float(half.W.norm()):.0f} at step {half.step}, {float(end.W.norm()):.0f} at step {end.step}",
+    )
+    covered = analysis.first_step > 0 and unequal < SCORE_RTOL
+    yield _cosine("cosine of W to the max-margin direction of the best tokens", analysis, analysis.best, covered, None)
+    if analysis.selected.solution is None:
+        yield _on_data(HEADLINE, None, reason=analysis.selected.reason, n=n, note=note)
+        return
+    settled = analysis.saturated and _late_rise(analysis, analysis.selected) < 0.002
+    optimal = float(analysis.locally_optimal.double().mean())
+    yield _on_data(
+        "share of inputs whose selected token scores above its neighbours",
+        optimal,
+        unit="share",
+        predicted=1.0,
+        op=">=",
+        threshold=1.0,
+        verdict=judge(optimal, ">=", 1.0, converged=settled),
+        n=n,
+        note="locally optimal selections; an input that selects none does not count as one",
+    )
+    yield _on_data(
+        MARGIN,
+        analysis.margin,
+        unit="share",
+        predicted=1.0,
+        basis="limit",
+        op=">=",
+        threshold=MARGIN_THRESHOLD,
+        verdict=judge(analysis.margin, ">=", MARGIN_THRESHOLD, converged=settled),
+        n=n,
+    )
+    stable = not settled or bool(analysis.locally_optimal.all())
+    yield _cosine(HEADLINE, analysis, analysis.selected, stable, analysis.null)
+    yield Arrays({f"{NAME}/{name}": value for name, value in analysis.arrays().items()})
+
+
+def _on_data(quantity: str, value: float | None, **columns) -> Measurement:
+    """A statement about descent that holds, or fails, on any data."""
+    return Measurement(NAME, "on data", quantity, value, source=SOURCE, scope="any data", **columns)
+
+
+def _assumption(quantity: str, holds: bool, value: float, **columns) -> Measurement:
+    return Measurement(NAME, "assumption", quantity, value, verdict="holds" if holds else "fails", source=SOURCE, **columns)
+
+
+def _score_spread(analysis: Analysis) -> float:
+    """Largest spread of the other tokens' scores, relative to the best token's lead."""
+    spread = []
+    for scores, best in zip(analysis.instance.scores, analysis.best.tokens):
+        others = scores[torch.arange(len(scores)) != best]
+        spread.append(float((others.max() - others.min()) / (scores[best] - others.min()).clamp(min=1e-300)))
+    return max(spread)
+
+
+def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bool, null: Null | None) -> Measurement:
+    value, note = float(analysis.cosines(selection)[-1]), ""
+    if value < COSINE_THRESHOLD and _late_rise(analysis, selection) > 0.005:
+        note = "still rising at the last step"
+    elif value < COSINE_THRESHOLD and not analysis.saturated:
+        note = "attention is not yet saturated"
+    return _on_data(
+        quantity,
+        value,
+        predicted=1.0,
+        basis="limit",
+        op=">=",
+        threshold=COSINE_THRESHOLD,
+        verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not note, covered=covered),
+        null=null,
+        side=None if null is None else ">=",
+        n=len(analysis.tied),
+        note=note,
+    )
+
+
+def _late_rise(analysis: Analysis, selection: Selection) -> float:
+    """How much the cosine to the selection's solution rose over the last quarter of the run."""
+    before, after = analysis.cosines(selection)[-2:]
+    return float(after - before)
+
+
+@style()
+def plot(result: Result) -> "Figure":
+    """Where descent went on the data: cosine to the max-margin direction, margins, attention, and which selections are feasible."""
+    arrays = {name.partition("/")[2]: value for name, value in result.arrays.items() if name.partition("/")[0] == NAME}
+    if "cosine_selected" not in arrays:
+        missing = [row.reason for row in result.table.select(theory=NAME, kind="on data", value=None)]
+        return text_figure(missing[0] if missing else "attention_svm: nothing was measured on these data")
+    figure, (left, middle, right, last) = axes(2, 2, width=7.0, height=5.0)
+    plot_cosines(left, arrays)
+    plot_margins(middle, arrays)
+    plot_attention(right, arrays)
+    n, share = arrays["feasible_n"], arrays["feasible_share"]
+    last.plot(n, share, color=COLOURS[NAME], marker="o")
+    last.set(title="Feasible random sets", xlabel="inputs in the set", ylabel="share", ylim=(-0.04, 1.06), xlim=(0, max(n.max(), 4) + 1))
+    caption(
+        figure,
+        "Descent on W from zero, on inputs whose best tokens have a joint max-margin solution. Margins are in units of the largest "
+        "possible smallest margin. Feasible: share of random sets of that many inputs whose best tokens one W can select.",
+    )
+    return figure
+
+
+ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot, permutes="labels")

@@ -1,0 +1,127 @@
+"""Checks that the functions of this theory share. Each error is one line that states what was expected and what was passed.
+
+Public functions convert arrays first (:func:`~transformer_theory.core.validation.converted`); these checks look at shapes and values.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.validation import number
+
+
+def describe(value: object) -> str:
+    """Type and shape of a tensor ``[...]``, the type's name of anything else."""
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
+    """Checks that a value is an instance of one of the classes.
+
+    Raises:
+        TypeError: it is not; ``hint`` says what to call.
+    """
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {names}, got {describe(value)}; {hint}")
+
+
+def check_real(name: str, value: Tensor, dims: str, ndim: int) -> None:
+    """Checks that a tensor is float64, finite, and has ``ndim`` dimensions, which ``dims`` names.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: another type or rank, or NaN or infinite values.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor {dims}, got {describe(value)}")
+    if value.ndim != ndim:
+        raise ValueError(f"{name} must be a tensor {dims}, got {describe(value)}")
+    if value.dtype != torch.float64:
+        raise ValueError(f"{name} must be float64, got {value.dtype}; convert with .double()")
+    # The sum is the cheaper test; it may overflow where every entry is finite.
+    if not math.isfinite(float(value.detach().sum())) and not bool(torch.isfinite(value).all()):
+        raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values of {value.numel()}")
+
+
+def check_shape(name: str, value: Tensor, shape: Sequence[int], content: str = "") -> None:
+    """Checks that a tensor has this shape ``[...]``.
+
+    Raises:
+        ValueError: it has another.
+    """
+    if list(value.shape) != list(shape):
+        raise ValueError(f"{name} must have shape {list(shape)}{content and f' ({content})'}, got {describe(value)}")
+
+
+def check_tokens(tokens: Tensor, query: Tensor, *, query_name: str = "query") -> None:
+    """Checks tokens ``[..., n, T, d]`` and queries ``[..., n, d_z]``.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: shapes that do not fit, an empty dimension, or values that are not finite.
+    """
+    check_real("tokens", tokens, "[..., n, T, d]", max(3, getattr(tokens, "ndim", 3)))
+    check_real(query_name, query, "[..., n, d_z]", tokens.ndim - 1)
+    if min(tokens.shape) == 0:
+        raise ValueError(f"tokens must hold at least one input, token and dimension, got shape {list(tokens.shape)}")
+    if query.shape[:-1] != tokens.shape[:-2]:
+        raise ValueError(f"{query_name} must have one row per input, {list(tokens.shape[:-2])}, got shape {list(query.shape)}")
+
+
+def check_signs(name: str, value: Tensor, shape: Sequence[int]) -> None:
+    """Checks labels: a float64 tensor of this shape ``[..., n]`` with entries -1 and 1.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: another shape or other entries.
+    """
+    check_real(name, value, f"{list(shape)} of -1 and 1", len(shape))
+    check_shape(name, value, shape, "one -1 or 1 per input")
+    if not bool((value.abs() == 1).all()):
+        raise ValueError(f"{name} must be -1 or 1, got {sorted(set(value.flatten().tolist()))[:4]}; label one class 1 and the others -1")
+
+
+def check_positions(name: str, value: Tensor, shape: Sequence[int], T: int) -> None:
+    """Checks positions of tokens: integers in 0..T-1 of this shape ``[...]``.
+
+    Raises:
+        TypeError: no tensor of integers.
+        ValueError: another shape, or a position out of range.
+    """
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype == torch.bool:
+        raise TypeError(f"{name} must be a tensor {list(shape)} of integers, got {describe(value)}")
+    check_shape(name, value, shape)
+    if value.numel() and not 0 <= int(value.min()) <= int(value.max()) < T:
+        wrong = int(value.min()) if int(value.min()) < 0 else int(value.max())
+        raise ValueError(f"{name} must lie in [0, {T}), got {wrong}")
+
+
+def as_bool(name: str, value: object, shape: Sequence[int]) -> Tensor:
+    """A boolean tensor of this shape ``[...]`` from a tensor or a numpy array.
+
+    Raises:
+        TypeError: something else.
+        ValueError: another shape.
+    """
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if not isinstance(value, Tensor) or value.dtype != torch.bool:
+        raise TypeError(f"{name} must be a tensor {list(shape)} of booleans, got {describe(value)}")
+    check_shape(name, value, shape)
+    return value
+
+
+def check_nonnegative(**values: object) -> None:
+    """Checks amounts that may be zero.
+
+    Raises:
+        ValueError: one is negative, infinite or NaN; the message names it.
+        TypeError: one is no number.
+    """
+    for name, value in values.items():
+        if not 0 <= number(name, value) < math.inf:
+            raise ValueError(f"{name} must be at least 0 and finite, got {value}")

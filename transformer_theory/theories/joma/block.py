@@ -1,0 +1,273 @@
+r"""One block of attention and an MLP: its data, its weights, its forms of attention, and the paper's samplers.
+
+A sample is a context :math:`x \in R^M` over M contextual tokens (counts or shares), a query m and a target. Tokens are embedded in
+orthonormal directions U. The query attends to the context with logits :math:`z_m`, the residual stream adds the embedding of the query, and
+K units read the sum:
+
+.. math:: f = U_C b + u_m, \qquad h_k = \phi(w_k^\top f) = \phi(v_k^\top b + a_{km}), \qquad v_k = U_C^\top w_k, \quad a_{km} = w_k^\top
+    u_m .
+
+U is orthonormal, so gradient descent on :math:`w_k` is gradient descent on :math:`(v_k, a_k)`. These are the state; the embedding dimension
+never enters. The units are the logits of a loss; what lies above them enters only through :math:`g_k = -\partial L / \partial h_k\, \phi'`.
+
+The attention b is one of
+
+.. math::
+    \text{linear } b = z \circ x, \qquad
+    \text{exponential } b = e^{z/T} \circ x / A, \qquad
+    \text{softmax } b = \frac{e^{z/T} \circ x}{\sum_l e^{z_l/T} x_l},
+
+with a constant A and a temperature T. Each form has a curve :math:`\phi(z)` and a factor :math:`\kappa` such that training conserves
+:math:`\phi(z_l) - \kappa \sum_k v_{kl}^2` (see :mod:`.invariants`): :math:`z^2` and 1 for linear attention, :math:`z` and 1/(2T) otherwise.
+
+Shapes: n samples, M tokens, Q queries, K units, ``*runs`` independent runs. Source: :cite:t:`tian2024joma`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, no_type_check, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...core.validation import as_float64, as_int64, positive
+
+Rows = Float[Tensor, "*runs n M"]
+Counts = Float[Tensor, "n M"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contexts:
+    """Samples of equal weight.
+
+    Attributes:
+        counts: how often each token occurs in the context, or its share, ``[n, M]``, >= 0; each row has a positive sum.
+        query: the query of each sample, ``[n]``, from 0.
+        targets: the target of each sample, ``[*runs, n]``, from 0; runs may have different targets.
+
+    Raises:
+        ValueError: a count is negative or not finite, a context is empty, lengths differ, or a query or target is negative.
+        TypeError: queries or targets are not integers.
+    """
+
+    counts: Float[Tensor, "n M"]
+    query: Int[Tensor, " n"]
+    targets: Int[Tensor, "*runs n"]
+
+    def __post_init__(self):
+        for name, convert in (("counts", as_float64), ("query", as_int64), ("targets", as_int64)):
+            object.__setattr__(self, name, convert(name, getattr(self, name)))
+        counts, n = self.counts, len(self.counts)
+        if counts.ndim != 2 or not bool(torch.isfinite(counts).all()) or bool((counts < 0).any()) or not bool((counts.sum(-1) > 0).all()):
+            raise ValueError(
+                f"counts must be [n, M], finite and >= 0 with a positive sum per row, got {list(counts.shape)}; drop empty contexts"
+            )
+        if not n or len(self.query) != n or self.targets.shape[-1] != n:
+            lengths = f"{n} contexts, {len(self.query)} queries, {self.targets.shape[-1]} targets"
+            raise ValueError(f"contexts, queries and targets must have one length of at least 1, got {lengths}")
+        if int(self.query.min()) < 0 or int(self.targets.min()) < 0:
+            raise ValueError("queries and targets must be numbered from 0, got a negative one")
+
+    @property
+    def queries(self) -> int:
+        """Number Q of queries."""
+        return int(self.query.max()) + 1
+
+    @property
+    def tokens(self) -> int:
+        """Number M of contextual tokens."""
+        return self.counts.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The trained numbers of a block, or their velocities.
+
+    Attributes:
+        logits: attention logits z, ``[*runs, Q, M]``.
+        lower: lower layer v, ``[*runs, K, M]``.
+        offset: component a of the lower layer along each query, ``[*runs, K, Q]``.
+    """
+
+    logits: Float[Tensor, "*runs Q M"]
+    lower: Float[Tensor, "*runs K M"]
+    offset: Float[Tensor, "*runs K Q"]
+
+    def __post_init__(self):
+        for name in ("logits", "lower", "offset"):
+            object.__setattr__(self, name, as_float64(name, getattr(self, name)))
+
+    @no_type_check  # the shapes of the new block are checked
+    def plus(self, velocity: "Block", step: float) -> "Block":
+        """``self + step * velocity``."""
+        return Block(self.logits + step * velocity.logits, self.lower + step * velocity.lower, self.offset + step * velocity.offset)
+
+
+@runtime_checkable
+class AttentionForm(Protocol):
+    """What the dynamics and the invariants need of a form of attention."""
+
+    @property
+    def factor(self) -> float:
+        """Coefficient kappa of the squared weights in the invariant."""
+        ...
+
+    def attend(self, logits: Rows, counts: Counts) -> Rows:
+        """b of each sample, ``[*runs, n, M]``."""
+        ...
+
+    def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
+        r"""Gradient with respect to the logits, :math:`(\partial b / \partial z)^\top \gamma`, from that with respect to b."""
+        ...
+
+    def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """phi(z), elementwise."""
+        ...
+
+
+@dataclass(frozen=True)
+class Linear:
+    """b = z * x."""
+
+    factor: float = 1.0
+
+    def attend(self, logits: Rows, counts: Counts) -> Rows:
+        """z * x; not a distribution, since it is negative where a logit is."""
+        return logits * counts
+
+    def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
+        """x * gradient."""
+        return counts * gradient
+
+    def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """z squared."""
+        return logits.square()
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """b = exp(z / T) * x / A.
+
+    Raises:
+        ValueError: the normaliser or the temperature is not positive.
+    """
+
+    normaliser: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        positive(normaliser=self.normaliser, temperature=self.temperature)
+
+    @property
+    def factor(self) -> float:
+        """1 / (2T)."""
+        return 0.5 / self.temperature
+
+    def attend(self, logits: Rows, counts: Counts) -> Rows:
+        """exp(z / T) * x / A; unbounded in the logits."""
+        return torch.exp(logits / self.temperature) * counts / self.normaliser
+
+    def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
+        """b * gradient / T."""
+        return attended * gradient / self.temperature
+
+    def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """z."""
+        return logits
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """b = exp(z / T) * x divided by its sum: a softmax over positions, so a token that occurs twice has twice the weight.
+
+    Raises:
+        ValueError: the temperature is not positive.
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        positive(temperature=self.temperature)
+
+    @property
+    def factor(self) -> float:
+        """1 / (2T)."""
+        return 0.5 / self.temperature
+
+    def attend(self, logits: Rows, counts: Counts) -> Rows:
+        """Distributions over the tokens, one per sample."""
+        return torch.softmax(logits / self.temperature + counts.log(), dim=-1)
+
+    def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
+        """b * (gradient - b . gradient) / T."""
+        return attended * (gradient - (attended * gradient).sum(-1, keepdim=True)) / self.temperature
+
+    def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """z."""
+        return logits
+
+
+def gaussian_block(
+    contexts: Contexts, *, units: int, scale: float, generator: torch.Generator, runs: tuple[int, ...] = (), logit: float = 0.0
+) -> Block:
+    """A Gaussian start: z, v and a with standard deviation ``scale``; z has mean ``logit``.
+
+    Args:
+        contexts: give the numbers of queries and tokens.
+        units: K; cross-entropy needs at least as many as there are targets.
+        scale: standard deviation.
+        generator: draws everything.
+        runs: leading shape; each run has its own draw.
+        logit: mean of z.
+    """
+    Q, M = contexts.queries, contexts.tokens
+
+    def draw(*shape: int) -> Tensor:
+        return scale * torch.randn(*runs, *shape, generator=generator, dtype=torch.float64)
+
+    lower, offset = draw(units, M), draw(units, Q)
+    return Block(logit + draw(Q, M), lower, offset)
+
+
+def zero_block(contexts: Contexts, *, units: int, runs: tuple[int, ...] = ()) -> Block:
+    """A block of zeros with K = ``units``."""
+    Q, M = contexts.queries, contexts.tokens
+    z, v, a = (torch.zeros(*runs, *shape, dtype=torch.float64) for shape in ((Q, M), (units, M), (units, Q)))
+    return Block(z, v, a)
+
+
+def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
+    r"""One context per class: its distinct tokens form a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}`, common ones are uniform in [0, 1/2].
+
+    Each context is divided by its sum. The defaults are those of the paper's Fig. 2.
+
+    Args:
+        generator: draws the common tokens.
+        distinct, common: numbers of tokens; the distinct ones come first.
+        classes: K.
+    """
+    i, token = torch.arange(classes, dtype=torch.float64), torch.arange(distinct, dtype=torch.float64)
+    bump = torch.exp(-((token - (i * distinct / classes)[:, None]) ** 2) / 30)
+    return _one_per_class(torch.cat([bump, 0.5 * torch.rand(classes, common, generator=generator, dtype=torch.float64)], dim=1))
+
+
+def random_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
+    """As :func:`gaussian_contexts`, with all tokens uniform in [0, 1/2]."""
+    return _one_per_class(0.5 * torch.rand(classes, distinct + common, generator=generator, dtype=torch.float64))
+
+
+def _one_per_class(weights: Float[Tensor, "K M"]) -> Contexts:
+    K = len(weights)
+    return Contexts(weights / weights.sum(1, keepdim=True), torch.zeros(K, dtype=torch.long), torch.arange(K))
+
+
+def sampled_contexts(
+    generator: torch.Generator, *, n: int = 32, tokens: int = 8, length: int = 16, classes: int = 5, queries: int = 1
+) -> Contexts:
+    """Bags of ``length`` tokens from a random distribution per class, as shares."""
+    law = torch.rand(classes, tokens, generator=generator, dtype=torch.float64) ** 3
+    targets = torch.arange(n) % classes
+    ids = torch.multinomial(law[targets], length, replacement=True, generator=generator)
+    counts = torch.zeros(n, tokens, dtype=torch.float64).scatter_add_(1, ids, torch.full(ids.shape, 1 / length, dtype=torch.float64))
+    query = torch.arange(n) // classes % queries
+    return Contexts(counts, query, targets)

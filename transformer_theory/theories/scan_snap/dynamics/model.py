@@ -1,0 +1,199 @@
+r"""The one-layer model in count form: its two matrices, any sequences as counts, and the closed-form descent directions of Lemma 1.
+
+    c = x e^z / sum(x e^z),    f = c / ||c||_2,    alpha = softmax(Y^T f),    g = Y (e_n - alpha)
+    dY = f (e_n - alpha)^T,    dz = f o (g - f (f.g))
+
+x holds the counts of a sequence. With the conditional :math:`P(\cdot | n)` in place of counts and the class shares as weights
+(:func:`population`), a step is an Euler step of unit length of the exact population flow. In this dense form a sequence is a row of S
+counts; :mod:`.grouped` is faster where it applies.
+
+The explicit model has two M x M matrices over the whole vocabulary. Only the rows of Y and columns of Z that belong to contextual tokens,
+and the rows of Z that belong to queries, ever move. From Y = 0 the M - K columns of Y whose token never follows stay equal, so one column
+("rest") stands for all of them; from a random start they differ, and all M are stored. Source: :cite:t:`tian2023scan`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..problem import CountedSequences, SequenceClasses
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The two trained matrices.
+
+    Attributes:
+        decoder: Y; a column per class, then one that stands for the equal others if there are any, ``[*runs, S, K or K + 1]``; from a
+            random start all M columns, the classes first.
+        attention: Z, a row of logits for each query token, ``[*runs, Q, S]``.
+        rest: number of equal columns that the last one stands for (0: none).
+    """
+
+    decoder: Float[Tensor, "*runs S C"]
+    attention: Float[Tensor, "*runs Q S"]
+    rest: int
+
+    @classmethod
+    def zeros(
+        cls,
+        tokens: int,
+        queries: int,
+        classes: int,
+        vocab_size: int,
+        *,
+        runs: tuple[int, ...] = (),
+        dtype: torch.dtype = torch.float64,
+    ) -> "Weights":
+        """The start of the theory: Y = 0, Z = 0."""
+        rest = vocab_size - classes
+        decoder = torch.zeros(*runs, tokens, classes + (rest > 0), dtype=dtype)
+        return cls(decoder, torch.zeros(*runs, queries, tokens, dtype=dtype), rest)
+
+    @classmethod
+    def random(cls, classes: SequenceClasses, *, seeds: Sequence[int], dtype: torch.dtype = torch.float64) -> "Weights":
+        r"""One run per seed, all entries independent and uniform in :math:`\pm 1/\sqrt M`, the usual start of a linear layer of M inputs.
+
+        Args:
+            classes: their S, Q and M.
+            seeds: one per run; a run depends on its own seed only.
+            dtype: of the weights; the random numbers do not depend on it.
+        Raises:
+            ValueError: there is no seed.
+        """
+        if not len(seeds):
+            raise ValueError("seeds must hold at least one seed, got none; pass e.g. seeds=range(10)")
+        drawn = [_uniform(classes, torch.Generator().manual_seed(seed)) for seed in seeds]
+        decoder, attention = (torch.stack(parts).to(dtype) for parts in zip(*drawn))
+        return cls(decoder, attention, 0)
+
+    def decoder_row_sums(self) -> Float[Tensor, "*runs S"]:
+        """Sums of the rows of Y over the whole vocabulary; plain descent with any momentum conserves them (Lemma 1)."""
+        total = self.decoder.sum(-1)
+        return total + (self.rest - 1) * self.decoder[..., -1] if self.rest else total
+
+
+def _uniform(classes: SequenceClasses, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    S, Q, M = classes.tokens, classes.queries, classes.vocab_size
+    Y, Z = (torch.rand(*shape, generator=generator, dtype=torch.float64) for shape in ((S, M), (Q, S)))
+    return (2 * Y - 1) / M**0.5, (2 * Z - 1) / M**0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Mean loss of a batch (nats) and minus its gradients."""
+
+    loss: Float[Tensor, "*runs"]
+    decoder: Float[Tensor, "*runs S C"]
+    attention: Float[Tensor, "*runs Q S"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sequences as counts.
+
+    Attributes:
+        counts: of the contextual tokens; non-negative numbers, each row with a positive sum, ``[*runs, batch, S]``.
+        query: number of each query, ``[*runs, batch]``.
+        target: number of each class, ``[*runs, batch]``.
+        weight: of each sequence in the loss, ``[batch]``; 1/batch by default.
+    """
+
+    counts: Float[Tensor, "*runs batch S"]
+    query: Int[Tensor, "*runs batch"]
+    target: Int[Tensor, "*runs batch"]
+    weight: Float[Tensor, " batch"] | None = None
+
+    def descent(self, weights: Weights) -> Descent:
+        """:func:`forward`."""
+        return forward(weights, self)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass(Descent):
+    """A descent direction with the attention of each sequence and the share of classes that are predicted correctly."""
+
+    attended: Float[Tensor, "*runs batch S"]
+    correct: Float[Tensor, "*runs"]
+
+
+def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
+    """c: attention to each contextual token in each sequence; rows sum to one, tokens that do not occur get zero."""
+    rows = weights.attention.gather(-2, batch.query[..., None].expand(*batch.query.shape, weights.attention.shape[-1]))
+    return torch.softmax(rows + batch.counts.log(), dim=-1)
+
+
+def _one_hot(index: Tensor, size: int) -> Tensor:
+    """One-hot Booleans; cheaper than torch's function, which first checks every number."""
+    return index[..., None] == torch.arange(size, device=index.device)
+
+
+def forward(weights: Weights, batch: Batch) -> Pass:
+    """Loss, attention, accuracy and closed-form descent directions (Lemma 1) of a batch; exact for any counts."""
+    K = weights.decoder.shape[-1] - (weights.rest > 0)
+    c = attend(weights, batch)
+    f = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
+    logits = f @ weights.decoder
+    # the pooled column stands for `rest` equal logits: it enters the softmax with weight `rest`
+    pooled = torch.cat([logits[..., :K], logits[..., K:] + math.log(max(weights.rest, 1))], dim=-1)
+    log_alpha = torch.log_softmax(pooled, dim=-1)
+    alpha = log_alpha.exp()
+    # e_n - alpha, with 1 - alpha_n computed as the sum of the other probabilities: no cancellation when alpha_n is near 1
+    is_target = _one_hot(batch.target, alpha.shape[-1])
+    others = torch.where(is_target, torch.zeros_like(alpha), alpha)
+    residual = torch.where(is_target, others.sum(-1, keepdim=True), -others)
+    # the norm of f is fixed, so only the part of g that is orthogonal to f acts on the logits
+    g = residual @ weights.decoder.mT
+    dz = f * (g - f * (f * g).sum(-1, keepdim=True))
+    share = torch.full(batch.target.shape[-1:], 1 / batch.target.shape[-1], dtype=f.dtype) if batch.weight is None else batch.weight
+    dY = f.mT @ (share[:, None] * residual)
+    if weights.rest:  # each of the equal columns gets its part of the pooled residual
+        dY = torch.cat([dY[..., :K], dY[..., K:] / weights.rest], dim=-1)
+    to_query = _one_hot(batch.query, weights.attention.shape[-2]).to(f.dtype)
+    dZ = to_query.mT @ (share[:, None] * dz)
+    loss = -(share * log_alpha.gather(-1, batch.target[..., None])[..., 0]).sum(-1)
+    correct = (share * (logits[..., :K].argmax(-1) == batch.target)).sum(-1)
+    return Pass(loss, dY, dZ, c, correct)
+
+
+def population(classes: SequenceClasses) -> Callable[[int], Batch]:
+    """Infinitely long sequences of all classes in one batch: a step is an Euler step of the exact population flow."""
+    whole = Batch(classes.conditional, classes.query, torch.arange(classes.classes), classes.weights)
+    return lambda step: whole
+
+
+def minibatches(
+    data: CountedSequences, batch: int, *, generator: torch.Generator, targets: Int[Tensor, "*runs n"] | None = None
+) -> Callable[[int], Batch]:
+    """A function that draws the next batch of up to ``batch`` sequences of the data, in random order, epoch after epoch.
+
+    Args:
+        targets: other next tokens to learn (e.g. shuffled ones), one vector per run, ``[*runs, n]``; those of the data by default.
+    """
+    labels = data.target if targets is None else targets
+    draw = epochs(len(data.target), batch, generator=generator)
+
+    def take(step: int) -> Batch:
+        index = draw(step)
+        shape = (*labels.shape[:-1], len(index))
+        return Batch(data.counts[index].expand(*shape, data.counts.shape[1]), data.query[index].expand(shape), labels[..., index])
+
+    return take
+
+
+def epochs(n: int, batch: int, *, generator: torch.Generator) -> Callable[[int], Int[Tensor, " size"]]:
+    """A function that draws the numbers of the next up to ``batch`` of n sequences; call it once per step, in order."""
+    size, order = min(batch, n), torch.empty(0, dtype=torch.long)
+
+    def draw(step: int) -> Tensor:
+        nonlocal order
+        if len(order) < size:
+            order = torch.randperm(n, generator=generator)
+        index, order = order[:size], order[size:]
+        return index
+
+    return draw

@@ -1,10 +1,10 @@
-# make demo: the main job.  make test: everything that is checked.  Both install what they need into .venv first.
+# make demo: the main job.  make test: all tests.  Both install what they need into .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-ROOM ?= attention_svm
+THEORY ?= attention_svm
 WORKERS ?= 2
-# Python keeps what it compiled, the instrumented modules of the tests too, also where the environment asks it not to: a start is twice as fast.
-# So modules are compiled when they are first used (--no-compile below), which halves the time of the installation.
+# Compiled modules are kept even if the environment says otherwise: a start is twice as fast. They are compiled when they are first used
+# (--no-compile below), which halves the time of the installation.
 export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -28,10 +28,10 @@ lint: .venv/.installed  ## style and types
 bench: .venv/.installed  ## speed and memory, ours against the textbook version
 	@$(BIN)/python -m benchmarks
 
-figures: .venv/.installed  ## all experiments of ROOM in WORKERS processes, stored in runs/figures, and their page in docs/theories
-	@names=$$($(BIN)/python -c "from transformer_theory.theories import theory; print(*(kind.name for kind in theory('$(ROOM)').experiments))"); \
+figures: .venv/.installed  ## all experiments of THEORY in WORKERS processes, stored in runs/figures, and their page in docs/theories
+	@names=$$($(BIN)/python -c "from transformer_theory.theories import theory; print(*(kind.name for kind in theory('$(THEORY)').experiments))"); \
 		for name in $$names; do $(BIN)/transformer-theory run $$name --workers $(WORKERS) --out runs/figures/$$name --overwrite; done
-	@$(BIN)/python docs/figure_table.py $(ROOM)
+	@$(BIN)/python docs/figure_table.py $(THEORY)
 
 ledger: .venv/.installed  ## every claim on 100 seeds in WORKERS processes, stored in runs/ledger, and their page docs/claims.md
 	@$(BIN)/transformer-theory verify all --seeds 100 --workers $(WORKERS) --out runs/ledger --overwrite || test $$? -eq 1
@@ -41,7 +41,7 @@ docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-clean:  ## remove .venv, runs and everything else that was made
+clean:  ## remove .venv, runs and all other generated files
 	rm -rf .venv runs build docs/_build docs/auto_examples docs/api/generated .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""A theory made up for the tests of the frame: quick, and with claims of every verdict. It stands in for the rooms."""
+"""A theory made up for the tests of the frame: quick, and with claims of every verdict."""
 
 import importlib
 import os
@@ -12,10 +12,11 @@ import torch
 
 from transformer_theory.core.claims import Claim, Evidence
 from transformer_theory.core.experiment import RandomExperiment, sweep
-from transformer_theory.core.measurement import Arrays, Row, finding
+from transformer_theory.core.ladder import Ladder
+from transformer_theory.core.measurement import Arrays, Measurement, judge
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
-from transformer_theory.core.theory import Theory
+from transformer_theory.core.theory import InNetworks, OnData, Theory
 from transformer_theory.data import TokenData
 
 SOURCE = Source("tian2023scan", "Sec. 2")
@@ -37,23 +38,16 @@ class Coin(RandomExperiment):
     def quick(cls) -> "Coin":
         return cls(throws=20)
 
-    def measure(self) -> Iterator[Row | Arrays]:
+    def measure(self) -> Iterator[Measurement | Arrays]:
         if self.fair_only and self.bias != 0.5:
             raise ValueError(f"bias must be 0.5 for a fair coin, got {self.bias}; drop --fair-only")
         heads = torch.rand(self.throws, generator=self.generator()) < self.bias
-        yield Row(
-            theory="stand_in",
-            quantity="share of heads",
-            value=float(heads.double().mean()),
-            predicted=self.bias,
-            basis="theory",
-            step=self.throws,
-        )
-        for width, found in zip(self.widths, sweep(_area, [{"width": width} for width in self.widths])):
-            yield Row(theory="stand_in", quantity=f"area of width {width}", value=found)
+        yield Measurement("stand_in", "figure", "share of heads", float(heads.double().mean()), predicted=self.bias, step=self.throws)
+        for width, area in zip(self.widths, sweep(_area, [{"width": width} for width in self.widths])):
+            yield Measurement("stand_in", "figure", "area", area, setting=f"width {width}")
         yield Arrays({"stand_in/heads": heads.numpy()})
 
-    def draw(self, result: Result):
+    def plot(self, result: Result):
         from transformer_theory.core.plotting import axes
 
         figure, grid = axes(1, 1)
@@ -67,21 +61,24 @@ def _area(*, width: int) -> float:
 
 def _claim(name: str, value: float, control: float) -> Claim:
     return Claim(
-        f"stand_in/{name}",
-        "$v \\le 1$",
-        SOURCE,
-        ("v is a number",),
-        lambda generator: Evidence(value, 1.0, "<="),
-        lambda generator: Evidence(control, 1.0, "<="),
-        "v is replaced",
+        id=f"stand_in/{name}",
+        statement="$v \\le 1$",
+        measures="v",
+        source=SOURCE,
+        assumptions=("v is a number",),
+        check=lambda generator: Evidence(value, 1.0, "<="),
+        control=lambda generator: Evidence(control, 1.0, "<="),
+        control_description="v is replaced",
     )
 
 
-def _measure(data: TokenData, generator: torch.Generator) -> Iterator[Row | Arrays]:
-    yield finding("stand_in", "largest token", Evidence(float(data.tokens.abs().max()), 1.0, "<="), source=SOURCE)
+def _measure(data: TokenData, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    value = float(data.tokens.abs().max())
+    verdict = judge(value, "<=", 1.0)
+    yield Measurement("stand_in", "on data", "largest token", value, op="<=", threshold=1.0, verdict=verdict, source=SOURCE)
 
 
-def _draw(result: Result):
+def _plot(result: Result):
     from transformer_theory.core.plotting import axes
 
     return axes(1, 1)[0]
@@ -95,24 +92,27 @@ THEORY = Theory(
     sources=(SOURCE,),
     assumptions=("v is a number",),
     claims=(_claim("good", 0.5, 2.0), _claim("violated", 2.0, 3.0), _claim("powerless", 0.5, 0.6)),
+    ladder=Ladder("largest token", "", "<=", "none"),
     experiments=(Coin,),
-    needs=(),
-    predict_and_measure=_measure,
-    reducers=lambda: (),
-    draw=_draw,
-    order_parameter="nothing",
-    answer="largest token",
+    on_data=OnData(read=lambda data: data, measure=_measure, headline="largest token", plot=_plot),
+    in_networks=InNetworks(metrics=lambda: (), headline="nothing"),
 )
 
 
 def install(monkeypatch) -> None:
-    """Puts this theory in the place of all rooms, for the length of a test."""
-    for module in ("transformer_theory.theories", "transformer_theory.compare"):
-        monkeypatch.setattr(importlib.import_module(module), "THEORIES", (THEORY,))
+    """Puts this theory in place of all others, for the length of a test."""
+    replace_theories(monkeypatch, THEORY)
+
+
+def replace_theories(monkeypatch, *records: Theory) -> None:
+    """Puts these records in place of all theories, for the length of a test."""
+    module = importlib.import_module("transformer_theory.theories")
+    monkeypatch.setattr(module, "THEORIES", tuple(record.name for record in records))
+    monkeypatch.setattr(module, "list_theories", lambda: records)
 
 
 def process(*arguments, **options):
-    """The command line in a process of its own, with the real rooms."""
+    """The command line in a process of its own, with the real theories."""
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
     return subprocess.Popen(
         [sys.executable, "-m", "transformer_theory", *arguments],

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import transformer_theory
-from tests.stand_in import THEORY
+from tests.stand_in import install
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 
-REGISTRY = importlib.import_module("transformer_theory.theories")
 COMPARE = importlib.import_module("transformer_theory.compare")
 
 GOOD = {"tokens": np.random.default_rng(0).normal(size=(12, 3, 2)), "labels": np.arange(12) % 2}
@@ -20,13 +19,12 @@ GOOD = {"tokens": np.random.default_rng(0).normal(size=(12, 3, 2)), "labels": np
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch, unchecked):
-    """One made-up theory instead of the rooms, and no training: whoever gets that far has passed all checks."""
+    """One made-up theory in place of the others, and no training: whoever gets that far has passed all checks."""
 
     def reached(*args, **options):
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr(REGISTRY, "THEORIES", (THEORY,))
-    monkeypatch.setattr(COMPARE, "THEORIES", (THEORY,))
+    install(monkeypatch)
     monkeypatch.setattr(COMPARE, "_stream", reached)
 
 
@@ -148,8 +146,8 @@ def test_files_that_are_no_archives(tmp_path, capsys):
         (["--data", "digits", "--networks", ","], "networks must name at least one, got none"),
         (["--data", "digits", "--steps", "0"], "--steps: must be a whole number from 1 on, got '0'"),
         (["--data", "digits", "--steps", "many"], "--steps: must be a whole number from 1 on, got 'many'"),
-        (["--data", "digits", "--seed", "-1"], "--seed: must be a whole number in [0, 2**32), got '-1'"),
-        (["--data", "digits", "--seed", "1" * 40], "--seed: must be a whole number"),
+        (["--data", "digits", "--seeds", "-1"], "--seeds: must be a whole number from 1 on, got '-1'"),
+        (["--data", "digits", "--seeds", "1" * 40 + ","], "--seeds: must be a whole number"),
         (["--data", "digits", "--device", "gpu"], "device must be one that torch can use here, got 'gpu'"),
         (["--data", "digits", "--thories", "a"], "unknown option '--thories'; did you mean '--theories'?"),
         (["--data", "digits", "extra"], "unknown argument 'extra'; see transformer-theory compare --help"),
@@ -232,12 +230,12 @@ def test_other_commands_refuse_what_they_do_not_know(tmp_path, monkeypatch, caps
 def test_report_refuses_a_damaged_result(tmp_path, capsys):
     Result("stand_in.coin").save(tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text('{"format": 99}')
-    assert "expected format 1 or 2, got 99, which a newer version stored: install that" in refused(
+    assert "expected format 3, got 99" in refused(
         capsys, tmp_path, "report", tmp_path / "run"
     )
 
 
-def test_the_process_says_it_too(tmp_path):
+def test_a_process_of_its_own(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "transformer_theory", "compare", "--data", "digit", "--out", str(tmp_path / "runs" / "x")],
         capture_output=True,

@@ -7,18 +7,18 @@ import pytest
 
 from tests.stand_in import THEORY, install, process
 from transformer_theory import report
+from transformer_theory.report import terminal
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
-from transformer_theory.core.measurement import Row
+from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
 
-REGISTRY = importlib.import_module("transformer_theory.theories")
 COMPARE = importlib.import_module("transformer_theory.compare")
 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    """One made-up theory instead of the rooms."""
+    """One made-up theory in place of the others."""
     install(monkeypatch)
 
 
@@ -30,15 +30,15 @@ def written(monkeypatch):
     def compare(data, theories, **options):
         calls.append((data, theories, options))
         options["progress"]("half way")
-        return Result("compare", {"data": data.name}, [Row(theory="stand_in", quantity="largest token", value=float("nan"))])
+        return Result("compare", {"data": data.name}, Table([Measurement("stand_in", "on data", "largest token", float("nan"))]))
 
     def write(result, folder, **_):
-        (folder / "report.html").write_text(f"{result.table[0]['value']}")
+        (folder / "report.html").write_text(f"{result.table[0].value}")
         return folder / "report.html"
 
     monkeypatch.setattr(COMPARE, "compare", compare)
     monkeypatch.setattr(report, "write", write)
-    monkeypatch.setattr(report, "table", lambda result, **_: "THE TABLE")
+    monkeypatch.setattr(terminal, "summary", lambda result, **_: "THE TABLE")
     return calls
 
 
@@ -72,20 +72,20 @@ def test_list_shows_theories_claims_and_experiments(capsys):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("stand_in", ("Are tokens small?", "it assumes", "stand_in/good", "stand_in.coin", "sources: ")),
-        ("stand_in/good", ("it assumes", "its control, which must fail,", "sources: Tian et al. (2023), Sec. 2")),
+        ("stand_in", ("Are tokens small?", "assumptions", "stand_in/good", "stand_in.coin", "sources: ")),
+        ("stand_in/good", ("assumptions", "control, which must fail", "measures", "sources: Tian et al. (2023), Sec. 2")),
         ("stand_in.coin", ("stand_in.coin", "sources: ")),
     ],
 )
-def test_list_says_what_one_of_them_is(name, words, capsys):
+def test_list_describes_one_of_them(name, words, capsys):
     assert main(["list", name]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert all(word in out for word in words), out
 
 
-def test_the_help_of_an_experiment_says_what_it_shows(capsys):
+def test_the_help_of_an_experiment_describes_it(capsys):
     from tests.stand_in import THEORY
-    from transformer_theory.cli.tables import summary
+    from transformer_theory.cli.catalogue import summary
 
     (kind,) = THEORY.experiments
     assert main(["run", kind.name, "--help"]) == 0
@@ -94,13 +94,13 @@ def test_the_help_of_an_experiment_says_what_it_shows(capsys):
 
 def test_compare_writes_one_folder(written, tmp_path, capsys):
     out = tmp_path / "runs" / "digits"
-    assert main(["compare", "--data", "digits", "--out", str(out), "--steps", "7", "--seed", "3", "--theories", "stand_in"]) == 0
+    assert main(["compare", "--data", "digits", "--out", str(out), "--steps", "7", "--seeds", "3,", "--theories", "stand_in"]) == 0
     assert names(tmp_path / "runs") == ["digits"]
-    assert names(out) == ["arrays.npz", "report.html", "result.json", "table.jsonl"]
+    assert names(out) == ["arrays.npz", "report.html", "result.json", "table.jsonl", "verifications.json"]
     (data, theories, options) = written[0]
     assert data.name == "digits"
     assert theories == (THEORY,)
-    assert (options["steps"], options["seed"], options["device"]) == (7, 3, "cpu")
+    assert (options["steps"], options["seeds"], options["device"]) == (7, (3,), "cpu")
     captured = capsys.readouterr()
     assert "THE TABLE" in captured.out
     assert f"report: {out / 'report.html'}" in captured.out
@@ -125,9 +125,9 @@ def test_compare_takes_names_of_networks(written, tmp_path, given, names):
 def test_compare_trains_nothing_for_none(tmp_path, capsys):
     assert main(["compare", "--data", "digits", "--out", str(tmp_path / "run"), "--networks", "none"]) == 0
     result = Result.load(tmp_path / "run")
-    assert result.params["networks"] == []
-    assert {row["model"] for row in result.table if "model" in row} == {"raw"}
-    assert not any("step" in row for row in result.table)
+    assert result.settings["networks"] == []
+    assert set(result.table.column("model")) == {""}
+    assert set(result.table.column("step")) == {None}
     assert "training" not in capsys.readouterr().err
 
 
@@ -157,7 +157,7 @@ def test_compare_refuses_what_exists_before_any_work(written, tmp_path, capsys):
     assert names(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ValueError("of a room"), 2)])
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ValueError("of a theory"), 2)])
 def test_compare_leaves_nothing_when_it_stops(written, monkeypatch, tmp_path, capsys, error, code):
     def stop(*args, **options):
         raise error
@@ -205,5 +205,5 @@ def test_a_reader_that_leaves_early_is_no_error():
 def test_provenance_of_a_run_is_json(tmp_path):
     main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin")])
     head = json.loads((tmp_path / "coin" / "result.json").read_text())
-    assert head["sources"] == ["tian2023scan, Sec. 2"]
+    assert head["sources"] == [{"key": "tian2023scan", "locator": "Sec. 2"}]
     assert head["provenance"]["seed"] == 0

@@ -8,21 +8,19 @@ from itertools import cycle
 
 import pytest
 from rich.console import Console
-from transformer_theory.core.verification import summaries, verification
 
-from tests.stand_in import THEORY, install
-from transformer_theory.cli import main, tables
-from transformer_theory.core.claims import Evidence
-from transformer_theory.core.measurement import BASIS_WORDS, Row, assumption, finding
+from tests.stand_in import THEORY, install, replace_theories
+from transformer_theory.cli import main
+from transformer_theory.cli.catalogue import catalogue
+from transformer_theory.core.measurement import Basis, Measurement, Null, judge
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
-
-REGISTRY = importlib.import_module("transformer_theory.theories")
+from transformer_theory.report import terminal
 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
-    """One made-up theory instead of the rooms."""
+    """One made-up theory in place of the others."""
     install(monkeypatch)
 
 
@@ -32,9 +30,9 @@ def names(folder):
 
 def test_run_stores_result_and_figure(tmp_path, capsys):
     assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin"), "--seed", "5", "--widths", "3", "4", "5"]) == 0
-    assert names(tmp_path / "coin") == ["arrays.npz", "figure.svg", "result.json", "table.jsonl"]
+    assert names(tmp_path / "coin") == ["arrays.npz", "figure.svg", "result.json", "table.jsonl", "verifications.json"]
     result = Result.load(tmp_path / "coin")
-    assert result.params == {"seed": 5, "throws": 20, "bias": 0.5, "fair_only": False, "widths": [3, 4, 5]}
+    assert result.settings == {"seed": 5, "throws": 20, "bias": 0.5, "fair_only": False, "widths": [3, 4, 5]}
     assert len(result.arrays["stand_in/heads"]) == 20
     assert (tmp_path / "coin" / "figure.svg").read_text().lstrip().startswith(("<?xml", "<svg"))
     assert "figure.svg" in capsys.readouterr().out
@@ -43,7 +41,7 @@ def test_run_stores_result_and_figure(tmp_path, capsys):
 def test_run_prints_references_beside_measurements(tmp_path, capsys):
     assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--throws", "8", "--widths", "3", "4"]) == 0
     captured = capsys.readouterr()
-    value = Result.load(tmp_path / "coin").table[0]["value"]
+    value = Result.load(tmp_path / "coin").table[0].value
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
     assert lines[1:3] == ["quantity measured reference which is verdict", f"share of heads (step 8) {value:.6g} 0.5 theory not judged"]
@@ -59,7 +57,7 @@ def test_run_prints_so_many_references(monkeypatch, tmp_path, capsys):
             yield Row(theory="stand_in", quantity=f"q{i}", value=None if i else 2.0, predicted=1.0, **given)
 
     monkeypatch.setattr(THEORY.experiments[0], "measure", measure)
-    monkeypatch.setattr(THEORY.experiments[0], "draw", lambda self, result: axes()[0])
+    monkeypatch.setattr(THEORY.experiments[0], "plot", lambda self, result: axes()[0])
     assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin")]) == 0
     out = capsys.readouterr().out
     assert re.findall(r"^(q\d+) ", out, re.MULTILINE) == [f"q{i}" for i in range(20)]
@@ -74,7 +72,7 @@ SOURCE = THEORY.sources[0]
 def printed(monkeypatch, rows, folder, capsys) -> list[str]:
     """The lines that a run of these rows prints, without the first and the last."""
     monkeypatch.setattr(THEORY.experiments[0], "measure", lambda self: iter(rows))
-    monkeypatch.setattr(THEORY.experiments[0], "draw", lambda self, result: axes()[0])
+    monkeypatch.setattr(THEORY.experiments[0], "plot", lambda self, result: axes()[0])
     assert main(["run", "stand_in.coin", "--out", str(folder)]) == 0
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()][1:-1]
 
@@ -148,13 +146,13 @@ def test_workers_change_no_row(tmp_path):
         assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / workers), "--workers", workers]) == 0
     one, two = (Result.load(tmp_path / workers) for workers in "12")
     assert one.table == two.table
-    assert one.params == two.params
+    assert one.settings == two.settings
     assert (one.provenance["workers"], two.provenance["workers"]) == (1, 2)
 
 
 def test_workers_without_a_sweep_are_said_to_be_idle(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(THEORY.experiments[0], "measure", lambda self: iter([Row(theory="stand_in", quantity="q", value=1.0)]))
-    monkeypatch.setattr(THEORY.experiments[0], "draw", lambda self, result: axes()[0])
+    monkeypatch.setattr(THEORY.experiments[0], "plot", lambda self, result: axes()[0])
     said = "transformer-theory: stand_in.coin sweeps over no settings: it ran in one process, --workers changed nothing"
     for given, lines in ((["--workers", "2"], [said]), ([], [])):
         assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--overwrite", *given]) == 0
@@ -175,10 +173,10 @@ def test_workers_stand_in_the_help_of_experiments_that_sweep(monkeypatch, capsys
 
 def test_options_win_over_quick_and_defaults(tmp_path):
     assert main(["run", "--out", str(tmp_path / "a"), "--quick", "--throws", "9", "stand_in.coin"]) == 0
-    assert Result.load(tmp_path / "a").params["throws"] == 9
+    assert Result.load(tmp_path / "a").settings["throws"] == 9
     assert main(["run", "stand_in.coin", "--out", str(tmp_path / "b"), "--fair-only", "--bias", "0.5"]) == 0
-    assert Result.load(tmp_path / "b").params["fair_only"] is True
-    assert Result.load(tmp_path / "b").params["throws"] == 1000
+    assert Result.load(tmp_path / "b").settings["fair_only"] is True
+    assert Result.load(tmp_path / "b").settings["throws"] == 1000
 
 
 def test_run_help_shows_the_parameters(capsys):

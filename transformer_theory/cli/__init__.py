@@ -1,10 +1,10 @@
 """The command line: ``transformer-theory`` = ``python -m transformer_theory``.
 
 Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one line says
-what was expected, what came, what to do; nothing is written); 130 interrupted, or told to terminate.
+what was expected, what came, what to do; nothing is written); 130 interrupted or terminated.
 
-:mod:`.commands` and :mod:`.claims` what each command does · :mod:`.parsers` its options · :mod:`.fields` options from an experiment ·
-:mod:`.tables` results as tables · :mod:`.terminal` where they are shown
+:mod:`.parsers` defines the options, :mod:`.fields` those of an experiment; :mod:`.commands`, :mod:`.claims`, :mod:`.training` and
+:mod:`.report` run the commands; :mod:`.terminal` shows output and progress.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from ..core.errors import NotConverged
 from .terminal import NAME
 
 INTERRUPTED = 130
-WRITING = ("compare", "run", "report")  # commands that leave files; so does verify with --out
+WRITING = ("compare", "run", "report")  # commands that write files; verify does with --out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; never raises for what a user can mend."""
+    """Runs one command and returns its exit code; errors that a user can mend become one line on stderr."""
     argv = list(sys.argv[1:] if argv is None else argv)
     flags: Mapping[str, str] = {}
     try:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # --help and --version
         return int(leaving.code or 0)
     except KeyboardInterrupt:
-        warnings.filterwarnings("ignore", module="joblib")  # what other processes had done in vain needs no word after ours
+        warnings.filterwarnings("ignore", module="joblib")  # silence its warnings about aborted workers
         return _interrupted(argv)
     except BrokenPipeError:  # the reader of our output has gone, as in `transformer-theory list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -50,22 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def starting() -> Iterator[None]:
-    """Stands around the imports of the package, which take a second: Ctrl-C then leaves by one line if it is the command line that starts,
-    and is raised as ever if it is somebody's program that imports."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        by_module = sys.argv[0] == "-m" and "transformer_theory" in sys.orig_argv  # what -m has not replaced yet while it imports
-        if not by_module and Path(sys.argv[0]).name != NAME:
-            raise
-        sys.exit(_interrupted(sys.argv[1:]))
-
-
-@contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Within it SIGTERM (``kill``, a batch system's time limit) is Ctrl-C, so that what was begun is removed; a handler of the caller's own
-    stays."""
+    """Treats SIGTERM (``kill``, a batch system's time limit) as KeyboardInterrupt, so that partial output is removed; a handler of the
+    caller's own stays."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -86,14 +73,14 @@ def _interrupted(argv: list[str]) -> int:
 
 
 def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:
-    from .fields import as_typed
+    from .fields import with_flags
 
     if "--traceback" in argv:
         traceback.print_exc()
-    told = str(error)
-    if isinstance(error, PermissionError) and error.filename:  # Python's own words, which begin with a number
-        told = f"cannot open {error.filename} (permission denied); look at its permissions, or choose another place"
-    return _say(as_typed(told, flags), code)
+    message = str(error)
+    if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with a number
+        message = f"cannot open {error.filename} (permission denied); look at its permissions, or choose another place"
+    return _say(with_flags(message, flags), code)
 
 
 def _say(message: str, code: int) -> int:

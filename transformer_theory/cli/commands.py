@@ -1,4 +1,4 @@
-"""What each command does: options in, exit code out."""
+"""``compare`` and ``run``."""
 
 import argparse
 import sys
@@ -6,63 +6,49 @@ import sys
 from ..core.errors import nearest
 from .terminal import NAME, console, progress_line
 
-SHOWN = 20  # rows that a run prints
-
-
-def list_theories(options: argparse.Namespace) -> int:
-    """Theories with their claims and experiments, or what one of them is.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    from ..theories import THEORIES, named
-    from .tables import about, catalogue
-
-    console().print(catalogue(THEORIES) if options.name is None else about(named(options.name)), highlight=False)
-    return 0
+MAX_ROWS = 20  # that run prints
 
 
 def compare_theories(options: argparse.Namespace) -> int:
     """Every theory on the same data, and in the same trained networks, stored with its page.
 
     Raises:
-        ValueError: data, theories or networks that cannot be.
+        ValueError: unsuitable data, theories or networks.
         OSError: the folder exists or cannot be written, or there is no such network.
     """
     from .. import data, report
-    from ..compare import choose, compare
+    from ..compare import compare
     from ..core.files import atomic_directory
     from ..core.result import Result
     from ..data.image_sets import image_tokens, images
+    from ..report import terminal
+    from ..theories import choose
     from ..training.folder import network_file
-    from .side_by_side import measured_networks
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
-        chosen = choose(names)
-        told = {"steps": options.steps, "claim_seeds": options.claim_seeds, "workers": options.workers}
-        given = {name: number for name, number in told.items() if number is not None}
+        theories = choose(names)
+        given = {name: getattr(options, name) for name in ("seeds", "steps", "claim_seeds", "workers") if getattr(options, name) is not None}
         if options.networks is not None:
             given["networks"] = _networks(options.networks)
         if options.models:
             if options.steps is not None and not given.get("networks"):
-                raise ValueError("--steps is of the small networks, which --model leaves out; name them with --networks, or leave it out")
+                raise ValueError("--steps applies to the small networks, which --model replaces; name them with --networks, or drop --steps")
             given["models"] = [network_file(path) for path in options.models]
             read = images(options.data, size=options.size)
         else:
             read = data.load(options.data) if options.size is None else image_tokens(options.data, size=options.size)
             if read.labels is not None and len(read.labels.unique()) < 2:
                 only = f"only class {int(read.labels[0])}"
-                hint = "add a class, or leave labels out"
-                raise ValueError(f"{options.data}: labels must name at least two classes to tell apart, got {only}; {hint}")
+                raise ValueError(f"{options.data}: labels must name at least two classes, got {only}; add a class, or leave labels out")
         with progress_line() as progress:
-            compare(read, chosen, seed=options.seed, device=options.device, progress=progress, **given).write_into(folder)
+            compare(read, theories, device=options.device, progress=progress, **given).write_into(folder)
             progress("writing the report")
-            result = Result.load(folder)  # what is reported is what is stored
+            result = Result.load(folder)  # the report is made from what is stored
             report.write(result, folder)
-    console().print(report.table(result))
+    console().print(terminal.summary(result))
     if options.models:
-        console().print(measured_networks(result), highlight=False)
+        console().print(terminal.networks(result), highlight=False)
     print(f"report: {options.out / 'report.html'}")
     return 0
 
@@ -85,15 +71,15 @@ def _networks(text: str) -> tuple[str, ...]:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
-    """One experiment, stored with its figure; rows that are violated are printed first, then those that stand beside something."""
+    """One experiment, stored with its figure; violated rows are printed first, then those with a reference."""
     from dataclasses import fields, replace
 
     from ..core.files import atomic_directory
     from ..core.parallel import progress_listener
     from ..core.plotting import svg
     from ..core.result import Result
+    from ..report import terminal
     from ..theories import experiment
-    from .tables import measurements, stands_beside
 
     kind = experiment(options.experiment)
     given = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}
@@ -102,17 +88,17 @@ def run_experiment(options: argparse.Namespace) -> int:
         progress(f"{kind.name}: measuring")
         with progress_listener(lambda text: progress(f"{kind.name}: {text}")):
             chosen.run(workers=options.workers).write_into(folder)
-        progress(f"{kind.name}: drawing")
+        progress(f"{kind.name}: plotting")
         result = Result.load(folder)
-        (folder / "figure.svg").write_text(svg(chosen.draw(result)), encoding="utf-8")
+        (folder / "figure.svg").write_text(svg(chosen.plot(result)), encoding="utf-8")
     if options.workers != 1 and result.provenance["workers"] is None:
         print(f"{NAME}: {kind.name} sweeps over no settings: it ran in one process, --workers changed nothing", file=sys.stderr)
     console().print(f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False)
-    told = sorted(result.table, key=lambda row: (row.get("verdict") != "violated", not stands_beside(row)))
-    if told:
-        console().print(measurements(told[:SHOWN]), highlight=False)
-    if more := told[SHOWN:]:
-        violated = sum(row.get("verdict") == "violated" for row in more)
+    rows = sorted(result.table, key=lambda row: (row.verdict != "violated", row.predicted is None and row.threshold is None))
+    if rows:
+        console().print(terminal.measurements(rows[:MAX_ROWS]), highlight=False)
+    if more := rows[MAX_ROWS:]:
+        violated = sum(row.verdict == "violated" for row in more)
         print(f"... and {len(more)} more{f' ({violated} violated)' if violated else ''} in {options.out / 'table.jsonl'}")
     print(f"figure: {options.out / 'figure.svg'}")
     return 0

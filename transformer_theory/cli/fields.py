@@ -1,16 +1,13 @@
-"""Command-line options from the fields of an experiment: what a field is called, what it may hold, what it holds by default."""
+"""Command-line options from the fields of an experiment: name, range, default and help text."""
 
 import argparse
 import re
-import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..core import experiment
-from ..core.experiment import Experiment, range_text
-from ..core.parallel import sweep
+from ..core.experiment import range_text
 
 
 def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
@@ -18,8 +15,8 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
 
     Args:
         parser: or a group of one.
-        kind: an experiment or another dataclass, or an instance of one, whose values are then told as the usual ones.
-        without: fields that are no options.
+        kind: an experiment or another dataclass, or an instance of one, whose values are then shown as the defaults.
+        without: fields that get no option.
 
     Understood: int, float, str, bool (``--x``, ``--no-x``), Literal, ``tuple[int, ...]`` (several words), and each of them ``| None``.
 
@@ -35,18 +32,18 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
         )
         default = default if isinstance(kind, type) else getattr(kind, field.name)
         reads = _reads(hints[field.name], field.name, default)
-        told = "; ".join(text for text in (field.metadata.get("says"), range_text(field)) if text)
-        reads["help"] = f"{told} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
+        text = "; ".join(part for part in (field.metadata.get("help"), range_text(field)) if part)
+        reads["help"] = f"{text} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
     if getattr(kind, "seed", 0) is None:
         parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
-def as_typed(message: str, flags: Mapping[str, str]) -> str:
-    """A message of the library in the words of the command line: ``"patch_size must"`` becomes ``"--patch-size must"``.
+def with_flags(message: str, flags: Mapping[str, str]) -> str:
+    """A message of the library with the names of options: ``"patch_size must"`` becomes ``"--patch-size must"``.
 
-    A name of several words is meant wherever it stands by itself; one of a single word, such as ``dim``, in front of a first "must" or
-    where it gets a value, ``size=``.
+    A name of several words is replaced wherever it stands by itself; a single word, such as ``dim``, in front of a first "must" or where it
+    gets a value, ``size=``.
 
     Args:
         flags: the option of each field.
@@ -58,25 +55,19 @@ def as_typed(message: str, flags: Mapping[str, str]) -> str:
     return message
 
 
-def sweeps(kind: type[Experiment]) -> bool:
-    """Whether the experiment works off settings by ``sweep``, told by its module (or that of a class it extends) importing it."""
-    modules = [sys.modules[base.__module__] for base in kind.__mro__]
-    return any(value is sweep for module in modules if module is not experiment for value in vars(module).values())
-
-
 def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-    told = {"help": f"(default: {shown})"}
+    usual = {"help": f"(default: {shown})"}
     if get_origin(hint) in (Union, types.UnionType):
         inner = [part for part in get_args(hint) if part is not type(None)]
         if len(inner) == 1:
             return _reads(inner[0], name, default)
     if hint is bool:
-        return told | {"action": argparse.BooleanOptionalAction}
+        return usual | {"action": argparse.BooleanOptionalAction}
     if hint in (int, float, str):
-        return told | {"type": hint, "metavar": hint.__name__.upper()}
+        return usual | {"type": hint, "metavar": hint.__name__.upper()}
     if get_origin(hint) is Literal:
-        return told | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
+        return usual | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
     if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
         return _reads(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
     raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")

@@ -1,4 +1,4 @@
-"""What the command line shows: results on stdout, progress on stderr."""
+"""Output of the command line: results on stdout, progress on stderr."""
 
 import contextlib
 import os
@@ -12,12 +12,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "transformer-theory"
-WIDTH = 160  # columns where the output is no terminal and COLUMNS is not set
+WIDTH = 160  # columns if the output is no terminal and COLUMNS is not set
 
 
 def console() -> "Console":
-    """A console for the result. In a pipe or a file it is wide enough for a table, or as wide as COLUMNS says, and lines end where their
-    text does."""
+    """A console for the result. In a pipe or a file it is wide enough for a table, or as wide as COLUMNS says, without trailing blanks."""
     from rich.console import Console
 
     if sys.stdout.isatty():
@@ -26,7 +25,7 @@ def console() -> "Console":
 
 
 class _Trimmed:
-    """Standard output without the blanks by which tables are filled up to their width."""
+    """Standard output without the trailing blanks of tables."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
@@ -37,7 +36,7 @@ class _Trimmed:
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows one line of progress: a moving line with the time on a terminal, a line each in a log (both on stderr)."""
+    """A function that shows one line of progress: a moving line with the time on a terminal, one line per stage in a log (both on stderr)."""
     from rich.console import Console
 
     started = time.perf_counter()

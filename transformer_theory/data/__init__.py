@@ -1,12 +1,10 @@
-"""Data that every theory reads: :class:`TokenData`, real data by name, the user's own files, synthetic samplers and bridges;
-and :class:`Images`, on which networks are trained.
-"""
+"""Data: :class:`TokenData` for the theories, :class:`Images` for the training of networks; by name, from files, or drawn from samplers."""
 
 from pathlib import Path
 
 from ..core.errors import nearest
 from . import synthetic
-from .bridges import codebook, features, one_hot, patches
+from .bridges import codebook, one_hot, patches
 from .digits import digits
 from .image_data import Images
 from .image_sets import NAMES as IMAGES
@@ -21,7 +19,6 @@ __all__ = [
     "TokenData",
     "codebook",
     "digits",
-    "features",
     "harbour",
     "images",
     "load",
@@ -35,11 +32,11 @@ NAMED = {"digits": digits, "text": harbour}
 
 
 def load(name_or_path: str | Path) -> TokenData:
-    """Real data by name (``"digits"``, ``"text"``, ``"cifar10"`` and what else :func:`images` knows), or the user's own from a path.
+    """Real data by name (``"digits"``, ``"text"``, ``"cifar10"`` and the other names of :func:`images`), or the user's own from a path.
 
-    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`); of a folder of images or
-    an archive of CIFAR (see :func:`images`) up to 2,000 training images are read, cut into patches.
-    Anything with a path separator or a suffix is a path; everything else is a name.
+    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`). From a folder of images or
+    an archive of CIFAR (see :func:`images`) at most 2,000 training images are taken and cut into patches. A string with a path separator or
+    a suffix is a path; any other string is a name.
 
     Raises:
         ValueError: an unknown name (the nearest one is suggested), or a file that cannot be read.

@@ -1,24 +1,27 @@
-"""The handwritten digits that come with scikit-learn: 1,797 real 8 x 8 images, nothing is downloaded.
+"""The handwritten digits that come with scikit-learn: 1,797 real 8 x 8 images, without a download.
 
-Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set). A pixel counts the ink in a 4 x 4 cell, 0..16; here 0..1.
+A pixel counts the ink in a 4 x 4 cell, from 0 to 16. Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set).
 """
 
 import torch
 
 from ..core.sources import Source
 from .bridges import codebook, patches
+from .image_data import Images
 from .tokens import TokenData
 
 PATCH = 2
 WORDS = 32  # centres explain 94 % of the variance of the patches
+TRAIN_SHARE = 0.7  # scikit-learn's copy has no split of its own
+SOURCES = (Source("alpaydin1998optical"),)
 
 
 def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
-    """The digits as every theory reads them.
+    """The digits as tokens.
 
     * images [1797, 1, 8, 8] in [0, 1], float64; labels 0..9;
     * tokens [1797, 16, 4]: patches of 2 x 2 pixels, row by row; query: the last patch;
-    * ids [1797, 16]: visual words 0..words-1, a k-means codebook of the patches, word 0 the emptiest;
+    * ids [1797, 16]: visual words in [0, words), a k-means codebook of the patches; word 0 is the emptiest;
     * next_id = words + label: "the token that follows the image is its digit", in a vocabulary of words + 10.
 
     Args:
@@ -40,5 +43,15 @@ def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
         images=images,
         vocab_size=words + 10,
         name="digits",
-        sources=(Source("alpaydin1998optical"),),
+        sources=SOURCES,
     )
+
+
+def digits_split() -> tuple[Images, Images]:
+    """1,257 training and 540 test images, a fixed stratified split; pixels are multiplied by 255 / 16 and rounded."""
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    grey = (torch.from_numpy(pixels) * 255 / 16).round().to(torch.uint8).reshape(-1, 1, 8, 8)
+    images = Images(grey, torch.from_numpy(classes).long(), tuple("0123456789"), "digits", SOURCES)
+    return images.split(TRAIN_SHARE, torch.Generator().manual_seed(0))

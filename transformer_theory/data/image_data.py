@@ -1,4 +1,4 @@
-"""Images with their classes, as networks are trained on them: one byte a pixel value in memory, cut into tokens for the theories."""
+"""Images with their classes: one byte per pixel value in memory for the training of networks, cut into tokens for the theories."""
 
 from dataclasses import dataclass, replace
 
@@ -8,23 +8,23 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from ..core.sources import Source
+from ..core.validation import integers
 from .bridges import codebook, patches
-from .splitting import stratified
-from .tokens import TokenData
+from .tokens import TokenData, stratified
 
-MOST = 2000  # images that the theories read
+MAX_SAMPLES = 2000  # images for the theories
 WORDS = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Images:
-    """n square images with a class each.
+    """n square images, each with a class.
 
     Attributes:
         pixels: 0 ... 255, uint8, ``[n, channels, size, size]``.
         labels: number of the class in ``names``, int64, ``[n]``.
         names: of the classes; a part of a data set keeps those of the whole.
-        name: for headings; says where the files are not the official ones.
+        name: for headings; it states if the files are not the official ones.
         sources: where the data come from.
 
     Raises:
@@ -45,10 +45,10 @@ class Images:
         if not self.pixels.numel() or height != width:
             raise ValueError(f"pixels must be at least one square image, got {list(self.pixels.shape)}; crop them")
         if self.labels.shape != (n,) or self.labels.dtype != torch.int64:
-            raise ValueError(f"labels must be int64 [{n}], one an image, got {self.labels.dtype} {list(self.labels.shape)}")
+            raise ValueError(f"labels must be int64 [{n}], one per image, got {self.labels.dtype} {list(self.labels.shape)}")
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= len(self.names):
-            raise ValueError(f"labels must lie in [0, {len(self.names)}), one name a class, got {low if low < 0 else high}; add names")
+            raise ValueError(f"labels must lie in [0, {len(self.names)}), one name per class, got {low if low < 0 else high}; add names")
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -65,17 +65,17 @@ class Images:
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
     def mixed(self, generator: torch.Generator) -> "Images":
-        """The same images in random order, so that the first ones are a sample: folders, for one, come sorted by class."""
+        """The same images in random order, so that the first ones are a sample; folders are sorted by class."""
         return self[torch.randperm(len(self), generator=generator)]
 
     @property
     def classes(self) -> int:
-        """Number of classes: one a name."""
+        """Number of classes, one per name."""
         return len(self.names)
 
     @property
     def channels(self) -> int:
-        """1 of grey images, 3 of colour."""
+        """1 for grey images, 3 for colour images."""
         return self.pixels.shape[1]
 
     @property
@@ -84,7 +84,7 @@ class Images:
         return self.pixels.shape[-1]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
-        """A random split in two with ``share`` of the images in the first part, stratified by class; the order stays.
+        """A random split in two with ``share`` of the images in the first part, stratified by class; the order is kept.
 
         Raises:
             ValueError: the share leaves one part empty.
@@ -92,23 +92,24 @@ class Images:
         first, second = stratified(len(self), self.labels, share, generator, what="images")
         return self[first], self[second]
 
-    def tokens(self, patch_size: int, *, most: int = MOST, words: int = WORDS, generator: torch.Generator) -> TokenData:
-        """The images as every theory reads them; of more than ``most`` a stratified sample.
+    def tokens(self, patch_size: int, *, max_samples: int = MAX_SAMPLES, words: int = WORDS, generator: torch.Generator) -> TokenData:
+        """The images as tokens; a stratified sample if there are more than ``max_samples``.
 
         * images [n, channels, size, size] in [0, 1], float64; labels;
         * tokens [n, (size / patch_size)^2, patch_size^2 channels]: patches, row by row; query: the last patch;
-        * ids: visual words 0 ... words - 1, a k-means codebook of the patches, word 0 the emptiest; fewer if there are fewer patches;
+        * ids: visual words in [0, words), a k-means codebook of the patches, fewer if there are fewer patches; word 0 is the emptiest;
         * next_id = words + label: "the token that follows the image is its class", in a vocabulary of words + classes.
 
         Args:
             patch_size: side of a patch, pixels; divides ``size``.
+            max_samples: largest number of images.
+            words: size of the codebook.
             generator: of the sample and the codebook.
         Raises:
-            ValueError: patch_size does not divide the size, or most or words is less than 1.
+            ValueError: patch_size does not divide the size, or max_samples or words is less than 1.
         """
-        if min(most, words) < 1:
-            raise ValueError(f"most and words must be at least 1, got {most} and {words}")
-        chosen = self if len(self) <= most else self.split(most / len(self), generator)[0]
+        integers(max_samples=max_samples, words=words)
+        chosen = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
         scaled = chosen.pixels.double() / 255
         cut = patches(scaled, patch_size)
         words = min(words, len(patches(chosen.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))

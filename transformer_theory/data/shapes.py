@@ -1,14 +1,7 @@
-"""Generated colour images of ten kinds of shapes: a stand-in where no data set is at hand, and for tests; nothing is downloaded.
+"""Generated colour images of ten kinds of shapes, for tests and where no data set is available.
 
 An image shows one of five outlines, as a filled shape or as its rim, at a random place, in a random size and colour, on a background of
 another colour under pixel noise. Colours, places and sizes are drawn alike for all classes.
-
-What trivial methods reach, trained on the 5,000 images of ``"shapes"`` and tested on its 1,000 (21 November 2026): logistic regression is
-right on 10.4 % by the mean colour and on 15.2 % by mean and spread of each colour. Whoever cuts the shape out, by its distance from the
-median colour of the border, is right on 66 % by its area, height, width and the share of that box it fills (logistic regression; random
-forests 68 to 69 %, 3 seeds), and on 99 % with seven more such numbers (size of the hole, length of the rim, corners, centre, ...). A
-convolutional network of 24,458 weights is right on 55, 80 and 87 % (3 seeds) after 5 epochs.
-So a network that has learned little more than areas is near two thirds.
 """
 
 from itertools import product
@@ -17,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..core.validation import integers
 from .image_data import Images
 
 SIZE = 32
@@ -25,21 +19,28 @@ NAMES = tuple(f"{fill} {outline}" for outline, fill in product(OUTLINES, ("fille
 RADIUS = (7.0, 11.0)  # pixels
 RIM = 2.0  # width of the line of a hollow shape, pixels
 NOISE = 0.08  # standard deviation of each value of each pixel, of 1
-CONTRAST = 0.5  # least distance between the colours of shape and background
+CONTRAST = 0.5  # smallest distance between the colours of shape and background
 CHUNK = 2000  # images drawn at once
+SPLIT = (5000, 1000)  # training and test images
 
 
 def shapes(n: int, *, generator: torch.Generator) -> Images:
-    """Draws n images of 3 x 32 x 32, about as many of each class.
+    """Draws n images of 3 x 32 x 32, in equal numbers per class up to one.
 
     Raises:
         ValueError: n < 1.
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1 image, got {n}")
+    integers(n=n)
     labels = (torch.arange(n) % len(NAMES))[torch.randperm(n, generator=generator)]
     pixels = torch.cat([_drawn(part, generator) for part in labels.split(CHUNK)])
     return Images(pixels, labels, NAMES, name="shapes")
+
+
+def shapes_split() -> tuple[Images, Images]:
+    """5,000 training and 1,000 test images, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    train, test = (shapes(n, generator=generator) for n in SPLIT)
+    return train, test
 
 
 def _drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -60,7 +61,7 @@ def _drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _outside(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "outlines n size size"]:
-    """How far a pixel lies outside each outline, in pixels; negative inside."""
+    """Signed distance of each pixel from each outline, in pixels; negative inside."""
     across, along = down.abs(), right.abs()
     wide = 0.35 * radius
     bar = torch.maximum(across - wide, along - 0.95 * radius)
@@ -76,7 +77,7 @@ def _outside(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "outl
 
 
 def _colours(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Of background and shape, each [n, 3, 1, 1]: uniform, but at least CONTRAST apart."""
+    """Colours of background and shape, each [n, 3, 1, 1]: uniform, at least CONTRAST apart."""
     pairs = torch.rand(n, 2, 3, generator=generator)
     while bool((near := torch.linalg.vector_norm(pairs[:, 0] - pairs[:, 1], dim=-1) < CONTRAST).any()):
         pairs[near] = torch.rand(int(near.sum()), 2, 3, generator=generator)

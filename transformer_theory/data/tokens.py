@@ -1,4 +1,4 @@
-"""The one data set that every theory reads: sequences of tokens with whatever is known about them."""
+"""The data set that all theories share: sequences of tokens with whatever is known about them."""
 
 import zipfile
 import zlib
@@ -12,29 +12,59 @@ from torch import Tensor
 
 from ..core.errors import nearest
 from ..core.sources import Source
-from .splitting import stratified
+from ..core.validation import as_float64, as_int64
 
 # Networks compute in float32, which ends at 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is still finite.
-LARGEST = 1e15
+MAX_MAGNITUDE = 1e15
+REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # fields
+
+
+def stratified(
+    n: int, labels: Int[Tensor, " n"] | None, share: float, generator: torch.Generator, *, what: str
+) -> tuple[Int[Tensor, " first"], Int[Tensor, " second"]]:
+    """Positions of a random split in two parts, to which every class contributes its share; each part is in ascending order.
+
+    Args:
+        n: number of samples.
+        labels: class of each sample, ``[n]``, if there are classes.
+        share: of the samples that go to the first part.
+        generator: draws the split.
+        what: the samples are, for the error.
+    Raises:
+        ValueError: the share leaves one part empty.
+    """
+    order = torch.randperm(n, generator=generator)
+    if labels is not None:
+        order = order[torch.argsort(labels[order], stable=True)]
+    # Sorted by class and dealt out evenly: sample i goes to the first part where floor(i * share) increases.
+    dealt = torch.floor(torch.arange(n + 1, dtype=torch.float64) * share + 1e-9)
+    deal = dealt[1:] > dealt[:-1]
+    first, second = order[deal], order[~deal]
+    if not len(first) or not len(second):
+        raise ValueError(f"share must leave {what} on both sides, got {share} of {n}; choose a share inside (0, 1)")
+    return first.sort().values, second.sort().values
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenData:
-    """n sequences of ``seq`` tokens in ``dim`` dimensions; everything but ``tokens`` may be unknown (None).
+    """n sequences of ``seq`` tokens in ``dim`` dimensions; everything except ``tokens`` may be unknown (None).
+
+    Fields may be tensors, numpy arrays or nested lists. Real fields become float64 and discrete fields int64, where that is lossless.
 
     Attributes:
-        tokens: real vectors, float64, ``[n, seq, dim]``.
-        labels: class of each sequence, int64, ``0 <= label < classes``, ``[n]``. One class is legal here; training a network needs two.
-        query: the vector that asks (z in the papers), float64, ``[n, dim]``; the last token if not given.
-        ids: discrete tokens, int64, ``0 <= id < vocab_size``, ``[n, seq]``.
-        next_id: the token that follows each sequence, int64, in the same vocabulary, ``[n]``.
-        images: the pictures the tokens were cut from, ``[n, channels, height, width]``.
-        vocab_size: number of discrete tokens; ``1 + max`` of ids and next_id if not given.
+        tokens: real vectors, ``[n, seq, dim]``.
+        labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is legal here; training a network needs two.
+        query: the query vector (z in the papers), ``[n, dim]``; the last token if omitted.
+        ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
+        next_id: the token that follows each sequence, in the same vocabulary, ``[n]``.
+        images: the images that the tokens were cut from, ``[n, channels, height, width]``.
+        vocab_size: number of discrete tokens; ``1 + max`` of ids and next_id if omitted.
         name: for headings.
         sources: where the data come from.
 
     Raises:
-        ValueError: a field has the wrong rank, length or type, is not finite, or lies out of range.
+        ValueError: a field has the wrong rank or length, is not finite, or lies out of range.
+        TypeError: a field holds no numbers, or a discrete field holds numbers that are not integers.
     """
 
     tokens: Float[Tensor, "n seq dim"]
@@ -48,42 +78,50 @@ class TokenData:
     sources: tuple[Source, ...] = ()
 
     def __post_init__(self):
-        _expect(self.tokens, "tokens", "[n, seq, dim]", 3, floating=True)
+        for names, convert in ((REAL, as_float64), (DISCRETE, as_int64)):
+            for name in names:
+                if (value := getattr(self, name)) is not None or name == "tokens":
+                    object.__setattr__(self, name, convert(name, value))
+        if self.tokens.ndim != 3 or not self.tokens.numel():
+            shape = list(self.tokens.shape)
+            raise ValueError(f"tokens must have shape [n, seq, dim] with at least one sequence, token and dimension, got {shape}; reshape")
         n, seq, dim = self.tokens.shape
-        if min(n, seq, dim) == 0:
-            raise ValueError(f"tokens must hold at least one sequence, token and dimension, got shape {[n, seq, dim]}")
         if self.query is None:
             object.__setattr__(self, "query", self.tokens[:, -1])
-        for name, shape, floating in (
-            ("labels", (n,), False),
-            ("query", (n, dim), True),
-            ("ids", (n, seq), False),
-            ("next_id", (n,), False),
-            ("images", (n, None, None, None), True),
-        ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            words = "[" + ", ".join("·" if s is None else str(s) for s in shape) + "]"
-            _expect(value, name, words, len(shape), floating=floating)
-            if any(s is not None and s != got for s, got in zip(shape, value.shape)):
-                raise ValueError(f"{name} must have shape {words} to fit tokens {[n, seq, dim]}, got {list(value.shape)}; cut them alike")
+        shapes = {"tokens": (n, seq, dim), "labels": (n,), "query": (n, dim), "ids": (n, seq), "next_id": (n,)}
+        shapes["images"] = (n, None, None, None)
+        for name, shape in shapes.items():
+            if (value := getattr(self, name)) is not None:
+                self._check_field(name, value, shape)
         if self.labels is not None and int(self.labels.min()) < 0:
             raise ValueError(f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, or leave labels out")
-        discrete = [v for v in (self.ids, self.next_id) if v is not None]
+        discrete = {name: value for name in ("ids", "next_id") if (value := getattr(self, name)) is not None}
         if self.vocab_size is None and discrete:
-            object.__setattr__(self, "vocab_size", 1 + max(int(v.max()) for v in discrete))
-        for name in ("ids", "next_id"):
-            value = getattr(self, name)
-            if value is not None and (int(value.min()) < 0 or int(value.max()) >= (self.vocab_size or 0)):
-                wrong = int(value.min()) if int(value.min()) < 0 else int(value.max())
+            object.__setattr__(self, "vocab_size", 1 + max(int(value.max()) for value in discrete.values()))
+        for name, value in discrete.items():
+            low, high = int(value.min()), int(value.max())
+            if low < 0 or high >= (self.vocab_size or 0):
+                wrong = low if low < 0 else high
                 raise ValueError(f"{name} must lie in [0, {self.vocab_size}), got {wrong}; pass vocab_size={wrong + 1} or recode")
+
+    def _check_field(self, name: str, value: Tensor, shape: tuple[int | None, ...]) -> None:
+        if value.ndim != len(shape) or any(size not in (None, length) for size, length in zip(shape, value.shape)):
+            words = "[" + ", ".join("·" if size is None else str(size) for size in shape) + "]"
+            came = f"tokens {list(self.tokens.shape)}, got {list(value.shape)}"
+            raise ValueError(f"{name} must have shape {words} to fit {came}; cut them alike")
+        if value.requires_grad:
+            raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
+        if name in REAL and not bool(torch.isfinite(value).all()):
+            wrong = ~torch.isfinite(value)
+            first = int(wrong.nonzero()[0, 0])
+            came = f"{int(wrong.sum())} NaN or infinite values of {value.numel()}, the first in sequence {first} (counted from 0)"
+            raise ValueError(f"{name} must be finite, got {came}; drop or impute those sequences")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        """Shapes, not numbers: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
+        """The shapes: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         shapes = {name: f"{name} {list(value.shape)}" for name, value in held.items() if isinstance(value, Tensor)}
         if self.labels is not None:
@@ -112,19 +150,26 @@ class TokenData:
 
     @property
     def query_position(self) -> int | None:
-        """The position whose token is the query in every sequence (the last such one): 0 for a class token in front; None if none."""
+        """The last position whose token is the query in every sequence; 0 for a class token in front; None if there is none."""
         assert self.query is not None
         places = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
         return places[-1] if places else None
 
     def context_and_query(self) -> tuple[Int[Tensor, "n context"], Int[Tensor, " n"]]:
-        """The ids at all positions but the query's, and those there (at the last position, if none holds the query); needs ``ids``."""
-        assert self.ids is not None
+        """The ids at all positions except the query's, ``[n, seq - 1]``, and those at the query's position, ``[n]``.
+
+        The last position is the query's if no position holds the query.
+
+        Raises:
+            ValueError: there are no ids.
+        """
+        if self.ids is None:
+            raise ValueError(f"contexts need ids, {self.name} has none; pass ids=")
         place = self.ids.shape[1] - 1 if self.query_position is None else self.query_position
         return torch.cat([self.ids[:, :place], self.ids[:, place + 1 :]], dim=1), self.ids[:, place]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
-        """A random split in (train, test) with ``share`` of the sequences in the first part, stratified by label where there are labels.
+        """A random split in two with ``share`` of the sequences in the first part, stratified by label if there are labels.
 
         Raises:
             ValueError: the share leaves one part empty.
@@ -136,8 +181,8 @@ class TokenData:
     def from_npz(cls, path: str | Path) -> "TokenData":
         """The user's own data: an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
 
-        Real fields become float64 and whole numbers int64; ``vocab_size`` is one whole number. Tokens and queries stay below 1e15 in
-        magnitude, so that networks can compute with them in float32.
+        Real fields become float64 and integers int64; ``vocab_size`` is one integer. Tokens and queries must stay below 1e15 in magnitude,
+        so that networks can compute with them in float32.
 
         Raises:
             ValueError: the file cannot be read, has no ``tokens``, an unknown array or an object array, or a field does not fit; the
@@ -159,12 +204,12 @@ class TokenData:
     def _from_arrays(cls, arrays: dict[str, np.ndarray], name: str) -> "TokenData":
         size = arrays.pop("vocab_size", None)
         if size is not None and (size.size != 1 or size.dtype.kind not in "iu"):
-            raise ValueError(f"vocab_size must be one whole number, got {size.dtype} of shape {list(size.shape)}; save int(vocab_size)")
+            raise ValueError(f"vocab_size must be one integer, got {size.dtype} of shape {list(size.shape)}; save int(vocab_size)")
         tensors = {key: _as_tensor(array, key, floating=key in ("tokens", "query", "images")) for key, array in arrays.items()}
         data = cls(**tensors, vocab_size=None if size is None else int(size.item()), name=name)  # pyright: ignore[reportArgumentType]
-        _expect_size(data.tokens, "tokens")
+        _check_magnitude(data.tokens, "tokens")
         assert data.query is not None
-        _expect_size(data.query, "query")
+        _check_magnitude(data.query, "query")
         if data.labels is not None and data.classes > max(len(data), 2):
             came = f"label {data.classes - 1} with only {len(data)} sequence{'s'[: len(data) > 1]}"
             raise ValueError(f"labels must be 0..k-1 for k classes, got {came}; relabel with numpy.unique(labels, return_inverse=True)[1]")
@@ -172,11 +217,11 @@ class TokenData:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz``; whatever is wrong with the file becomes one ValueError."""
+    """The arrays of an ``.npz``; every fault of the file becomes a ValueError."""
     if not path.exists():
         raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
     if path.is_file():
-        path.open("rb").close()  # what may not be read is no damaged file
+        path.open("rb").close()  # a file without read permission is not a damaged one
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
     try:
@@ -190,6 +235,7 @@ def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     try:
         array = stored[name]
     except ValueError as error:
+        # numpy's message about object arrays names the argument allow_pickle
         reason = "an object array, which is never unpickled" if "allow_pickle" in str(error) else f"a damaged one ({error})"
         raise ValueError(f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez") from error
     if not isinstance(array, np.ndarray):
@@ -198,7 +244,7 @@ def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
 
 
 def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
-    """float64 for vectors, int64 for labels and ids; whole numbers are accepted as vectors, anything else is refused."""
+    """float64 for real fields, which may be stored as integers or booleans; int64 for discrete ones. Any byte order is read."""
     if array.dtype.kind not in "fiub":
         cure = "number them with numpy.unique(labels, return_inverse=True)[1]" if name == "labels" else "save real numbers"
         raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; {cure}")
@@ -209,25 +255,8 @@ def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
     return torch.from_numpy(array.astype(np.int64, order="C"))
 
 
-def _expect(value, name: str, shape: str, rank: int, *, floating: bool) -> None:
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a torch tensor {shape}, got {type(value).__name__}; use torch.as_tensor")
-    if value.ndim != rank:
-        raise ValueError(f"{name} must have shape {shape}, got {list(value.shape)}; reshape it")
-    wanted = torch.float64 if floating else torch.int64
-    if value.dtype != wanted:
-        raise ValueError(f"{name} must be {wanted}, got {value.dtype}; convert it with .{'double' if floating else 'long'}()")
-    if value.requires_grad:
-        raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
-    if floating and not bool(torch.isfinite(value).all()):
-        bad = int((~torch.isfinite(value)).sum())
-        first = int((~torch.isfinite(value)).nonzero()[0, 0])
-        came = f"{bad} NaN or infinite values of {value.numel()}, the first in sequence {first} (counted from 0)"
-        raise ValueError(f"{name} must be finite, got {came}; drop or impute those sequences")
-
-
-def _expect_size(value: Tensor, name: str) -> None:
+def _check_magnitude(value: Tensor, name: str) -> None:
     sizes = value.abs().flatten(1).amax(1)
-    if float(largest := sizes.max()) > LARGEST:
+    if float(largest := sizes.max()) > MAX_MAGNITUDE:
         came = f"largest {float(largest):.3g} in sequence {int(sizes.argmax())} (counted from 0)"
-        raise ValueError(f"{name} must stay within {LARGEST:.0e} in magnitude for networks in float32, got {came}; rescale them")
+        raise ValueError(f"{name} must stay within {MAX_MAGNITUDE:.0e} in magnitude for networks in float32, got {came}; rescale them")

@@ -1,9 +1,9 @@
-"""Generated images of two objects whose masks are known: what attention looks at can be compared with what there is to see.
+"""Generated images of two objects with known masks, so that attention can be compared with the objects.
 
-An object is a disc or a square in one of four colours; an image shows two objects of different colours, apart from one another, on a grey
-background whose brightness changes along a random direction, under pixel noise. The class says which two colours there are, so it cannot be
-told without the objects, and nothing else tells it: outlines, places, sizes and backgrounds are drawn alike for all classes.
-Made after the question of :cite:t:`yu2023emergence`, which asks it of photographs.
+An object is a disc or a square in one of four colours. An image shows two separate objects of different colours on a grey background whose
+brightness changes along a random direction, with pixel noise. The class is the pair of colours, so it depends on the objects alone:
+outlines, places, sizes and backgrounds have the same distribution for all classes. :cite:t:`yu2023emergence` ask the same question of
+photographs.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..core.sources import Source
+from ..core.validation import integers
 from .bridges import patches
 from .tokens import TokenData
 
@@ -24,10 +25,10 @@ RADIUS = (0.16, 0.23)  # of an object, as a share of the image's side
 
 @dataclass(frozen=True, eq=False)
 class TwoObjects:
-    """Images, tokens and the truth about them.
+    """Images, tokens and the masks of the objects.
 
     Attributes:
-        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels: the number of the pair of colours in PAIRS, 0 ... 5.
+        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels: the number of the pair of colours in PAIRS, 0 to 5.
         masks: the pixels of each of the two objects, [n, 2, size, size].
         patch: side of a patch, pixels.
     """
@@ -50,18 +51,17 @@ def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: in
     """Draws n images.
 
     Args:
-        n: how many.
-        generator: of everything.
+        n: number of images.
+        generator: draws everything.
         size: side of an image, pixels; patches divide it.
         patch: side of a patch, pixels.
         noise: standard deviation of each value of each pixel.
     Returns:
         :class:`TwoObjects`, float64.
     Raises:
-        ValueError: no image, or a size that is too small or that patches do not divide. Source: none, a generator.
+        ValueError: no image, or a size that is too small or that patches do not divide.
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1 image, got {n}")
+    integers(n=n)
     if size < 12 or patch < 1 or size % patch:
         raise ValueError(f"size must be at least 12 pixels and a multiple of patch, got size={size} and patch={patch}")
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..core.validation import integers
 
 
-
 class Convolutions(nn.Module):
     """Reads images [batch, channels, image_size, image_size], gives tokens [batch, seq, dim]; takes the place of :class:`.Patches`.
 

@@ -101,6 +101,3 @@ def head_width(dim: int, heads: int) -> int:
         divisors = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
         raise ValueError(f"heads must divide dim, got heads={heads} and dim={dim}; choose heads among {divisors}, or another dim")
     return dim // heads
-
-
-counts, divide = integers, head_width

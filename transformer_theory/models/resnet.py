@@ -2,9 +2,9 @@
 
     z^{l+1} = relu(z^l + conv(relu(conv(z^l)))),   features = head(mean over pixels of z^L) / norm
 
-There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage but the first
-halves the image and doubles the channels; there the skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling, for images of
-32 pixels.
+There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage but the
+first halves the image and doubles the channels; there the skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling, for
+images of 32 pixels.
 Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.
 Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
 """

@@ -372,7 +372,9 @@ def stored_results(directories: Iterable[Path]) -> list[Stored]:
             raise FileNotFoundError(f"there is no folder {directory}; name one that compare, verify, run or train has written")
         inside = [directory] if _is_result(directory) else sorted(filter(_is_result, directory.iterdir()))
         if not inside:
-            raise ValueError(f"{directory} is no stored result and holds none; name a folder that compare, verify, run or train has written")
+            raise ValueError(
+                f"{directory} is no stored result and holds none; name a folder that compare, verify, run or train has written"
+            )
         for folder in inside:
             folders.setdefault(folder.resolve(), folder)
     return [Stored(folder, Result.load(folder), {name: of_file(folder / name) for name in FILES}) for folder in folders.values()]

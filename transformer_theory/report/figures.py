@@ -1,196 +1,188 @@
-"""The report's own figures: the timeline, the networks' learning curves, attention on the images, features in the plane."""
+"""All figures of results as files, each as PDF and SVG: of each theory on each view of the data, of trainings, of experiments.
 
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+Each is a pure function of the stored result: the same result gives the same bytes.
+"""
 
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.notes import is_share
-from ..core.plotting import COLOURS, axes, colour, label_ends, line, plain
+from ..core.measurement import Table
+from ..core.plotting import pdf, style, svg
 from ..core.result import Result
-from .attended import attended, ink, seen
-from .timeline import Series, series
-from .wording import amount, drawn
+from ..core.theory import Theory
+from . import format, network_figures, training_figures
+from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
+from .timeline import Series, on_timeline
+from .training import curves, training_summary
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # of trained networks, whose names are the user's
-_GREYS = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
+MAX_NAME = 40  # letters of the name of a data set in the name of a file
 
 
-def timeline(group: Sequence[Series]) -> "Figure | None":
-    """Every order parameter over the same training steps, one panel a network, each scaled so that 0 is its null and 1 (or -1) its farthest
-    value; the labels name the theory and say what 1 stands for."""
-    moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
-    models = list(dict.fromkeys(s.model for s in moving))
-    if not models:
-        return None
-    rooted = False
-    figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
-    for ax, model in zip(panels, models):
-        readings = [s for s in moving if s.model == model and s.theory == "network"]
-        for s in (s for s in moving if s.model == model):
-            own = s in readings
-            tint = _GREYS[readings.index(s) % len(_GREYS)] if own else colour(s.theory)
-            kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
-            line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
-            if s.crossing is not None and s.scaled is not None:
-                at = int(np.searchsorted(s.steps, s.crossing))
-                ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
-        ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
-        ax.set_title(plain(model))
-        ax.set_ylabel("0 = null,\n±1 = largest distance from it")
-        ax.margins(x=0.02)
-        rooted = _steps([s for s in moving if s.model == model], ax)
-        label_ends(ax, fontsize=7.2)
-    panels[-1].set_xlabel(f"training step{', square-root scale' if rooted else ''}")
-    return figure
+@dataclass(frozen=True)
+class Picture:
+    """A figure that can be drawn.
+
+    Attributes:
+        name: of its files without the ending: small letters, digits and hyphens.
+        title: in plain words.
+        theory: whose it is; None if it is no theory's.
+        draw: draws it; None if there is nothing to draw.
+        model: the network whose features a theory analysed; empty for raw tokens and for what is no analysis of data.
+        result: of which result, counted from 0.
+    """
+
+    name: str
+    title: str
+    theory: str | None
+    draw: "Callable[[], Figure | None]"
+    model: str = ""
+    result: int = 0
 
 
-def _label(s: Series) -> str:
-    """A curve's name, with its theory and with what 0 and 1 stand for."""
-    zero = "" if s.nulls is not None else f"0 = {amount(float(s.values.min()), s.quantity)}, "
-    one = s.scale if s.nulls is not None else float(s.values.max())
-    name = s.quantity if s.theory == "network" else f"{plain(s.theory)}: {s.quantity}"
-    return drawn("\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {amount(one, s.quantity)}"]))
+class Drawn(NamedTuple):
+    """Figures as files: the bytes by their names, the pictures behind them, and a sentence for each that could not be drawn."""
+
+    files: dict[str, bytes]
+    shown: list[Picture]
+    failed: list[str]
 
 
-def _steps(group: Sequence[Series], ax: "Axes") -> bool:
-    """Puts the steps on a square-root scale if the readings crowd at the start; returns whether it did."""
-    ax.locator_params(axis="x", integer=True)
-    steps = max((s.steps for s in group), key=len)
-    gaps = np.diff(steps)
-    if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():  # a short gap at the end is no crowd
-        return False
-    ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
-    last = float(steps[-1])
-    ticks = [round(last * share) for share in (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)]
-    ax.set_xticks(ticks)
-    ax.set_xlim(0, last * 1.015)
-    ax.minorticks_off()
-    return True
+def view(result: Result, model: str) -> Result:
+    """The part of a comparison that a theory measured on raw tokens (``""``) or on the features of a network, with plain array names, so
+    that ``theory.on_data.plot(view(result, "ViT"))`` plots it; of several seeds the first."""
+    rows = result.select(kind=ON_DATA, model=model)
+    seeds = [row.seed for row in rows]
+    prefix = f"{model}::" if model else ""
+    named = {name.removeprefix(prefix): array for name, array in result.arrays.items() if name.startswith(prefix)}
+    arrays = {name: array for name, array in named.items() if "::" not in name}
+    return replace(result, table=Table(row for row in rows if row.seed == seeds[0]), arrays=arrays, verifications=())
 
 
-def learning(result: Result) -> "Figure | None":
-    """Loss and accuracy of the networks over the training steps."""
-    group = [s for s in series(result) if s.theory == "network"]
-    kinds = [[s for s in group if word in s.quantity.lower()] for word in ("loss", "accuracy")]
-    kinds = [kind for kind in kinds if kind]
-    if not kinds:
-        return None
-    models = list(dict.fromkeys(s.model for s in group))
-    given = "models" in result.params
-    tints = {model: _TINTS[i % len(_TINTS)] if given else colour(model) for i, model in enumerate(models)}
-    labels = max(len(kind) * min(2, len({s.quantity for s in kind})) for kind in kinds)  # lines of them beside a panel
-    figure, panels = axes(1, len(kinds), 7.6, max(2.5, 0.8 + 0.17 * labels))
-    for ax, kind in zip(panels, kinds):
-        names = list(dict.fromkeys(s.quantity for s in kind))
-        for s in kind:
-            dashes = ("-", (0, (4, 2)), (0, (1, 1)))[names.index(s.quantity) % 3]
-            label = plain(s.model) if len(names) == 1 else f"{plain(s.model)}:\n{s.quantity}"
-            line(ax, s.steps, s.values, label=label, linestyle=dashes, color=tints[s.model])  # pyright: ignore[reportArgumentType]
-        ax.set_title(names[0] if len(names) == 1 else "loss" if "loss" in names[0] else "accuracy")
-        if is_share(names[0]):
-            per_cent(ax)
-        ax.set_xlabel(f"training step{', square-root scale' if _steps(kind, ax) else ''}")
-        label_ends(ax)
-    return figure
+def views(result: Result) -> list[str]:
+    """The models of the rows on data: raw tokens (``""``) first, then networks in order of appearance."""
+    models = dict.fromkeys(row.model for row in result.table if row.kind in ON_DATA)
+    return sorted(models, key=bool)
 
 
-def attention(result: Result, model: str) -> "Figure | None":
-    """Where attention looks: on images if the tokens are a square grid of patches, otherwise the maps themselves; over steps and layers."""
-    looked = attended(result, model, 3)
-    if looked is None:
-        return None
-    images = looked.images
-    times, layers = positions(len(looked.maps), 4), positions(looked.maps.shape[1], 2)
-    shown = looked.maps[np.ix_(times, layers)]
-    count, first = shown.shape[2], 0 if images is None else 1
-    columns = first + len(layers) * len(times)
-    figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
-    grid = panels.reshape(count, columns)
-    for ax in panels:
-        ax.set(xticks=[], yticks=[])
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
-    top = float(np.nanmax(shown)) or 1.0
-    for i in range(count):
-        if images is not None:
-            grid[i, 0].imshow(seen(images[i]), cmap="gray_r", vmin=0, vmax=1)
-            grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
-        for a, layer in enumerate(layers):
-            for b, time in enumerate(times):
-                ax = grid[i, first + a * len(times) + b]
-                if images is not None:
-                    ax.imshow(_overlay(shown[b, a, i] / top, ink(images[i])))
-                else:
-                    ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
-                if i == 0:
-                    start = f"layer {layer}\n" if b == 0 else "\n"
-                    ax.set_title(f"{start}step {int(looked.steps[time]):,}", fontsize=7.5, fontweight="normal")
-    _bar(figure, grid, top, "attention" if images is None else "attention received")
-    return figure
+def models_of(result: Result) -> list[str]:
+    """The networks that were measured during training, in order of appearance."""
+    return list(dict.fromkeys(row.model for row in result.table if row.step is not None and row.model))
 
 
-def features(result: Result, models: Sequence[str]) -> "Figure | None":
-    """The networks' features in the plane of their two principal components, coloured and numbered by class."""
-    labels = result.arrays.get("network/labels")
-    there = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
-    if not there or labels is None:
-        return None
-    figure, panels = axes(1, max(2, len(there)), 7.6, 3.6)
-    import matplotlib
-
-    palette = matplotlib.colormaps["tab10"]
-    for ax, model in zip(panels, there):
-        points = result.arrays[f"network/{model}/features"]
-        own = labels[: len(points)]
-        for label in np.unique(own):
-            here = points[own == label]
-            ax.scatter(here[:, 0], here[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
-        for label in np.unique(own):
-            x, y = np.median(points[own == label], axis=0)[:2]
-            text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
-            text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
-        ax.set(xticks=[], yticks=[], title=plain(model), xlabel="first principal component", ylabel="second")
-        ax.grid(False)
-    for ax in panels[len(there) :]:
-        ax.set_visible(False)
-    return figure
+def pictures(aggregate: Aggregate) -> list[Picture]:
+    """All figures of these results; the names of those of like results end in the results' labels."""
+    stems = [format.slug(data_name(result))[:MAX_NAME].strip("-") for result in aggregate.results]
+    found = []
+    for index, (result, stem) in enumerate(zip(aggregate.results, stems)):
+        suffix = result_label(index) if stems.count(stem) > 1 else ""
+        for picture in _of_result(result, aggregate.theories):
+            name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
+            title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
+            found.append(replace(picture, name=name, title=title, result=index))
+    return [replace(picture, name=name) for picture, name in zip(found, format.unique(picture.name for picture in found))]
 
 
-def per_cent(ax: "Axes") -> None:
-    """Shares on the upward axis in per cent."""
-    from matplotlib.ticker import PercentFormatter
-
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%"))
+def file_names(found: Iterable[Picture]) -> list[str]:
+    """The files that these pictures become where there is something to draw."""
+    return [f"{picture.name}.{ending}" for picture in found for ending in ("svg", "pdf")]
 
 
-def positions(length: int, count: int) -> list[int]:
-    """At most ``count`` positions from first to last."""
-    return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
+def draw(found: Sequence[Picture], *, progress: Callable[[str], None] | None = None) -> Drawn:
+    """Draws the pictures, each as SVG and as PDF. One that fails does not stop the others.
+
+    Args:
+        found: what to draw.
+        progress: called with a line before each.
+    """
+    files: dict[str, bytes] = {}
+    shown, failed = [], []
+    for number, picture in enumerate(found, 1):
+        if progress:
+            progress(f"drawing {picture.name} ({number} of {len(found)})")
+        try:
+            drawn = _svg_and_pdf(picture)
+        except Exception as error:
+            failed.append(f"{picture.title} could not be drawn ({type(error).__name__}: {' '.join(str(error).split())})")
+            continue
+        if drawn is not None:
+            files.update(zip(file_names([picture]), drawn))
+            shown.append(picture)
+    return Drawn(files, shown, failed)
 
 
-def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
-    """Patches tinted by heat in [0, 1], with the image as dark ink above them: RGB ``[h, w, 3]``."""
-    import matplotlib
+def _svg_and_pdf(picture: Picture) -> tuple[bytes, bytes] | None:
+    """SVG and PDF in one layout."""
+    with style():
+        figure = picture.draw()
+        if figure is None:
+            return None
+        drawn = svg(figure).encode()
+        figure.set_layout_engine("none")  # the layout of the SVG is kept
+        return drawn, pdf(figure)
 
-    tint = matplotlib.colormaps["YlOrBr"](np.clip(heat, 0, 1) * 0.8)[..., :3]
-    tall, wide = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]
-    return np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.6 * ink[..., None])
+
+def _of_result(result: Result, known: Sequence[Theory]) -> Iterator[Picture]:
+    if result.name == COMPARE:
+        yield from _of_comparison(result, known)
+    elif result.name == TRAIN:
+        yield from _of_training(result, known)
+    else:
+        for theory in known:
+            for kind in theory.experiments:
+                if kind.name == result.name:
+                    yield Picture("", "the figure of the experiment", theory.name, lambda kind=kind: kind.of(result).plot(result))
 
 
-def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
-    import matplotlib
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
+def _of_comparison(result: Result, known: Sequence[Theory]) -> Iterator[Picture]:
+    for theory in known:
+        for model in views(result) if theory.on_data is not None else ():
+            if any(row.value is not None for row in result.select(theory=theory.name, kind="on data", model=model)):
+                title = f"{theory.title}, {format.view_name(model)}"
+                plot = theory.on_data.plot if theory.on_data is not None else None
+                name = f"{format.slug(theory.name)}-{format.slug(model or 'raw')}"
+                yield Picture(name, title, theory.name, lambda plot=plot, model=model: plot and plot(view(result, model)), model)
+    yield from _timeline(result, known)
+    models = models_of(result)
+    yield Picture("learning", "the networks learn", None, lambda: network_figures.learning(result))
+    for model in models:
+        name = f"attention-{format.slug(model)}"
+        yield Picture(name, f"attention in {model}", None, lambda model=model: network_figures.attention(result, model))
+    yield Picture("features", "features of the networks in the plane", None, lambda: network_figures.features(result, models))
 
-    cmap = ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128))) if label != "attention" else "YlOrBr"
-    bar = figure.colorbar(ScalarMappable(Normalize(0, top), cmap), ax=list(grid.ravel()), fraction=0.02, pad=0.012, aspect=28)
-    bar.set_label(label, fontsize=7.5)
-    bar.ax.tick_params(labelsize=7, length=2)
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+
+def _of_training(result: Result, known: Sequence[Theory]) -> Iterator[Picture]:
+    own = curves(result)
+    yield Picture("learning", "the network learns", None, lambda: training_figures.learning(own, training_summary(result)))
+    yield from _timeline(result, known)
+    for theory in known:
+        headline, others = split_headline(own, theory)
+        if headline is not None or others:
+            plot = lambda headline=headline, others=others: training_figures.theory(headline, others)  # noqa: E731
+            yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
+
+
+def split_headline(own, theory: Theory):
+    """The curves of a theory: its headline (None if it was not measured) and the others, without empty ones."""
+    mine = [one for one in own if one.theory == theory.name and not one.empty]
+    inside = theory.in_networks
+    headline = next((one for one in mine if inside is not None and one.quantity == inside.headline), None)
+    return headline, [one for one in mine if one is not headline]
+
+
+def _timeline(result: Result, known: Sequence[Theory]) -> Iterator[Picture]:
+    """The theories' headlines over the same steps; learning curves alone are a figure of their own."""
+    group = timeline_series(result, known)
+    if group:
+        yield Picture("timeline", "all theories over the same training steps", None, lambda: network_figures.timeline(group))
+
+
+def timeline_series(result: Result, known: Sequence[Theory]) -> list[Series]:
+    """The series of the timeline figure; none if no theory's headline is among them."""
+    group = on_timeline(result, known)
+    if not any(one.theory != NETWORK for one in group):
+        return []
+    return [one for one in group if one.theory != NETWORK or one.unit == "share"]

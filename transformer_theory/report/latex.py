@@ -1,17 +1,17 @@
-r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, to be pasted into a paper beside ``references.bib``.
+r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
-A table that may be long breaks across pages (longtable); that over all theories is one float a page, which two columns allow as well.
+A table that may be long breaks across pages (longtable); that of all theories is one float per page, which two columns allow as well.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from .latex_text import escape, prose
-from .merged import merged
-from .tables import Block, Cell, Code, Column, Plain, Table, overall
+from .aggregate import aggregate
+from .latex_text import escape, prose, typewriter
+from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, Table, pieces
+from .tables import summary
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb")
 HEAD = "\n".join(
@@ -20,15 +20,14 @@ HEAD = "\n".join(
         r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}} % over all columns",
     ]
 )
-FITS = 50  # lines of a float with its caption, in footnotesize
-WIDE = 88  # letters in such a line of a page that may be narrow
+PAGE_LINES = 50  # lines of a float with its caption, in footnotesize
+LINE_LETTERS = 88  # letters in such a line of a narrow page
 PREFIX = "tt"  # of labels
-_RAGGED = {"left": r"\raggedright\arraybackslash", "right": r"\raggedleft\arraybackslash"}
+_LEFT, _RAGGED = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""The table over all theories as a float (or more than one, if it is long), as wide as the text: for each theory its claims, and each
-    quantity with its ``\cite`` and a line for each view of the data: prediction, measured, null, verdict.
+    r"""The table of all theories as a float (or several, if it is long), as wide as the text.
 
     Args:
         results: one or several; runs that differ only in their seed are one line.
@@ -36,51 +35,43 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
     Raises:
         ValueError: there is no result.
     """
-    one = [results] if isinstance(results, Result) else results
-    return floats(overall(merged(one, theories=theories)))
+    return floats(summary(aggregate(results, theories=theories)))
 
 
 def text(cell: Cell) -> str:
-    r"""A cell: names escaped, formulas set, sources as ``\cite``."""
-    if isinstance(cell, tuple):
-        return "".join(map(text, cell)).replace(r" \cite", r"~\cite")
-    if isinstance(cell, Source):
-        return cite(cell)
-    if isinstance(cell, Code):
-        return typewriter(cell)
-    return escape(cell) if isinstance(cell, Plain) else prose(cell)
+    r"""A cell: names escaped, formulas kept, sources as ``\cite``, notes on a line of their own."""
+    return "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
 
 
-def cite(source: Source) -> str:
-    r"""``\cite[Thm. 3]{tarzanagh2023transformers}``."""
-    return f"\\cite{f'[{{{escape(source.locator)}}}]' if source.locator else ''}{{{source.key}}}"
-
-
-def typewriter(name: str) -> str:
-    """A path, a command or a checksum in the typewriter face, which may break anywhere after a sign, and after eight letters."""
-    pieces = re.findall(r"\\?[A-Za-z0-9]{1,8}|[^A-Za-z0-9]", name)
-    breakable = r"\allowbreak{}".join(map(escape, pieces))
-    return rf"\texttt{{{breakable}}}" if pieces else ""
+def _piece(piece: Piece) -> str:
+    if isinstance(piece, Source):
+        return f"\\cite{f'[{{{escape(piece.locator)}}}]' if piece.locator else ''}{{{piece.key}}}"
+    if isinstance(piece, Note):
+        return rf"\newline{{\scriptsize {prose(piece)}}}" if piece else ""
+    if isinstance(piece, Strong):
+        return escape(piece)
+    if isinstance(piece, Code):
+        return typewriter(piece)
+    return escape(piece) if isinstance(piece, Plain) else prose(piece)
 
 
 def longtable(table: Table) -> str:
     """A table that breaks across pages, in a text of one column."""
     head = _head(table)
-    lines = [line for block in table.blocks for line in _block(block, table.columns)]
     return "\n".join(
         [
             HEAD,
             r"\begingroup",
             r"\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}\setlength{\LTleft}{0pt}\setlength{\LTright}{0pt}",
             rf"\begin{{longtable}}{{{_columns(table.columns)}}}",
-            rf"\caption{{{text(table.caption)}}}\label{{tab:{PREFIX}-{table.name}}}\\",
+            rf"\caption{{{_caption(table)}}}\label{{tab:{PREFIX}-{table.name}}}\\",
             *head,
             r"\endfirsthead",
             *head,
             r"\endhead",
             r"\bottomrule",
             r"\endfoot",
-            *lines,
+            *(line for block in table.blocks for line in _block(block, table.columns)),
             r"\end{longtable}",
             r"\endgroup",
             "",
@@ -89,12 +80,12 @@ def longtable(table: Table) -> str:
 
 
 def floats(table: Table) -> str:
-    """A table as floats that each fit a page; those after the first say what they continue."""
-    made = [HEAD]
+    """A table as floats that each fit a page; those after the first refer to it."""
+    parts = [HEAD]
     for number, blocks in enumerate(_pages(table)):
         label = f"tab:{PREFIX}-{table.name}"
-        caption = rf"\caption{{{text(table.caption)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[6pt]"
-        made += [
+        caption = rf"\caption{{{_caption(table)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[6pt]"
+        parts += [
             r"\begin{table*}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\belowcaptionskip}{6pt}",
             caption,
@@ -105,23 +96,27 @@ def floats(table: Table) -> str:
             r"\end{tabular}",
             r"\end{table*}",
         ]
-    return "\n".join([*made, ""])
+    return "\n".join([*parts, ""])
+
+
+def _caption(table: Table) -> str:
+    return " ".join(filter(None, (text(table.caption), prose(table.legend))))
 
 
 def _pages(table: Table) -> list[list[Block]]:
-    """The blocks by page. What follows a strong heading goes on a new page with it, if the page it begins on cannot hold all."""
+    """The blocks by page. The blocks that follow a strong heading move to a new page with it if they do not fit on its page."""
     groups: list[list[Block]] = []
     for block in table.blocks:
         if block.strong or not groups:
             groups.append([])
         groups[-1].append(block)
     pages: list[list[Block]] = [[]]
-    used = _lines(Block(table.caption), table.columns)
+    used = _height(Block((*pieces(table.caption), table.legend)), table.columns)
     for group in groups:
-        sizes = [_lines(block, table.columns) for block in group]
+        sizes = [_height(block, table.columns) for block in group]
         for at, (block, size) in enumerate(zip(group, sizes)):
-            rest = sum(sizes) if at == 0 and sum(sizes) <= FITS else size
-            if pages[-1] and used + rest > FITS:
+            needed = sum(sizes) if at == 0 and sum(sizes) <= PAGE_LINES else size
+            if pages[-1] and used + needed > PAGE_LINES:
                 pages.append([])
                 used = 1
             pages[-1].append(block)
@@ -129,25 +124,30 @@ def _pages(table: Table) -> list[list[Block]]:
     return pages
 
 
-def _lines(block: Block, columns: Sequence[Column]) -> int:
-    """How many lines of a page a block takes, at most: words that do not fit beside each other go on below."""
+def _height(block: Block, columns: Sequence[Column]) -> int:
+    """An upper bound of the lines that a block takes on a page: words that do not fit beside each other go on below."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        pieces = cell if isinstance(cell, tuple) else (cell,)
-        letters = sum(len(piece) if isinstance(piece, str) else 12 for piece in pieces)
-        return -(-letters * 100 // (WIDE * share))
+        lines = 0
+        letters = 0
+        for piece in pieces(cell):
+            length = len(piece) if isinstance(piece, str) else 12
+            lines, letters = (
+                (lines - (-length * 75 // (LINE_LETTERS * share)), letters) if isinstance(piece, Note) else (lines, letters + length)
+            )
+        return lines - (-letters * 100 // (LINE_LETTERS * share))
 
     lines = [max([wrapped(cell, column.share) for cell, column in zip(line.cells, columns)], default=0) for line in block.lines]
     return wrapped(block.heading) + wrapped(block.note) + sum(lines) + sum(wrapped(line.below) for line in block.lines) + 1
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """Columns that share the width of the text, the space between them taken off."""
+    """Columns that share the width of the text, without the space between them."""
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
-    hanging = [r"\hangindent=1em", *[""] * (len(columns) - 1)]  # the first has many words
-    cells = (
-        rf">{{{_RAGGED[column.align]}{hang}}}p{{\dimexpr({width})*{column.share}/100\relax}}" for column, hang in zip(columns, hanging)
-    )
+    cells = []
+    for at, column in enumerate(columns):
+        hanging = "" if at else r"\hangindent=1em"  # the first column has many words
+        cells.append(rf">{{{_RAGGED if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
     return f"@{{}}{''.join(cells)}@{{}}"
 
 
@@ -156,32 +156,32 @@ def _head(table: Table) -> list[str]:
 
 
 def _block(block: Block, columns: Sequence[Column]) -> list[str]:
-    """Its heading stays with its first line, and what stands below a line with that line."""
+    """Its heading stays with its first line, and the text below a line stays with that line."""
     rows: list[tuple[str, bool]] = []  # with whether the next row must stay with it
     if block.heading:
         face = r"\textbf" if block.strong else r"\emph"
         note = rf"\newline {{\scriptsize {text(block.note)}}}" if block.note else ""
-        rows.append((_across(_faced(face, block.heading) + note, columns), True))
+        rows.append((_across(_heading(face, block.heading) + note, columns), True))
     for line in block.lines:
         if line.cells:
-            cells = [text(cell) for cell in line.cells]
-            rows.append((" & ".join(cells), bool(line.below)))
+            rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
         if line.below:
-            size = r"\scriptsize " if line.cells else ""
-            rows.append((_across(size + text(line.below), columns), False))
-    # a bracket or star that follows an end would be taken for its argument
+            below = text(line.below).removeprefix(r"\newline")
+            rows.append((_across((r"\scriptsize " if line.cells else "") + below, columns), False))
+    # a bracket or star that follows an end of line would be taken for its argument
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
-    wide = [line.startswith(r"\TTacross") and before is not None for before, line in zip([None, *lines], lines)]
+    wide = [at > 0 and line.startswith(r"\TTacross") for at, line in enumerate(lines)]
     spaced = [f"{line}\n\\addlinespace[2pt]" if after else line for line, after in zip(lines, wide)]
     return [*spaced, r"\addlinespace[2pt]"] if lines else []
 
 
-def _faced(face: str, heading: Cell) -> str:
-    """The words of a heading in a face; its source in that of the text."""
-    pieces = heading if isinstance(heading, tuple) else (heading,)
-    words = tuple(piece for piece in pieces if not isinstance(piece, Source))
-    sources = "".join(f"~{cite(piece)}" for piece in pieces if isinstance(piece, Source))
-    return rf"{face}{{{text(words).strip()}}}{sources}"
+def _heading(face: str, heading: Cell) -> str:
+    """The words of a heading in a face; its source and its note in that of the text."""
+    words = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
+    rest = "".join(
+        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in words
+    )
+    return rf"{face}{{{text(words).strip()}}}{rest}"
 
 
 def _across(content: str, columns: Sequence[Column]) -> str:

@@ -1,14 +1,12 @@
-r"""Words and formulas in LaTeX that pdflatex sets, in ASCII.
+r"""Text and formulas for pdflatex, in ASCII.
 
-What comes from data, networks and results cannot become a command: names are escaped letter by letter, and a formula is set as one only if
-it is known mathematics (:func:`.mathematics.is_mathematics`).
+Names are escaped letter by letter, so that nothing that comes from data or networks can become a command. In other texts the formulas
+between dollars stay as they are, except those that could read or write a file, define a command, or leave their dollars: these are shown as
+text.
 """
 
 import re
 import unicodedata
-
-from . import wording
-from .mathematics import CAPITALS, GREEK, is_mathematics
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -28,7 +26,7 @@ _SPECIAL = {
     "`": r"\textasciigrave{}",
     "\u00a0": "~",
     "\u202f": "~",
-    # what wording and the rooms write in Unicode
+    # what format and the theories write in Unicode
     "—": "--",
     "–": "--",
     "−": r"\ensuremath{-}",
@@ -70,8 +68,14 @@ _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030
 _SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
 _LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
 _LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", re.DOTALL)
 CODE = re.compile(r"`([^`$\n]+)`")
+_UNSAFE = re.compile(
+    r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|csname|catcode|"
+    r"begin|end|usepackage|loop|expandafter|the|show|tt|verb)(?![a-z])|\^\^|(?<!\\)[%#&]|\\\\"
+)
 
 
 def escape(text: str) -> str:
@@ -108,31 +112,47 @@ def _command(character: str) -> str:
         letter = letter.title() if greek[1] == "CAPITAL" else letter
         if letter in _LATIN:
             return _LATIN[letter]
-        if letter in f"{GREEK} {CAPITALS}".split():
+        if letter in f"{_GREEK} {_CAPITALS}".split():
             return rf"\ensuremath{{\{letter}}}"
     return rf"\texttt{{U+{ord(character):04X}}}"
 
 
 def prose(text: str) -> str:
-    r"""Text of a record or row: formulas between dollars stay, ASCII mathematics becomes formulas, code between backticks is set in
-    typewriter, the rest is escaped; ``\$`` is a dollar.
-
-    What stands between dollars but is not known to be mathematics is escaped with its dollars.
-    """
+    r"""Text with formulas between dollars, which stay, and code between backticks, which is set in typewriter type; the rest is escaped.
+    ``\$`` is a dollar."""
     parts = CODE.split(text)
     return "".join(rf"\texttt{{{escape(part)}}}" if i % 2 else _without_code(part) for i, part in enumerate(parts))
 
 
 def _without_code(text: str) -> str:
-    parts = FORMULA.split(wording.formulas(text))
+    parts = FORMULA.split(text)
     return "".join(_formula(part) if i % 2 else escape(part.replace(r"\$", "$")) for i, part in enumerate(parts))
 
 
 def _formula(latex: str) -> str:
     latex = " ".join(latex.split())
-    return f"${''.join(c if c.isascii() else _in_formula(c) for c in latex)}$" if is_mathematics(latex) else escape(f"${latex}$")
+    if _UNSAFE.search(latex) or not _balanced(latex):
+        return escape(f"${latex}$")
+    return f"${''.join(c if c.isascii() else _in_formula(c) for c in latex)}$"
+
+
+def _balanced(latex: str) -> bool:
+    """Whether every brace is closed by one that belongs to it."""
+    depth = 0
+    for brace in re.findall(r"(?<!\\)[{}]", latex):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _in_formula(character: str) -> str:
     found = _command(character)
     return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", found) if found.startswith(r"\ensuremath") else rf"{{\text{{{found}}}}}"
+
+
+def typewriter(name: str) -> str:
+    """A path, a command or a checksum in typewriter type, which may break anywhere after a sign, and after eight letters."""
+    pieces = re.findall(r"\\?[A-Za-z0-9]{1,8}|[^A-Za-z0-9]", name)
+    breakable = r"\allowbreak{}".join(map(escape, pieces))
+    return rf"\texttt{{{breakable}}}" if pieces else ""

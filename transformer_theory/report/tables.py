@@ -96,7 +96,9 @@ def claims_text(claims: Sequence[Checked]) -> str:
     span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     held = sum(one.outcome == "consistent" and one.consistent == len(one.seeds) for one in found)
     weak = sum(one.control != "fails" for one in found)
-    controls = f"{format.several(weak, 'control')} did not fail, so these checks have no power" if weak else "every control fails as it must"
+    controls = (
+        f"{format.several(weak, 'control')} did not fail, so these checks have no power" if weak else "every control fails as it must"
+    )
     plural = "" if seeds == [1] else "s"
     return f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {held} consistent on every seed; {controls}"
 
@@ -287,7 +289,10 @@ def null_text(row: Measurement) -> Cell:
         return format.NOTHING
     text = format.amount(row.null.median, row.unit)
     several = len(row.null.draws) > 1
-    remarks = (format.bounds((row.null.low, row.null.high), row.unit) if several else "", "" if row.p is None else f"p = {format.number(row.p, 2)}")
+    remarks = (
+        format.bounds((row.null.low, row.null.high), row.unit) if several else "",
+        "" if row.p is None else f"p = {format.number(row.p, 2)}",
+    )
     return (text, *(Note(remark) for remark in remarks if remark)) if any(remarks) else text
 
 
@@ -323,7 +328,9 @@ def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     commit = str(record.get("commit") or "")
     changed = ", with changes that were not committed" if commit and record.get("dirty") else ""
     threads, seconds = record.get("threads"), record.get("seconds")
-    machine = ", ".join(map(str, filter(None, (record.get("machine"), record.get("device"), threads and format.several(threads, "thread")))))
+    machine = ", ".join(
+        map(str, filter(None, (record.get("machine"), record.get("device"), threads and format.several(threads, "thread"))))
+    )
     return [
         ("command", Code(record.get("command") or "")),
         ("date", Plain(record.get("date") or "")),

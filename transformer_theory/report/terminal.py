@@ -1,94 +1,269 @@
-"""The summary as a table for the terminal, made for 100 to 120 columns and whole in 80."""
+"""Tables for a terminal, made for 100 to 120 columns and whole in 80; names are printed whole, so that they can be copied."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ..core import experiment
+from ..core.claims import CONTROL_TEXT, Claim, Verification
+from ..core.experiment import Experiment
+from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import wording
-from .views import RAW, Line, summary
+from . import format, tables
+from .aggregate import NETWORK, aggregate
+from .table_model import Cell, Note, Plain, Strong, Verdict, pieces
 
 if TYPE_CHECKING:
+    from rich.console import Console, Group, RenderableType
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
+_SUMMARY = (
+    ("on", 10, 5),
+    ("quantity", 14, 7),
+    ("prediction", 10, 5),
+    ("measured", 10, 3),
+    ("null", 6, 2),
+    ("verdict", 13, 4),
+    ("source", 10, 4),
+)
+_BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 
-def table(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table":
-    """Theory, question, prediction on this data, measured, verdict, source: a block for each theory, a line for each view of the data."""
+def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table":
+    """The summary of all theories: a block per theory, a line per view of the data and per trained network."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    shown = tables.summary(aggregate(result, theories=theories))
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, title_justify="left")
-    made.title = Text(f"Theories of transformers on {result.params.get('data', 'the data')}", style="bold")
-    for name, least, share in (
-        ("theory · question", 15, 5),
-        ("prediction on this data", 18, 7),
-        ("measured", 14, 1),
-        ("verdict", 13, 4),
-        ("source", 10, 5),
-    ):
-        made.add_column(name, width=least, ratio=share, vertical="top")
-    lines = summary(result, theories)
-    for theory in dict.fromkeys(line.theory.name for line in lines):
-        own = [line for line in lines if line.theory.name == theory]
+    made.title = Text(f"Theories of transformers on {result.settings.get('data', 'the data')}", style="bold")
+    for (name, least, share), column in zip(_SUMMARY, shown.columns):
+        made.add_column(name, min_width=least, ratio=share, vertical="top", justify="right" if column.role == "n" else "left")
+    for block in shown.blocks:
         if made.row_count:
             made.add_section()
-        heads = [Text(own[0].theory.title, style="bold"), Text(plain(own[0].theory.question), style="dim"), *[Text()] * len(own)]
-        if len(own) == 1:
-            heads[0] = Text("\n").join(heads[:2])
-        before: Line | None = None
-        for line, head in zip(own, heads):
-            said, (measured, verdict, source) = _said(line), _cells(line)
-            if before is not None and said == _said(before) and line.trained == before.trained and "null" not in said:
-                said = "the same"
-            elif before is not None and line.row and before.row and line.row["quantity"] == before.row["quantity"] != "all":
-                said = wording.prediction(line.row) if not wording.absent(line.row) else said
-            if before is not None and source == _cells(before)[2]:
-                source = Text("″" if source.plain else "")
-            made.add_row(head, Text(said if line.view == RAW else f"{line.subject}: {said}"), measured, verdict, source)
-            before = line
+        title, *_ = pieces(block.heading)
+        made.add_row(Text(plain(str(title)), style="bold"))
+        for line in block.lines:
+            # notes of the quantity are for the page
+            made.add_row(*(_cell(cell, notes=at not in (0, 1) or not line.cells[3]) for at, cell in enumerate(line.cells)))
     return made
 
 
-def _said(line: Line) -> str:
-    """Quantity and prediction, or why there is none."""
-    if line.row is None:
-        return "not measured"
-    if wording.absent(line.row):
-        return plain(wording.verdict(line.row)[1] or line.row.get("note") or "")
-    return f"{plain(line.row['quantity'].removesuffix(wording.TRAINED))} {wording.prediction(line.row)}"
-
-
-def _cells(line: Line) -> "list[Text]":
-    """Measured, verdict and source of a line."""
+def _cell(cell: Cell, *, notes: bool = True) -> "Text":
     from rich.text import Text
 
-    row = line.row
-    if row is None:
-        return [Text(wording.NOTHING), Text(), Text()]
-    null, source = row.get("null"), Source.find(row.get("source"))
-    measured = Text(wording.number(row["value"]), style="bold")
-    if null is not None:
-        told = wording.beside_null(row) if line.trained or wording.missed(row) else ""
-        side = {"above its null": "> ", "below its null": "< "}.get(told, "")
-        measured.append(f"\n{side}null {wording.number(null)}", style="dim")
-    return [measured, judged(wording.verdict(row)[0]), Text(source.label if source else "")]
+    text = Text()
+    for piece in pieces(cell):
+        if isinstance(piece, Source):
+            text.append(piece.label)
+        elif isinstance(piece, Note):
+            if notes and piece:
+                text.append(f"\n{plain(piece)}" if text.plain else plain(piece), style="dim")
+        elif isinstance(piece, Verdict):
+            text.append_text(verdict(piece))
+        else:
+            text.append(str(piece) if isinstance(piece, Plain) else plain(piece), style="bold" if isinstance(piece, Strong) else "")
+    return text
 
 
-def judged(name: str) -> "Text":
-    """A verdict by its name, with its symbol and colour; nothing without one."""
+def verdict(name: str) -> "Text":
+    """A verdict with its symbol and colour; nothing without one."""
     from rich.text import Text
 
-    group, symbol = wording.kind(name)
+    group, symbol = format.verdict_style(name) if name else ("none", "")
     return Text(f"{symbol} {name}" if name else "", style=_STYLES[group])
 
 
 def plain(text: str) -> str:
-    r"""A quantity without the dollars and backslashes of its formulas, its ASCII mathematics in Unicode."""
+    r"""A text without the dollars, braces and backslashes of its formulas."""
     parts = re.split(r"\$([^$]*)\$", text)
-    return "".join(re.sub(r"[\\{}]", "", part) if i % 2 else wording.symbols(part) for i, part in enumerate(parts))
+    return "".join(re.sub(r"[\\{}]", "", part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def verifications(found: Sequence[Verification], console: "Console") -> "Table":
+    """A line per claim where that fits the console, otherwise a few: the source under the claim, the seeds under the verdict."""
+    table = _one_line_each(found)
+    unbound = console.options.update(width=10_000)
+    return table if console.measure(table, options=unbound).maximum <= console.width else _lines_each(found)
+
+
+def _one_line_each(found: Sequence[Verification]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        "claim", "verdict", "seeds", "95 % interval", "measured", "threshold", "control", "source", box=None, padding=(0, 2, 0, 0)
+    )
+    for one in found:
+        numbers = (Text(text) for text in (*_seeds(one), *_worst(one)))
+        table.add_row(one.id, verdict(one.outcome), *numbers, _control(one), Text(one.source.label))
+    return table
+
+
+def _lines_each(found: Sequence[Verification]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("claim\n  source", "verdict\nseeds, interval", "measured\nthreshold"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("control")
+    for one in found:
+        judged = verdict(one.outcome).append(f"\n{' '.join(_seeds(one))}", style="default")
+        table.add_row(Text(f"{one.id}\n  {one.source.label}"), judged, "\n".join(_worst(one)), _control(one))
+    return table
+
+
+def _seeds(one: Verification) -> tuple[str, str]:
+    """Consistent seeds of all, and the interval of their share among those decided."""
+    low, high = one.interval
+    return f"{one.consistent}/{len(one.seeds)}", f"[{low:.2f}, {high:.2f}]"
+
+
+def _worst(one: Verification) -> tuple[str, str]:
+    """The value of the worst seed, and its threshold."""
+    return f"{one.worst.value:.3g}", f"{one.worst.op} {one.worst.threshold:.3g}"
+
+
+def _control(one: Verification) -> "Text":
+    from rich.text import Text
+
+    return Text(CONTROL_TEXT[one.control], style="" if one.control == "fails" else "red")
+
+
+def measurements(rows: Sequence[Measurement]) -> "Table":
+    """Each row with its prediction and where that comes from, its null, its threshold and its verdict; empty columns are left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = {
+        "measured": [_number(row.value) if row.value is not None else row.reason for row in rows],
+        "reference": [_reference(row) for row in rows],
+        "which is": [_BASIS[row.basis] if _reference(row) else "" for row in rows],
+        "null": ["" if row.null is None or not row.null.draws else _number(row.null.median) for row in rows],
+        "threshold": ["" if row.threshold is None or row.op is None else f"{row.op} {row.threshold:.6g}" for row in rows],
+    }
+    verdicts = [verdict(row.verdict or "") for row in rows]
+    shown = {name: column for name, column in cells.items() if name == "measured" or any(column)}
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("quantity", min_width=20)
+    for name in shown:
+        right = name in ("measured", "reference", "null")
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=name != "which is" and all(row.value is not None for row in rows)
+        )
+    if any(verdicts):
+        table.add_column("verdict")
+    for at, row in enumerate(rows):
+        where = format.place(row, "setting", "model", "rung", "layer", "head", "step", "seed")
+        quantity = f"{format.label(row)} ({where})" if where else format.label(row)
+        table.add_row(Text(quantity), *(Text(column[at]) for column in shown.values()), *([verdicts[at]] if any(verdicts) else []))
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
+
+
+def _reference(row: Measurement) -> str:
+    """The prediction, unless it is the threshold itself."""
+    bound = row.op is not None and row.basis == "theory" and row.predicted == row.threshold
+    return "" if row.predicted is None or bound else _number(row.predicted)
+
+
+def has_reference(row: Measurement) -> bool:
+    """Whether there is a number or a threshold to compare the value with, or a verdict."""
+    return row.predicted is not None or row.threshold is not None or row.verdict is not None
+
+
+def networks(result: Result) -> "Table":
+    """What the trained networks reached: a line per quantity and network; what was not compared states its reason."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=True)
+    for name, share in (("networks", 4), ("network", 3), ("measured", None), ("with", 9)):
+        table.add_column(name, ratio=share, justify="right" if share is None else "left")
+    before = ""
+    for row in result.select(theory=NETWORK, kind="network", step=None):
+        quantity = format.label(row)
+        value = "" if row.value is None else format.amount(row.value, row.unit)
+        remark = row.reason if row.value is None else "; ".join(filter(None, (_samples(row), row.note)))
+        table.add_row(Text("" if quantity == before else quantity), Text(row.model), value, Text(remark, style="dim"))
+        before = quantity
+    return table
+
+
+def _samples(row: Measurement) -> str:
+    """The number of samples and the interval of a value."""
+    interval = f"95 % interval {format.bounds(row.interval, row.unit)}" if row.interval is not None else ""
+    return ", ".join(filter(None, ("" if row.n is None else f"{row.n:,} samples", interval)))
+
+
+def catalogue(theories: Iterable[Theory]) -> "Group":
+    """Each theory with its question, and the names of its claims and experiments in as many columns as fit."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for theory in theories:
+        parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
+        for title, names in (
+            ("claims", [claim.id for claim in theory.claims]),
+            ("experiments", [kind.name for kind in theory.experiments]),
+        ):
+            shown = Columns([Text(name) for name in names], column_first=True, equal=True, padding=(0, 2))
+            parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(shown, (0, 0, 0, 4))] if names else []
+        parts.append(Text())
+    return Group(*parts[:-1])
+
+
+def about(named: Theory | Claim | type[Experiment]) -> "Group":
+    """The description of a theory, a claim or an experiment; formulas as LaTeX between dollars."""
+    from rich.console import Group
+    from rich.text import Text
+
+    heading = lambda text: Text(text, style="dim")  # noqa: E731
+    parts: list[RenderableType]
+    if isinstance(named, Theory):
+        parts = [*_item(named.name, named.question), _indented(named.statement), heading("it assumes")]
+        parts += [_indented(f"- {text}") for text in named.assumptions]
+        parts += [Text(), heading("claims"), *(part for claim in named.claims for part in _item(claim.id, claim.statement))]
+        parts += [Text(), heading("experiments"), *(part for kind in named.experiments for part in _item(kind.name, description(kind)))]
+        sources: tuple[Source, ...] = named.sources
+    elif isinstance(named, Claim):
+        parts = [*_item(named.id, named.statement), heading("it measures"), _indented(named.measures), heading("it assumes")]
+        parts += [_indented(f"- {text}") for text in named.assumptions]
+        parts += [heading("its control, which must fail,"), _indented(named.control_description)]
+        parts += [heading("it corrects"), _indented(named.corrects)] if named.corrects else []
+        sources = (named.source,)
+    else:
+        parts, sources = [*_item(named.name, description(named))], named.sources
+    return Group(*parts, heading(f"sources: {', '.join(source.label for source in sources)}"))
+
+
+def description(kind: type[Experiment]) -> str:
+    """The first paragraph of an experiment's docstring as plain text."""
+    return experiment.summary(kind).replace("`", "")
+
+
+def _item(name: str, text: str) -> "tuple[Text, Padding]":
+    from rich.text import Text
+
+    return Text(name, style="bold"), _indented(text)
+
+
+def _indented(text: str) -> "Padding":
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(text), (0, 0, 0, 2))

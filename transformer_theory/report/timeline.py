@@ -144,9 +144,9 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
 
 def _one(key: tuple[str, str, str, str], rows: "pandas.DataFrame") -> Series:
     model, theory, quantity, split = key
-    rows = rows.assign(place=rows[["layer", "head", "seed"]].astype(str).agg(" ".join, axis=1))
-    rows = rows.drop_duplicates(["step", "place"], keep="last")
-    values, nulls = (rows.pivot(index="step", columns="place", values=name) for name in ("value", "null_median"))
+    place = ["layer", "head", "seed"]
+    rows = rows.assign(**{name: rows[name].astype(float).fillna(-1) for name in place}).drop_duplicates(["step", *place], keep="last")
+    values, nulls = (rows.astype({name: float}).pivot(index="step", columns=place, values=name) for name in ("value", "null_median"))
     complete = values.notna().all(axis=0)
     if complete.any():
         values, nulls = values.loc[:, complete], nulls.loc[:, complete]
@@ -159,10 +159,9 @@ def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
     """The headlines of the theories in trained networks, then what every reader knows of a network: accuracy and loss on data that it was
     not trained on, and its geometry (:data:`GEOMETRY`)."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
-    known = series(result, [*headlines, *((NETWORK, name) for name in GEOMETRY)])
-    own = [one for one in series(result) if one.theory == NETWORK and one.split == "validation"]
-    models = dict.fromkeys(one.model for one in [*known, *own])
-    return [one for model in models for one in (*(s for s in known if s.theory != NETWORK), *own, *(s for s in known if s.theory == NETWORK)) if one.model == model]
+    curves = [one for one in series(result) if one.theory == NETWORK and one.split == "validation"]
+    shown = [*series(result, headlines), *curves, *series(result, [(NETWORK, name) for name in GEOMETRY])]
+    return [one for model in dict.fromkeys(one.model for one in shown) for one in shown if one.model == model]
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
@@ -246,8 +245,9 @@ def sentences(group: Iterable[Series]) -> list[str]:
         back = [s.label for s in own if s.crossing is None and not s.still]
         parts = []
         if crossed:
-            first, *later = (f"{s.label} {{}}at step {s.crossing}" for s in crossed)
-            parts.append(", ".join([first.format("crosses half of its change "), *(text.format("") for text in later)]))
+            first, *later = crossed
+            order = [f"{first.label} crosses half of its change at step {first.crossing}"]
+            parts.append(", ".join([*order, *(f"{one.label} at step {one.crossing}" for one in later)]))
         if back:
             parts.append(f"{_listed(back)} {'end' if len(back) > 1 else 'ends'} near where {'they' if len(back) > 1 else 'it'} began")
         if still:

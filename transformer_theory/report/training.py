@@ -1,142 +1,250 @@
-"""The page of a training on images: what was trained and reached, how it learned, and what every theory read in it at each interval.
+"""What was measured of networks while they trained: curves over steps and layers, and the summary of a stored training."""
 
-One HTML file made from the stored result alone, as :mod:`.html`; the same result gives the same bytes.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import numpy as np
 
-from ..core.notes import is_share, shared, without
+from ..core.measurement import Measurement, Table, Unit
 from ..core.result import Result
+from ..core.sources import Source
+from ..core.statistics import share_interval
 from ..core.theory import Theory
-from . import parts, training_figures, wording
-from .facts import facts
-from .figures import positions
-from .readings import Readings, readings
-from .timeline import Series
-from .views import on_timeline, theories_of
-
-BY_LAYER = (
-    ("rate_reduction", "coding rate"),
-    ("rate_reduction", "class coding rate"),
-    ("rate_reduction", "rate reduction"),
-    ("crate", "share of non-zeros"),
-    ("network", "attention entropy"),
-    ("network", "rank-collapse residual"),
-)
+from . import format, table_model
+from .aggregate import IN_NETWORKS, NETWORK
+from .table_model import Block, Column, Line, Note, Plain, Strong
 
 
-def training_page(result: Result, *, theories: Iterable[Theory] | None = None) -> str:
-    """The page of a training, finished or not.
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """One quantity of one network over training, per layer.
 
-    Args:
-        result: of ``train``, fresh or loaded.
-        theories: records that give titles, statements and order parameters; the registry if None.
-    Returns:
-        A complete HTML document.
+    Attributes:
+        theory, quantity, split, model, unit: the columns of its rows.
+        steps: increasing, ``[s]``.
+        layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
+        values, nulls: mean over heads of the values and of the median nulls, ``[s, l]``; NaN where there is none.
+        spread: standard deviation over heads, ``[s, l]``; NaN for fewer than two heads.
+        note: of all its rows with a value, if they have one note in common.
+        source: of its rows.
     """
-    known, read = theories_of(result, theories), readings(result)
-    group = on_timeline(result, known)
-    curves = {curve.theory: curve for curve in group if curve.theory != "network"}
-    told, settings = facts(result, read), result.params.get("settings") or {}
-    steps = sorted({int(step) for r in read for step in r.steps})
-    chosen = [steps[i] for i in positions(len(steps), 3)]
-    orders = [(t, r) for t in known for r in read if (r.theory, r.quantity) == (t.name, t.order_parameter) and not r.empty]
-    own = [r for r in read if r.theory == "network" and r.layers != (None,) and not r.empty]
-    layerwise = [r for pair in BY_LAYER for r in read if (r.theory, r.quantity) == pair]
-    context: dict[str, Any] = {
-        **parts.shared(result, known, group),
-        "facts": told,
-        "settings": settings,
-        "objective": result.params.get("objective") or {},
-        "images": wording.with_commas(result.params.get("images", "").partition(",")[0]),
-        "network": settings.get("network", "network"),
-        "summary": [_line(theory, r, told.kept, curves.get(theory.name)) for theory, r in orders],
-        "silent": _silent(result, known, [theory.name for theory, _ in orders]),
-        "learning": parts.inline(training_figures.learning(read, told), "learning", "Loss and accuracy over the training steps"),
-        "sections": [_section(theory, read) for theory in known if any(r.theory == theory.name and not r.empty for r in read)],
-        "own": _tables(own),
-        "own_note": _note(own),
-        "own_figure": parts.inline(training_figures.panels(own), "own", "Readings of attention and geometry by layer and step"),
-        "chosen": chosen,
-        "layers": parts.inline(training_figures.by_layer(layerwise, chosen), "layers", "Quantities from the first layer to the last"),
-        "layer_rows": [row for r in layerwise if not r.empty for row in _by_layer(r, chosen)],
-        "clock": wording.clock,
-        "is_share": is_share,
-    }
-    return parts.rendered("training.html.j2", context, "training.css")
+
+    theory: str
+    quantity: str
+    split: str
+    model: str
+    unit: Unit
+    steps: np.ndarray
+    layers: tuple[int | None, ...]
+    values: np.ndarray
+    spread: np.ndarray
+    nulls: np.ndarray
+    note: str = ""
+    source: Source | None = None
+
+    @property
+    def label(self) -> str:
+        """The quantity with its split: ``"validation accuracy"``."""
+        return f"{self.split} {self.quantity}" if self.split else self.quantity
+
+    @property
+    def of_network(self) -> bool:
+        """Whether it is a quantity of the whole network that belongs to no theory."""
+        return self.theory == NETWORK and self.layers == (None,)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no number at all."""
+        return not np.isfinite(self.values).any()
+
+    @property
+    def several_heads(self) -> bool:
+        """Whether some layer has several heads."""
+        return bool(np.isfinite(self.spread).any())
+
+    def at(self, step: int | None, what: str = "values") -> float | None:
+        """The mean over layers at a step of the values or the nulls; None if there is none."""
+        numbers = getattr(self, what)[self.steps == step]
+        finite = numbers[np.isfinite(numbers)]
+        return float(finite.mean()) if finite.size else None
 
 
-def _silent(result: Result, known: Sequence[Theory], read: Sequence[str]) -> list[tuple[str, list[Theory]]]:
-    """Why theories read nothing, each reason once, with the theories that it keeps from it."""
-    reasons = {row["theory"]: wording.verdict(row)[1] or row.get("note") or "" for row in reversed(result.table) if wording.absent(row)}
-    found: dict[str, list[Theory]] = {}
-    for theory in known:
-        if theory.name not in read:
-            found.setdefault(reasons.get(theory.name, reasons.get("network", "it was not read")), []).append(theory)
-    return list(found.items())
+def curves(result: Result) -> list[Curves]:
+    """The curves of a result, in order of appearance."""
+    import pandas
+
+    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
+    if not rows:
+        return []
+    frame = Table(rows).to_pandas()
+    for name in ("value", "layer"):
+        frame[name] = pandas.to_numeric(frame[name])
+    frame["layer"] = frame["layer"].fillna(-1)
+    found = []
+    for (theory, model, quantity, split), own in frame.groupby(["theory", "model", "quantity", "split"], sort=False):
+        cells = own.groupby(["step", "layer"])
+        heads = cells["value"]
+        values, spread, nulls = (
+            column.unstack("layer").sort_index()
+            for column in (heads.mean(), heads.std(ddof=0).where(heads.count() > 1), cells["null_median"].mean())
+        )
+        notes = set(own["note"][own["value"].notna()])
+        found.append(
+            Curves(
+                *(str(name) for name in (theory, quantity, split, model)),
+                unit=own["unit"].iloc[0],
+                steps=values.index.to_numpy(dtype=int),
+                layers=tuple(None if layer < 0 else int(layer) for layer in values.columns),
+                **{name: table.to_numpy(float) for name, table in (("values", values), ("spread", spread), ("nulls", nulls))},
+                note=notes.pop() if len(notes) == 1 else "",
+                source=next((rows[i].source for i in own.index if rows[i].source is not None), None),
+            )
+        )
+    return found
 
 
-def _line(theory: Theory, found: Readings, kept: int | None, curve: Series | None) -> dict[str, Any]:
-    """A theory's line of the summary: its order parameter at the first reading, in the kept network and at the last, beside its null."""
-    last, null = found.values[-1], found.nulls[-1]
-    sides = (last > null) if theory.order_relation == ">=" else (last < null)
-    compared = int(sum(1 for v, n in zip(last, null) if v == v and n == n))
-    ends = [int(step) for step in found.steps]
-    return {
-        "theory": theory,
-        "reading": found,
-        "first": found.at(ends[0]),
-        "kept": None if kept is None else found.at(kept),
-        "last": found.at(ends[-1]),
-        "null": found.at(ends[-1], "nulls"),
-        "expected": "above" if theory.order_relation == ">=" else "below",
-        "sides": (int(sides.sum()), compared),
-        "half": None if curve is None else curve.crossing,
-    }
+@dataclass(frozen=True)
+class TrainingSummary:
+    """A stored training in short.
+
+    Attributes:
+        score: label of the quantity by which the kept network was chosen; None if none was measured.
+        kept: the step of the kept network; its score, with the number of samples behind it and its interval, is ``kept_score``.
+        tests: what the kept network reached on the test data, shares first; empty if the training did not come to its end.
+        steps: that were taken; ``checks``: how often the network was measured.
+        seconds: to the last measurement.
+        speed: samples per second between measurements: median, least and most.
+    """
+
+    score: str | None
+    kept: int | None
+    kept_score: Measurement | None
+    tests: tuple[Measurement, ...]
+    steps: int
+    checks: int
+    seconds: float | None
+    speed: tuple[float, float, float] | None
+
+    @property
+    def untrained(self) -> bool:
+        """Whether no later measurement was as good as the first, so that a network that did not learn was kept."""
+        return self.kept == 0 and self.checks > 1
 
 
-def _section(theory: Theory, read: Sequence[Readings]) -> dict[str, Any]:
-    own = [r for r in read if r.theory == theory.name and not r.empty]
-    order = next((r for r in own if r.quantity == theory.order_parameter), None)
-    others = [r for r in own if r is not order]
-    name = wording.slug(theory.name)
-    return {
-        "theory": theory,
-        "order": order,
-        "figure": parts.inline(
-            training_figures.theory(order, others), f"{name}-order", f"{theory.title}: readings over the training steps"
-        ),
-        "pictures": parts.inline(training_figures.panels(own), f"{name}-pictures", f"{theory.title}: all readings by layer and step")
-        if training_figures.many(own)
-        else None,
-        "several": any(r.several for r in own),
-        "rows": _tables(own),
-        "note": _note(own),
-    }
+def training_summary(result: Result) -> TrainingSummary:
+    """The summary of a result of ``train``; its settings name the score ("score"), by default the first share on validation data."""
+    rows = [row for row in result.table if row.kind == "network" and row.layer is None]
+    validation = [row for row in rows if row.split == "validation" and row.value is not None and row.step is not None]
+    names = dict.fromkeys(row.quantity for row in sorted(validation, key=lambda row: row.unit != "share"))
+    score = result.settings.get("score")
+    score = score if score in names else next(iter(names), None)
+    # the last of the largest is the one that is kept
+    kept = max((row for row in validation if row.quantity == score), key=lambda row: (row.value, row.step), default=None)
+    tests = sorted((row for row in rows if row.split == "test" and row.value is not None), key=lambda row: row.unit != "share")
+    steps = sorted({row.step for row in result.table if row.step is not None})
+    times = [row.value for row in rows if row.unit == "s" and row.value is not None]
+    speeds = [row.value for row in rows if row.quantity == "images per second" and row.value is not None]
+    return TrainingSummary(
+        score=None if kept is None else format.label(kept),
+        kept=None if kept is None else kept.step,
+        kept_score=None if kept is None else with_interval(kept),
+        tests=tuple(map(with_interval, tests)),
+        steps=steps[-1] if steps else 0,
+        checks=len(steps),
+        seconds=times[-1] if times else None,
+        speed=(float(np.median(speeds)), min(speeds), max(speeds)) if speeds else None,
+    )
 
 
-def _note(own: Sequence[Readings]) -> str:
-    """What the notes of all these quantities say, to be said once."""
-    return shared(r.note for r in own)
+def with_interval(row: Measurement) -> Measurement:
+    """The row with the interval of Clopper and Pearson, if it is a share of n samples and states no interval."""
+    if row.interval is not None or row.unit != "share" or row.n is None or row.value is None:
+        return row
+    return replace(row, interval=share_interval(row.value, row.n), interval_kind="over samples")
 
 
-def _tables(own: Sequence[Readings]) -> list[dict[str, Any]]:
-    """For each quantity: mean over layers at the first and the last reading, with the null and what only its own note says."""
-    own = [r for r in own if not r.empty]
-    said = _note(own)
-    ends = [(int(r.steps[0]), int(r.steps[-1])) for r in own]
-    return [
-        {"reading": r, "first": r.at(first), "last": r.at(last), "null": r.at(last, "nulls"), "note": without(r.note, said)}
-        for r, (first, last) in zip(own, ends)
-    ]
+def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:
+    """For each quantity and network the mean over layers and heads at the first and at the last step, beside the null; None if empty."""
+    own = [one for one in own if not one.empty]
+    models = list(dict.fromkeys(one.model for one in own))
+    columns = [Column("quantity", 40), Column("network", 15, "on"), *(Column(head, 11, "n") for head in ("first", "last", "null"))]
+    columns += [Column("source", 12, "cite")]
+    lines, before = [], None
+    for one in sorted(own, key=lambda one: [other.label for other in own].index(one.label)):
+        first, last = int(one.steps[0]), int(one.steps[-1])
+        remark = (Note(one.note),) if one.note and (before is None or before.note != one.note) else ()
+        numbers = [format.with_unit(one.at(step, what), one.unit) for step, what in ((first, "values"), (last, "values"), (last, "nulls"))]
+        repeated = before is not None and before.label == one.label
+        lines.append(Line(("" if repeated else (one.label, *remark), Plain(one.model), *numbers, one.source or "")))
+        before = one
+    if len(models) < 2:
+        columns, lines = _without(columns, 1), [Line(_without(line.cells, 1)) for line in lines]
+    return table_model.Table(name, caption, tuple(columns), (Block("", tuple(lines)),)) if lines else None
 
 
-def _by_layer(r: Readings, chosen: Sequence[int]) -> list[dict[str, Any]]:
-    """For each layer: value, spread over heads and null at the chosen steps."""
-    at = {int(step): i for i, step in enumerate(r.steps)}
-    cells = lambda layer: [  # noqa: E731
-        (r.values[at[step], layer], r.spread[at[step], layer], r.nulls[at[step], layer]) if step in at else (None, None, None)
-        for step in chosen
-    ]
-    return [{"quantity": r.quantity, "layer": number, "cells": cells(position)} for position, number in enumerate(r.layers)]
+def _without(sequence, index: int):
+    return (*sequence[:index], *sequence[index + 1 :])
+
+
+def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kept: int | None) -> table_model.Table | None:
+    """For each theory its headline at the first step, in the kept network and at the last step, beside its null; None if there is none."""
+    from .timeline import Series
+
+    blocks = []
+    for theory in theories:
+        inside = theory.in_networks
+        for one in own if inside is not None else ():
+            if inside is None or (one.theory, one.quantity) != (theory.name, inside.headline) or one.empty:
+                continue
+            values, nulls = one.values[-1], one.nulls[-1]
+            both = np.isfinite(values) & np.isfinite(nulls)
+            expected = (values > nulls if inside.side == ">=" else values < nulls)[both]
+            side = "above" if inside.side == ">=" else "below"
+            means = [np.array([one.at(int(step), what) or 0.0 for step in one.steps]) for what in ("values", "nulls")]
+            half = Series(theory.name, one.quantity, one.model, one.steps, means[0], means[1] if both.any() else None).crossing
+            line = Line(
+                (
+                    (one.label, Note(one.note)) if one.note else one.label,
+                    format.amount(one.at(int(one.steps[0])), one.unit),
+                    format.amount(one.at(kept), one.unit),
+                    Strong(format.amount(one.at(int(one.steps[-1])), one.unit)),
+                    format.amount(one.at(int(one.steps[-1]), "nulls"), one.unit),
+                    f"{side} it in {int(expected.sum())} of {int(both.sum())} layers" if both.any() else "no null",
+                    format.NOTHING if half is None else f"step {half:,}",
+                )
+            )
+            blocks.append(Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name))
+    heads = (
+        ("quantity", 34),
+        ("first", 10),
+        ("kept", 10),
+        ("last", 10),
+        ("null", 10),
+        ("last value beside its null", 14),
+        ("half of the change", 12),
+    )
+    columns = tuple(Column(head, share, "n" if 1 <= at <= 4 else "") for at, (head, share) in enumerate(heads))
+    caption = "Each theory's headline in this training"
+    return table_model.Table("in-training", caption, columns, tuple(blocks)) if blocks else None
+
+
+def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
+    """Each layered quantity from the first layer to the last at the given steps, beside its null; None if there is none."""
+    columns = [Column("quantity", 30), Column("layer", 8, "n")]
+    columns += [Column(f"{head}, step {step:,}", 10, "n") for step in steps for head in ("value", "null")]
+    lines = []
+    for one in own:
+        rows = {int(step): at for at, step in enumerate(one.steps)}
+        for position, layer in enumerate(one.layers):
+            numbers: list[table_model.Cell] = []
+            for step in steps:
+                at = rows.get(step)
+                value, spread, null = (
+                    (np.nan,) * 3 if at is None else (one.values[at, position], one.spread[at, position], one.nulls[at, position])
+                )
+                text = format.amount(float(value), one.unit)
+                numbers += [(text, Note(f"± {format.amount(float(spread), one.unit)}")) if np.isfinite(spread) else text]
+                numbers += [format.amount(float(null), one.unit)]
+            lines.append(Line((one.label if not position else "", str(layer), *numbers)))
+    caption = "Value (± standard deviation over heads) and null"
+    return table_model.Table("by-layer", caption, tuple(columns), (Block("", tuple(lines)),)) if lines else None

@@ -1,7 +1,7 @@
-"""Figures of a training: how it learns, each theory's quantities over steps and layers, and layer by layer at a few readings.
+"""Figures of a training: how the network learns, each theory's quantities over steps and layers, and layer by layer at a few steps.
 
-Layers are coloured from dark to light, nulls dashed. Few layers are drawn as lines; many as pictures, layer by reading, in which the
-measurement and its null share a scale.
+Layers are coloured from dark to light, nulls are dashed. Few layers are drawn as lines; many as heat maps, layer by step, in which the
+values and their nulls share a scale.
 """
 
 import textwrap
@@ -10,206 +10,192 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.notes import is_share
 from ..core.plotting import COLOURS, axes, label_ends, line, shades, style
-from .facts import TEST, Facts, base
-from .figures import per_cent, positions
-from .readings import Readings
-from .wording import drawn, number
+from . import format
+from .network_figures import per_cent, positions
+from .training import Curves, TrainingSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 6  # layers that lines in a small panel tell apart
-DRAWN = 120  # readings of a curve, at most: more are not told apart, and make the page large
+MAX_LINES = 6  # layers that lines in a small panel tell apart
+MAX_POINTS = 120  # points of a curve: more cannot be told apart, and make the page large
 DASHES = (0, (4, 3))
-CLOCK = ("seconds", "images per second")
 
 
-def learning(read: Sequence[Readings], facts: Facts) -> "Figure | None":
-    """All that was measured of the whole network, against steps and against time: the loss, the score, and what else there is."""
-    own = {r.quantity: r for r in read if r.theory == "network" and r.layers == (None,) and not r.empty}
-    curves = {name: r for name, r in own.items() if name not in CLOCK and not name.startswith(TEST)}
-    kinds = [[r for name, r in curves.items() if word in name] for word in ("loss", "accuracy")]
-    kinds += [[r] for r in curves.values() if not any(r in kind for kind in kinds) and _base(r, curves) is r]
-    for kind in kinds:
-        kind += [r for r in curves.values() if r not in kind and _base(r, curves) in kind]
-    kinds = [kind for kind in kinds if kind]
-    if not kinds:
+@style()
+def learning(own: Sequence[Curves], summary: TrainingSummary) -> "Figure | None":
+    """All quantities of the whole network that have a split, against steps and against time: a row of panels per quantity."""
+    shown = [one for one in own if one.of_network and one.split in ("train", "validation") and not one.empty]
+    quantities = list(dict.fromkeys(one.quantity for one in shown))
+    if not quantities:
         return None
     clock, unit = _clock(own)
-    figure, panels = axes(len(kinds), 2, 7.6, 0.2 + 2.2 * len(kinds))
-    for row, kind in zip(panels.reshape(-1, 2), kinds):
-        for ax, along in zip(row, (None, clock)):
-            _learn(ax, kind, curves, facts, along)
-            ax.set_xlabel("training step" if ax is row[0] else f"{unit}, readings included")
-        row[0].set_title(drawn(_common(kind)))
+    figure, panels = axes(len(quantities), 2, 7.6, 0.2 + 2.2 * len(quantities))
+    for row, quantity in zip(panels.reshape(-1, 2), quantities):
+        for ax, times in zip(row, (None, clock)):
+            _learn(ax, [one for one in shown if one.quantity == quantity], summary, times)
+            ax.set_xlabel("training step" if ax is row[0] else f"{unit}, measurements included")
+        row[0].set_title(quantity)
         row[1].sharey(row[0])
         label_ends(row[1], fontsize=7)
     return figure
 
 
-def _learn(ax: "Axes", kind: Sequence[Readings], curves: dict[str, Readings], facts: Facts, clock: dict[int, float] | None) -> None:
-    for r in kind:
-        own = _base(r, curves) is r
-        tint = COLOURS["network"] if r.quantity == "loss" else COLOURS["attention_svm"] if own else COLOURS["null"]
-        at = [step if clock is None else clock.get(int(step), np.nan) for step in r.steps]
-        lone = "o" if len(r.steps) == 1 else None
-        words = "\n".join(textwrap.wrap(drawn("training loss" if r.quantity == "loss" else r.quantity), 24))
-        line(ax, at, r.values[:, 0], color=tint, label=words, linestyle="-" if own else DASHES, marker=lone)
-        if r.quantity == facts.score and facts.kept is not None and facts.kept_score is not None:
-            x = facts.kept if clock is None else clock.get(facts.kept, np.nan)
-            ax.plot(x, facts.kept_score.value, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
-    if any(is_share(r.quantity) for r in kind):
+def _learn(ax: "Axes", own: Sequence[Curves], summary: TrainingSummary, times: dict[int, float] | None) -> None:
+    for one in own:
+        tint = COLOURS["network"] if one.split == "train" else COLOURS["attention_svm"]
+        x = [step if times is None else times.get(int(step), np.nan) for step in one.steps]
+        lone = "o" if len(one.steps) == 1 else None
+        line(ax, x, one.values[:, 0], color=tint, label="\n".join(textwrap.wrap(one.label, 24)), marker=lone)
+        if np.isfinite(one.nulls).any():
+            line(ax, x, one.nulls[:, 0], color=COLOURS["null"], label=f"null, {one.split}", linestyle=DASHES, marker=lone and "_")
+        if one.label == summary.score and summary.kept is not None and summary.kept_score is not None:
+            at = summary.kept if times is None else times.get(summary.kept, np.nan)
+            ax.plot(at, summary.kept_score.value, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+    if any(one.unit == "share" for one in own):
         per_cent(ax)
-    if clock is None:
+    if times is None:
         ax.locator_params(axis="x", integer=True)
 
 
-def _base(r: Readings, curves: dict[str, Readings]) -> Readings:
-    """What a reading is the null of; else itself."""
-    return curves[base(r.quantity, curves)]
-
-
-def _common(kind: Sequence[Readings]) -> str:
-    return next((word for word in ("loss", "accuracy") if all(word in r.quantity for r in kind)), kind[0].quantity)
-
-
-def _clock(own: dict[str, Readings]) -> tuple[dict[int, float], str]:
-    """The time of each reading, in minutes, or in seconds where they are few."""
-    clock = own.get("seconds")
+def _clock(own: Sequence[Curves]) -> tuple[dict[int, float], str]:
+    """The time of each step, in minutes, or in seconds where they are few."""
+    clock = next((one for one in own if one.of_network and one.unit == "s"), None)
     if clock is None:
         return {}, "minutes"
     unit = 1 if np.nanmax(clock.values) < 180 else 60
     return {int(step): float(second) / unit for step, second in zip(clock.steps, clock.values[:, 0])}, "seconds" if unit == 1 else "minutes"
 
 
-def theory(order: Readings | None, others: Sequence[Readings]) -> "Figure | None":
-    """A theory's quantities over the steps, a line a layer, its order parameter first and wide; of a network of many layers that alone."""
-    if order is None or order.empty:
-        return None if many(others) else panels(others)
-    if not many([order, *others]):
-        return _small(others, wide=order)
+@style()
+def theory(headline: Curves | None, others: Sequence[Curves]) -> "Figure | None":
+    """A theory's quantities over the steps, a line per layer, its headline first and wide; in a network of many layers the headline alone."""
+    if headline is None or headline.empty:
+        return None if many_layers(others) else panels(others)
+    if not many_layers([headline, *others]):
+        return _small(others, wide=headline)
     figure, (ax,) = axes(width=7.6, height=2.7)
-    _lines(ax, order, band=False)
-    labelled = set(positions(len(order.layers), FEW))
-    for position, curve in enumerate(ax.get_lines()[: len(order.layers)]):
-        curve.set_label(_layer(order.layers[position]) if position in labelled else "_")
-    ax.set_ylabel(drawn("\n".join(textwrap.wrap(order.quantity, 30))))
+    _lines(ax, headline, band=False)
+    labelled = set(positions(len(headline.layers), MAX_LINES))
+    for position, curve in enumerate(ax.get_lines()[: len(headline.layers)]):
+        curve.set_label(_layer(headline.layers[position]) if position in labelled else "_")
+    ax.set_ylabel("\n".join(textwrap.wrap(headline.label, 30)))
     ax.set_xlabel("training step")
     label_ends(ax)
     return figure
 
 
-def many(read: Sequence[Readings]) -> bool:
+def many_layers(own: Sequence[Curves]) -> bool:
     """Whether there are too many layers for lines in small panels."""
-    return any(len(r.layers) > FEW for r in read)
+    return any(len(one.layers) > MAX_LINES for one in own)
 
 
-def panels(read: Sequence[Readings]) -> "Figure | None":
-    """Several quantities over the steps: small panels of lines, or pictures if there are many layers."""
-    read = [r for r in read if not r.empty]
-    if not read:
+@style()
+def panels(own: Sequence[Curves]) -> "Figure | None":
+    """Several quantities over the steps: small panels of lines, or heat maps if there are many layers."""
+    own = [one for one in own if not one.empty]
+    if not own:
         return None
-    return _pictures(read) if many(read) else _small(read)
+    return _heat_maps(own) if many_layers(own) else _small(own)
 
 
-def _small(read: Sequence[Readings], wide: Readings | None = None) -> "Figure":
+def _small(own: Sequence[Curves], wide: Curves | None = None) -> "Figure":
     """Three panels a row; the wide one takes the place of two, or the whole row if it is alone."""
-    taken = 0 if wide is None else 2 if read else 3
-    rows = -(-(len(read) + taken) // 3)
+    taken = 0 if wide is None else 2 if own else 3
+    rows = -(-(len(own) + taken) // 3)
     figure, places = axes(rows, 3, 7.6, 0.35 + (1.75 if rows > 1 else 2.3) * rows)
-    for ax, r in zip(places[taken:], read):
-        _lines(ax, r, band=True)
-        ax.set_title(_title(r), fontsize=7.5, fontweight="normal")
+    for ax, one in zip(places[taken:], own):
+        _lines(ax, one, band=True)
+        ax.set_title(_title(one), fontsize=7.5, fontweight="normal")
     if wide is not None:
-        with style():
-            ax = figure.add_subplot(places[0].get_gridspec()[0, :taken])
+        ax = figure.add_subplot(places[0].get_gridspec()[0, :taken])
         for empty in places[:taken]:
             empty.remove()
         _lines(ax, wide, band=True)
-        ax.set_title(drawn(wide.quantity), fontsize=8.5)
-    for ax in places[taken + len(read) :]:
+        ax.set_title(wide.label, fontsize=8.5)
+    for ax in places[taken + len(own) :]:
         ax.set_visible(False)
     figure.supxlabel("training step", fontsize=7.5)
-    every = read if wide is None else [wide, *read]
-    _legend(figure, [(_layer(layer), tint, "-") for layer, tint in _tints(every)])
+    layers = max((one.layers for one in (own if wide is None else [wide, *own])), key=len)
+    _legend(figure, [(_layer(layer), tint, "-") for layer, tint in zip(layers, shades(len(layers))) if layer is not None])
     return figure
 
 
-def _lines(ax: "Axes", r: Readings, *, band: bool) -> None:
-    """A line a layer, then the nulls, then the bands."""
-    kept = positions(len(r.steps), DRAWN)
-    steps, tints = r.steps[kept], shades(len(r.layers))
+def _lines(ax: "Axes", one: Curves, *, band: bool) -> None:
+    """A line per layer, then the nulls, then the bands of one standard deviation over heads."""
+    kept = positions(len(one.steps), MAX_POINTS)
+    steps, tints = one.steps[kept], shades(len(one.layers))
     lone = "o" if len(steps) == 1 else None
-    width = 1.7 if len(r.layers) <= FEW else 1.2
-    for values, tint in zip(r.values[kept].T, tints):
+    width = 1.7 if len(one.layers) <= MAX_LINES else 1.2
+    for values, tint in zip(one.values[kept].T, tints):
         line(ax, steps, values, color=tint, linewidth=width, marker=lone)
-    for nulls, tint in zip(r.nulls[kept].T, tints):
+    for nulls, tint in zip(one.nulls[kept].T, tints):
         if np.isfinite(nulls).any():
             line(ax, steps, nulls, color=tint, linewidth=0.9, linestyle=DASHES, alpha=0.75, zorder=1.5, marker=lone and "_")
-    if band and r.several:
-        for values, spread, tint in zip(r.values[kept].T, r.spread[kept].T, tints):
+    if band and one.several_heads:
+        for values, spread, tint in zip(one.values[kept].T, one.spread[kept].T, tints):
             ax.fill_between(steps, values - spread, values + spread, color=tint, alpha=0.13, linewidth=0, zorder=1)
     ax.locator_params(axis="x", integer=True, nbins=5)
 
 
-def _pictures(read: Sequence[Readings]) -> "Figure":
-    """Two quantities a row, each as two pictures on one scale: what was measured and its null."""
-    rows = -(-len(read) // 2)
-    layers = max(len(r.layers) for r in read)
+def _heat_maps(own: Sequence[Curves]) -> "Figure":
+    """Two quantities a row, each as two heat maps on one scale: the values and their nulls."""
+    rows = -(-len(own) // 2)
+    layers = max(len(one.layers) for one in own)
     figure, places = axes(rows, 4, 7.6, 0.2 + (1.35 + 0.03 * layers) * rows)
     grid = places.reshape(-1, 2)
-    for (left, right), r in zip(grid, read):
-        both = np.stack([r.values, r.nulls])
+    for (left, right), one in zip(grid, own):
+        both = np.stack([one.values, one.nulls])
         finite = both[np.isfinite(both)]
         image = None
-        for ax, table, name in ((left, r.values, "measured"), (right, r.nulls, "null")):
+        for ax, table, name in ((left, one.values, "measured"), (right, one.nulls, "null")):
             if not np.isfinite(table).any():
                 ax.set_visible(False)
                 continue
             image = ax.imshow(table.T, vmin=finite.min(), vmax=finite.max(), aspect="auto", origin="lower", interpolation="nearest")
             ax.grid(False)
             ax.spines[:].set_visible(False)
-            at, up = positions(len(r.steps), 3), positions(len(r.layers), 4)
-            ax.set_xticks(at, [_short(int(r.steps[i])) for i in at])
-            ax.set_yticks(up, [str(r.layers[i]) for i in up] if ax is left and r.layers != (None,) else [""] * len(up))
+            across, up = positions(len(one.steps), 3), positions(len(one.layers), 4)
+            ax.set_xticks(across, [_short(int(one.steps[i])) for i in across])
+            ax.set_yticks(up, [str(one.layers[i]) for i in up] if ax is left and one.layers != (None,) else [""] * len(up))
             ax.tick_params(length=2)
             ax.set_xlabel(f"step, {name}", fontsize=7)
-        if r.layers != (None,):
+        if one.layers != (None,):
             left.set_ylabel("layer", fontsize=7)
-        left.set_title(_title(r), fontsize=7.5, fontweight="normal")
+        left.set_title(_title(one), fontsize=7.5, fontweight="normal")
         bar = figure.colorbar(image, ax=[left, right], fraction=0.05, pad=0.02, aspect=18)  # pyright: ignore[reportArgumentType]
         bar.ax.tick_params(labelsize=6.5, length=2)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    for ax in grid[len(read) :].ravel():
+    for ax in grid[len(own) :].ravel():
         ax.set_visible(False)
     return figure
 
 
-def by_layer(read: Sequence[Readings], steps: Sequence[int]) -> "Figure | None":
-    """Quantities against the layer, a line for each of a few readings, nulls dashed, the standard deviation over heads as bars."""
-    read = [r for r in read if not r.empty and r.layers != (None,)]
-    if not read:
+@style()
+def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
+    """Quantities against the layer, a line for each of a few steps, nulls dashed, the standard deviation over heads as bars."""
+    own = [one for one in own if not one.empty and one.layers != (None,)]
+    if not own:
         return None
-    rows = -(-len(read) // 3)
+    rows = -(-len(own) // 3)
     figure, places = axes(rows, 3, 7.6, 0.4 + 1.85 * rows)
     tints = shades(len(steps))
-    for ax, r in zip(places, read):
-        layers = np.array(r.layers, dtype=float)
+    for ax, one in zip(places, own):
+        layers = np.array(one.layers, dtype=float)
         for position, (step, tint) in enumerate(zip(steps, tints)):
-            for values, nulls, spread in zip(r.values[r.steps == step], r.nulls[r.steps == step], r.spread[r.steps == step]):
-                apart = 0.06 * (position - (len(steps) - 1) / 2)  # bars of several steps lie beside each other
-                line(ax, layers + apart, values, color=tint, marker="o", markersize=3.2)
-                line(ax, layers + apart, nulls, color=tint, linewidth=0.9, linestyle=DASHES, alpha=0.8, marker="_", zorder=1.5)
-                if r.several:
-                    ax.errorbar(layers + apart, values, spread, color=tint, linestyle="none", elinewidth=0.8, alpha=0.7)
-        ax.set_title(_title(r), fontsize=7.5, fontweight="normal")
+            shift = 0.06 * (position - (len(steps) - 1) / 2)  # bars of several steps lie beside each other
+            for values, nulls, spread in zip(*(table[one.steps == step] for table in (one.values, one.nulls, one.spread))):
+                line(ax, layers + shift, values, color=tint, marker="o", markersize=3.2)
+                line(ax, layers + shift, nulls, color=tint, linewidth=0.9, linestyle=DASHES, alpha=0.8, marker="_", zorder=1.5)
+                if one.several_heads:
+                    ax.errorbar(layers + shift, values, spread, color=tint, linestyle="none", elinewidth=0.8, alpha=0.7)
+        ax.set_title(_title(one), fontsize=7.5, fontweight="normal")
         ax.set_xlim(layers.min() - 0.4, layers.max() + 0.4)
         ax.locator_params(axis="x", integer=True, nbins=6)
         ax.set_xlabel("layer", fontsize=7.5)
-    for ax in places[len(read) :]:
+    for ax in places[len(own) :]:
         ax.set_visible(False)
     _legend(figure, [(f"step {step:,}", tint, "-") for step, tint in zip(steps, tints)])
     return figure
@@ -224,19 +210,13 @@ def _legend(figure: "Figure", entries: list[tuple[str, str, object]]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.6, columnspacing=1.4)
 
 
-def _tints(read: Sequence[Readings]) -> list[tuple[int, str]]:
-    """Layers with their colours, which are the same in every panel that has all of them."""
-    layers = max((r.layers for r in read), key=len)
-    return [(layer, tint) for layer, tint in zip(layers, shades(len(layers))) if layer is not None]
-
-
 def _layer(layer: int | None) -> str:
     return "" if layer is None else f"layer {layer}"
 
 
-def _title(r: Readings) -> str:
-    return drawn("\n".join(textwrap.wrap(r.quantity, 34)))
+def _title(one: Curves) -> str:
+    return "\n".join(textwrap.wrap(one.label, 34))
 
 
 def _short(step: int) -> str:
-    return f"{step / 1000:.3g}k" if step >= 10_000 else number(step)
+    return f"{step / 1000:.3g}k" if step >= 10_000 else format.number(step)

@@ -1,9 +1,13 @@
-"""Training of the small networks that the theories are read in.
+"""Training of networks, with metrics that are computed while they learn.
 
-:mod:`.loop` on labels by cross-entropy, :mod:`.mcr2` on the rate reduction, with :mod:`.augment` and :mod:`.evaluation`; :mod:`.recipes`
-which networks, :mod:`.watch` what every theory reads while they train.
+:func:`train` trains on images with an objective, an optimiser, checkpoints and a run folder (:mod:`.loop`, :mod:`.settings`);
+:func:`train_classifier` is a plain loop on tokens, which :func:`monitored_training` measures at checkpoints. :mod:`.recipes` holds tested
+settings; :mod:`.evaluate` and :mod:`.side_by_side` measure and compare stored networks. No theory is imported: callers pass metrics and
+objectives.
 """
 
-from .supervised import Trained, accuracy, train
+from .loop import Moment, train
+from .monitor import Monitor, Monitored, monitored_training
+from .supervised import Trained, accuracy, train_classifier
 
-__all__ = ["Trained", "accuracy", "train"]
+__all__ = ["Moment", "Monitor", "Monitored", "Trained", "accuracy", "monitored_training", "train", "train_classifier"]

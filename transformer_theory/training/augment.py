@@ -1,12 +1,18 @@
-r"""Random changes of images that leave their class alone, each image changed on its own: crops, flips, squares cut out, colours, blur.
+r"""Augmentation of images: crops, flips, cutout, colours, blur, and mixtures of pairs; each image draws its own random numbers.
 
-All take ``[n, channels, height, width]`` and draw from torch's global CPU generator, which the training loop seeds and puts back; numbers
-are moved to where the images are. :func:`crop`, :func:`flip` and :func:`cutout` take any dtype, so that images can stay bytes until they
-are needed as numbers; the others take floats in [0, 1]. A pipeline is a function, ``lambda images: flip(crop(images, padding=8))``, or an
+All functions take ``[n, channels, height, width]`` and draw from torch's global CPU generator, which the training loop seeds and restores;
+the numbers are moved to the images' device. :func:`crop`, :func:`flip` and :func:`cutout` take any dtype, so that images can stay bytes as
+long as possible; the others take floats in [0, 1]. A pipeline is a function, ``lambda images: flip(crop(images, padding=8))``, or an
 :class:`Augmentation`.
 
-Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur of the self-supervised runs);
-:cite:t:`devries2017improved` (cutout).
+:func:`mixup` and :func:`cutmix` mix each image with the one before it in the batch, whose order is random. Each image draws the share
+:math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)` that it keeps:
+
+    mixup     x' = λ x + (1 - λ) x_before,                                  y' = λ y + (1 - λ) y_before
+    cutmix    x' = x_before in a box of the area 1 - λ, x outside,          y' likewise, λ the area of x that remains
+
+Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur of the self-supervised runs),
+:cite:t:`devries2017improved` (cutout), :cite:t:`zhang2018mixup`, :cite:t:`yun2019cutmix`.
 """
 
 import math
@@ -15,28 +21,29 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
+from torch.distributions import Beta
 from torch.nn import functional
 
 from ..core.experiment import check_settings, setting
-from .mixing import cutmix, mixup
 from .rand_augment import GREY, LARGEST, rand_augment
 
 Images = Float[Tensor, "n c h w"]
 Pixels = Shaped[Tensor, "n c h w"]
+Targets = Float[Tensor, "n classes"]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a training step does to a batch of images before the network sees them; ``Augmentation()`` changes nothing.
+    """The augmentation of a batch of images; ``Augmentation()`` changes nothing.
 
-    In this order: crop, flip, operations, cutout, then one of mixup and cutmix (where both are on, each has half of the batches).
+    In this order: crop, flip, operations, cutout, then one of mixup and cutmix (if both are on, each is applied to half of the batches).
 
     Raises:
-        ValueError: a field is beyond its bounds.
+        ValueError: a field is out of range.
     """
 
     crop: int = setting(0, ge=0, help="width of the black frame that images are cropped from, pixels")
-    flip: float = setting(0.0, ge=0, le=1, help="share of images turned left for right")
+    flip: float = setting(0.0, ge=0, le=1, help="share of images that are mirrored left to right")
     operations: int = setting(0, ge=0, help="random operations on each image (RandAugment)")
     magnitude: float = setting(9.0, ge=0, le=LARGEST, help="strength of these operations")
     cutout: int = setting(0, ge=0, help="side of a black square in each image, pixels")
@@ -49,7 +56,7 @@ class Augmentation:
     def __call__(
         self, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"], classes: int
     ) -> tuple[Images, Float[Tensor, "n classes"]]:
-        """Changed images in [0, 1], ``[n, c, h, w]``, and the share of each class in them, ``[n, classes]``, rows of sum 1."""
+        """Augmented images in [0, 1], ``[n, c, h, w]``, and the share of each class in them, ``[n, classes]``, rows of sum 1."""
         if self.crop:
             pixels = crop(pixels, padding=self.crop)
         if self.flip:
@@ -67,7 +74,7 @@ class Augmentation:
 
 
 def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
-    """A window of the old size from the image in a frame of ``padding`` pixels.
+    """A random window of the original size from the image with a frame of ``padding`` pixels.
 
     Args:
         images: of any dtype, ``[n, c, h, w]``.
@@ -84,11 +91,11 @@ def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
         raise ValueError(f"mode must be 'constant' or 'reflect', got {mode!r}")
     elif padding >= min(height, width):
         raise ValueError(f"padding must be below the sides of the images to mirror them, got {padding} for {height} x {width} pixels")
-    else:  # torch mirrors no bytes
+    else:  # torch does not mirror bytes
         rows, columns = (_mirrored(side, padding).to(images.device) for side in (height, width))
         framed = images.index_select(2, rows).index_select(3, columns)
     down, right = torch.randint(2 * padding + 1, (2, n)).to(images.device)
-    # a row of a window is `width` neighbours in memory: one look-up a row, not one a pixel
+    # a row of a window is `width` neighbours in memory: one look-up per row instead of one per pixel
     planes = torch.arange(n * channels, device=images.device).view(n, channels, 1) * (height + 2 * padding)
     rows = planes + down[:, None, None] + torch.arange(height, device=images.device)
     starts = rows * (width + 2 * padding) + right[:, None, None]
@@ -96,16 +103,16 @@ def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
 
 
 def flip(images: Pixels, *, share: float = 0.5) -> Pixels:
-    """Left for right, in a share of the images."""
+    """Mirrors a share of the images left to right."""
     chosen = _chance(images, share).flatten().nonzero()[:, 0]
     return images.index_copy(0, chosen, images[chosen].flip(-1))
 
 
 def cutout(images: Pixels, *, size: int) -> Pixels:
-    """A black square of ``size`` x ``size`` pixels around a pixel drawn at random; what lies beyond the border is lost.
+    """A black square of ``size`` x ``size`` pixels around a random pixel, cut off at the border.
 
     Raises:
-        ValueError: size is not from 1 to the sides of the images. Source: :cite:t:`devries2017improved`.
+        ValueError: size is not from 1 to the sides of the images.
     """
     n, _, height, width = images.shape
     if not 1 <= size <= min(height, width):
@@ -115,16 +122,16 @@ def cutout(images: Pixels, *, size: int) -> Pixels:
     return images.masked_fill((hit[0][:, :, None] & hit[1][:, None, :])[:, None], 0)
 
 
-def resized_crop(images: Images, *, least: float = 0.08) -> Images:
-    """A window of ``least`` to 1 of the area and of 3/4 to 4/3 of its proportions, drawn out to the old size bilinearly.
+def resized_crop(images: Images, *, smallest: float = 0.08) -> Images:
+    """A window of ``smallest`` to 1 of the area and of aspect ratio 3/4 to 4/3, resized to the original size bilinearly.
 
     Raises:
-        ValueError: least is not in (0, 1].
+        ValueError: ``smallest`` is not in (0, 1].
     """
-    if not 0 < least <= 1:
-        raise ValueError(f"least must be a share of the area in (0, 1], got {least}")
+    if not 0 < smallest <= 1:
+        raise ValueError(f"smallest must be a share of the area in (0, 1], got {smallest}")
     n = len(images)
-    area, tilt = torch.empty(n).uniform_(least, 1), torch.empty(n).uniform_(math.log(3 / 4), math.log(4 / 3))
+    area, tilt = torch.empty(n).uniform_(smallest, 1), torch.empty(n).uniform_(math.log(3 / 4), math.log(4 / 3))
     sizes = (area[:, None] * torch.stack([tilt, -tilt], 1).exp()).sqrt().clamp(max=1)
     middles = (1 - sizes) * (2 * torch.rand(n, 2) - 1)
     maps = torch.cat([torch.diag_embed(sizes), middles[:, :, None]], 2).to(images)
@@ -133,10 +140,10 @@ def resized_crop(images: Images, *, least: float = 0.08) -> Images:
 
 
 def jitter(images: Images, *, strength: float = 0.4, hue: float = 0.1, share: float = 0.8) -> Images:
-    """Brightness, contrast and saturation times 1 ± strength and the hue turned by ± ``hue`` of a circle, in a share of the images.
+    """Multiplies brightness, contrast and saturation by 1 ± strength and turns the hue by ± ``hue`` of a circle, in a share of the images.
 
     Raises:
-        ValueError: the images are not of three colours.
+        ValueError: the images do not have three colours.
     """
     _of_three_colours(images)
     n = len(images)
@@ -153,20 +160,20 @@ def jitter(images: Images, *, strength: float = 0.4, hue: float = 0.1, share: fl
 
 
 def greyed(images: Images, *, share: float = 0.2) -> Images:
-    """Without colour, in a share of the images.
+    """Removes the colour of a share of the images.
 
     Raises:
-        ValueError: the images are not of three colours.
+        ValueError: the images do not have three colours.
     """
     _of_three_colours(images)
     return torch.where(_chance(images, share), _brightness(images).expand_as(images), images)
 
 
 def blurred(images: Images, *, size: int = 9, share: float = 0.5) -> Images:
-    """Smoothed by a Gaussian of 0.1 to 2 pixels, cut off at ``size`` pixels, in a share of the images.
+    """Smooths a share of the images with a Gaussian of 0.1 to 2 pixels, cut off at ``size`` pixels.
 
     Raises:
-        ValueError: size is even, or half of it does not fit into the image.
+        ValueError: size is even, or half of it exceeds the image.
     """
     n, channels, height, width = images.shape
     if size % 2 == 0 or size // 2 >= min(height, width):
@@ -180,18 +187,62 @@ def blurred(images: Images, *, size: int = 9, share: float = 0.5) -> Images:
     return torch.where(_chance(images, share), smooth.view_as(images), images)
 
 
+def mixup(images: Images, targets: Targets, *, alpha: float) -> tuple[Images, Targets]:
+    """Sums of two images and of their targets with the same weights.
+
+    Args:
+        images, targets: ``[n, c, h, w]`` and ``[n, classes]``.
+        alpha: of the Beta distribution, > 0; a large one mixes in equal parts.
+    Raises:
+        ValueError: alpha is not positive.
+    """
+    kept = _shares(len(images), alpha)
+    return _blended(images, kept.to(images)), _blended(targets, kept.to(targets))
+
+
+def cutmix(images: Images, targets: Targets, *, alpha: float) -> tuple[Images, Targets]:
+    """Images with a box of another image; targets are weighted by the areas after the box is cut off at the border.
+
+    Args:
+        images, targets: ``[n, c, h, w]`` and ``[n, classes]``.
+        alpha: of the Beta distribution, > 0.
+    Raises:
+        ValueError: alpha is not positive.
+    """
+    n, _, height, width = images.shape
+    sides = (1 - _shares(n, alpha)).sqrt()[:, None]
+    inside = []
+    for pixels in (height, width):
+        middle, half = torch.randint(pixels, (n, 1)), (pixels * sides).long() // 2
+        places = torch.arange(pixels)
+        inside.append((places >= middle - half) & (places < middle + half))
+    box = inside[0][:, :, None] & inside[1][:, None, :]
+    kept = 1 - box.float().mean((1, 2))
+    return torch.where(box[:, None].to(images.device), images.roll(1, 0), images), _blended(targets, kept.to(targets))
+
+
+def _shares(n: int, alpha: float) -> Tensor:
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"alpha must be positive and finite, got {alpha}; omit the mixing for none")
+    return Beta(alpha, alpha).sample((n,))
+
+
+def _blended(values: Tensor, kept: Tensor) -> Tensor:
+    return torch.lerp(values.roll(1, 0), values, kept.view(-1, *[1] * (values.ndim - 1)))
+
+
 def _chance(images: Tensor, share: float) -> Tensor:
     return (torch.rand(len(images), 1, 1, 1) < share).to(images.device)
 
 
 def _mirrored(side: int, padding: int) -> Tensor:
-    """Positions that a mirrored frame shows, [side + 2 padding]; the border itself is not repeated."""
+    """Positions of the pixels of a mirrored frame, [side + 2 padding]; the border itself is not repeated."""
     return (side - 1) - ((side - 1) - torch.arange(-padding, side + padding).abs()).abs()
 
 
 def _of_three_colours(images: Tensor) -> None:
     if images.shape[1] != 3:
-        raise ValueError(f"colours change only in images [n, 3, h, w] of three, got {list(images.shape)}; leave this step out")
+        raise ValueError(f"images must have three colours, [n, 3, h, w], got {list(images.shape)}; omit this step")
 
 
 def _brightness(images: Tensor) -> Tensor:
@@ -199,7 +250,7 @@ def _brightness(images: Tensor) -> Tensor:
 
 
 def _turned(images: Tensor, angles: Tensor) -> Tensor:
-    """Colours turned about the grey axis: the hue of the plane across it, at equal mean of the three colours."""
+    """Turns the colours about the grey axis, which changes the hue and keeps the mean of the three colours."""
     axis, identity = images.new_full((3,), 3**-0.5), torch.eye(3).to(images)
     cross = torch.linalg.cross(axis.expand(3, 3), identity).mT  # cross @ v is axis x v
     cosine, sine = angles.cos().to(images)[:, None, None], angles.sin().to(images)[:, None, None]

@@ -1,7 +1,4 @@
-"""Descent of a network's loss by any optimiser of torch: the loop that all trainings share, deterministic given its generator.
-
-Source: none, this is machinery; what is descended and how is the caller's.
-"""
+"""Descent of a network's loss with any optimiser of torch, deterministic given its generator."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -28,17 +25,17 @@ def descend(
     clip: float | None = None,
     after: Callable[[int], None] = lambda step: None,
 ) -> Float[Tensor, " steps"]:
-    """Takes ``steps`` steps of ``optimiser`` on ``model``, in place and in training mode; whatever happens, it ends in evaluation mode.
+    """Takes ``steps`` steps of ``optimiser`` on ``model``, in place and in training mode; it ends in evaluation mode.
 
     Args:
         model: whose parameters the optimiser holds.
         loss_of: scalar loss of a batch.
-        batches: at least ``steps`` of them, drawn as they are needed.
+        batches: at least ``steps`` of them, drawn one by one.
         steps: >= 1.
         optimiser, schedule: the schedule is stepped with the optimiser.
-        generator: seeds what draws from torch's global CPU state (dropout, augmentation), which is left as it was.
-        clip: largest norm of the gradient; none if not given.
-        after: called with 0 before the first step and with the number of each step after it; may switch to evaluation and back.
+        generator: seeds torch's global CPU generator (dropout, augmentation), whose state is restored.
+        clip: limit on the norm of the gradient; None for none.
+        after: is called with 0 before the first step and with its number after each step; may switch to evaluation mode and back.
     Returns:
         Loss of the batch of each step, ``[steps]``.
     Raises:
@@ -67,26 +64,26 @@ def descend(
                 losses[step - 1] = loss.detach()
                 if step == steps and not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
                     message = f"parameters must stay finite, got others after the last of {steps} steps; lower learning_rate={rate:g}"
-                    raise NotConverged(message, state=model)  # no loss after this step would have told
+                    raise NotConverged(message, state=model)  # no later loss would show it
                 after(step)
         finally:
             model.eval()
     return losses
 
 
-def within(at: Iterable[int], steps: int) -> set[int]:
-    """Steps after which a run of ``steps`` steps is to be read, 0 is before the first.
+def within(checkpoints: Iterable[int], steps: int) -> set[int]:
+    """The set of steps at which a run of ``steps`` steps is measured; 0 is before the first.
 
     Raises:
-        ValueError: one lies outside the run.
+        ValueError: a step lies outside the run.
     """
-    stops = list(at)
+    stops = list(checkpoints)
     if wrong := [step for step in stops if not 0 <= step <= steps]:
-        raise ValueError(f"at must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
+        raise ValueError(f"checkpoints must lie in [0, {steps}], the steps of this run, got {wrong[0]}")
     return set(stops)
 
 
 def permuted(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Positions of the next batch ``[size]``, for ever: a new permutation each epoch, the incomplete last batch left out."""
+    """Yields positions of batches ``[size]`` without end: a new permutation per epoch, without the incomplete last batch."""
     while True:
         yield from torch.randperm(n, generator=generator)[: n - n % size].split(size)

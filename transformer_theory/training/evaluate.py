@@ -1,113 +1,289 @@
-"""What a trained network makes of images: what its objective measures and, of a classifier, each class by itself."""
+"""Stored networks on test images: what their objective measures, each class of a classifier, and metrics beside untrained networks.
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+A network's *run* is the result that ``train`` wrote beside its file. Of several files of one run, the first has the run.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
+from ..core.measurement import Arrays, Measurement, Table
+from ..core.result import Result
+from ..core.statistics import share_interval
 from ..data.image_data import Images
-from . import saved
+from ..models import build
 from .folder import network_file
-from .objectives.reading import outputs
+from .monitor import PICTURED, Metrics, Monitor, attention_maps, measured_network
+from .networks import Pixels
+from .objectives import ACCURACY, OBJECTIVES, Objective
+from .objectives.masked_autoencoding import Completion
+from .objectives.protocol import outputs, scaled
+from .saved import Saved, load
 from .settings import Settings
 
-AT_A_TIME = 512
+PER_PASS = 512
 
 
-@dataclass(frozen=True)
-class OfClass:
-    """One class under a classifier.
+@dataclass(frozen=True, eq=False)
+class StoredNetwork:
+    """A trained network among others.
 
     Attributes:
-        name: of the class.
-        images: how many there are.
-        right: share of them that are taken for it (recall).
-        precision: share of what is taken for it that is.
-        confused: the class that most of the others are taken for; None if all are right.
+        name: of the network and, where it is ambiguous, of the folder; unique.
+        saved: the network and its origin.
+        file: its file; None for a network in memory.
+        run: the result of its training; None if it is not beside the file, or another network has it.
     """
 
     name: str
-    images: int
-    right: float
-    precision: float
-    confused: str | None
+    saved: Saved
+    file: Path | None = None
+    run: Result | None = None
+
+    @property
+    def step(self) -> int:
+        """Number of steps of its training."""
+        return int(self.saved.origin.get("step", 0))
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(parameter.numel() for parameter in self.saved.model.parameters() if parameter.requires_grad)
+
+    @property
+    def measured(self) -> nn.Module:
+        """The network whose activations are measured, see :func:`.monitor.measured_network`."""
+        return measured_network(self.saved.model)
+
+    @property
+    def last_block(self) -> int | str:
+        """The last block of :attr:`measured`, for :func:`~transformer_theory.probes.features.features`."""
+        network = self.saved.model.network
+        if not isinstance(network, Completion):
+            return -1
+        return f"network.autoencoder.blocks.{len(network.autoencoder.blocks) - 1}"
 
 
-def evaluate(network: str | Path, train: Images, test: Images) -> tuple[dict[str, float], list[OfClass]]:
-    """Measures a network of a file or a run on test images.
+def stored_networks(
+    models: Sequence[str | Path | Saved],
+    images: Images,
+    *,
+    objectives: Mapping[str, type[Objective]] = OBJECTIVES,
+    device: str = "cpu",
+) -> list[StoredNetwork]:
+    """Loads networks, each once and with a unique name.
 
     Args:
-        network: see :func:`.saved.load`.
-        train: training images; objectives without a classifier fit a simple one to those that the network learned from, see
-            :func:`learned_from`.
-        test: images of the size and classes of the training.
-    Returns:
-        What its objective measures ("test accuracy", ...), and the classes; none where the network is no classifier.
+        models: files that ``train`` wrote, folders of runs, or results of :func:`.saved.load`.
+        images: the images on which they will be measured.
+        objectives: by name; those of theories must be passed.
+        device: of the networks.
     Raises:
-        ValueError: the file is no trained network, or the images do not fit it.
-        FileNotFoundError: there is none.
+        ValueError: a file is no trained network, or the images differ from those of its training in shape or classes.
+        FileNotFoundError: there is no such file.
     """
-    path = network_file(network)
-    found = saved.load(path)
-    check_fits(found, test, str(network))
-    pairs = ((images.pixels, images.labels) for images in (learned_from(path, found, train), test))
-    measured = found.objective.measure(found.model, *pairs, batch_size=AT_A_TIME)
-    measured = of_test(measured)
-    if "test accuracy" not in measured or found.sizes.num_classes != test.classes:
-        return measured, []
-    return measured, of_classes(outputs(found.model, test.pixels, batch_size=AT_A_TIME).argmax(1), test)
+    files = [model if isinstance(model, Saved) else network_file(os.path.abspath(model)) for model in models]
+    files = [file for i, file in enumerate(files) if all(file is not other and file != other for other in files[:i])]
+    loaded = [file if isinstance(file, Saved) else load(file, objectives=objectives) for file in files]
+    names = _names([(saved.network, () if isinstance(file, Saved) else _folders(file)) for file, saved in zip(files, loaded)])
+    networks: list[StoredNetwork] = []
+    for file, name, saved in zip(files, names, loaded):
+        check_images(saved, images, name if isinstance(file, Saved) else str(file))
+        saved.model.to(device).eval()
+        if isinstance(file, Saved):
+            networks.append(StoredNetwork(name, saved))
+        else:
+            taken = any(other.run is not None and other.file is not None and other.file.parent == file.parent for other in networks)
+            networks.append(StoredNetwork(name, saved, file, None if taken else _run(file.parent, saved)))
+    return networks
 
 
-def learned_from(file: Path, found: saved.Saved, train: Images) -> Images:
-    """The training images that a network learned from, in the order of its training; all of them where it lies without its run.
+def _folders(file: Path) -> tuple[str, ...]:
+    """Folders of a file; the last includes the file's name unless it is the best network of its run."""
+    *above, folder = file.parent.parts
+    return (*above, folder if file.stem == "best" else f"{folder}/{file.stem}")
+
+
+def _names(networks: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """The networks' names with as many folders as make them unique; if no number does, they are numbered."""
+    names = [network for network, _ in networks]
+    for length in range(1, 1 + max((len(folders) for _, folders in networks), default=0)):
+        names = [_name(network, folders[-length:]) for network, folders in networks]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name}, {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+
+
+def _name(network: str, folders: Sequence[str]) -> str:
+    # names occur in figures, where $ begins a formula, and before "::" in names of arrays
+    text = re.sub(r"[^\w .,+=@()/-]", "_", "/".join(folders))
+    return network if text in ("", network) else f"{network} ({text})"
+
+
+def _run(folder: Path, saved: Saved) -> Result | None:
+    """The result in a folder, if the network comes from it.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    if not (folder / "result.json").is_file():
+        return None
+    run = Result.load(folder)
+    return run if is_run_of(saved, run) else None
+
+
+def is_run_of(saved: Saved, result: Result) -> bool:
+    """Whether a result is the training that a network comes from."""
+    return result.name == "train" and result.settings.get("run_id") == saved.origin.get("run_id", "")
+
+
+def check_images(saved: Saved, images: Images, where: str) -> None:
+    """Checks that images have the size, channels and classes of the network's training.
+
+    Raises:
+        ValueError: they differ; the message begins with ``where``.
+    """
+    expected = (saved.sizes.channels, saved.sizes.image_size, saved.sizes.image_size)
+    if tuple(images.pixels.shape[1:]) != expected:
+        came = f"{list(images.pixels.shape[1:])} of {images.name}"
+        hint = f"choose the data of its training; a folder of images takes size={saved.sizes.image_size}"
+        raise ValueError(f"{where} needs images {list(expected)}, got {came}; {hint}")
+    if images.names != saved.names:
+        names, others = ", ".join(saved.names[:3]), ", ".join(images.names[:3])
+        raise ValueError(f"{where} classifies {names}, ..., got {others}, ...; choose the data of its training")
+
+
+def training_images(network: StoredNetwork, train: Images) -> Images:
+    """The training images without those of validation, in the order of the training; all if the network has no run.
 
     Args:
-        file: of the network.
-        train: all training images, those held out among them.
+        train: all training images.
     """
+    folder = None if network.file is None else network.file.parent
     try:
-        head = json.loads((file.parent / "result.json").read_text(encoding="utf-8"))
-        settings = Settings.from_stored(head["params"]["settings"])
-        return settings.split(train)[0] if is_run_of(found, head["name"], head["params"]) else train
+        run = network.run or (None if folder is None else _run(folder, network.saved))
+        return train if run is None else Settings.from_stored(run.settings["settings"]).split(train)[0]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return train
 
 
-def is_run_of(found: saved.Saved, name: str, params: Mapping[str, Any]) -> bool:
-    """Whether the result of this name and these parameters is the training that a network comes from."""
-    settings = params.get("settings") or {}
-    told = (name, settings.get("network"), settings.get("seed"), params.get("data"))
-    return told == ("train", found.network, found.origin.get("seed"), found.origin.get("data"))
+def measure_objective(network: StoredNetwork, train: Images, test: Images) -> list[Measurement]:
+    """The measurements of the objective on all test images, split "test"; shares have a Clopper-Pearson interval.
+
+    Args:
+        train: all training images; objectives without a classifier fit a simple one to those of the training.
+        test: images used neither in training nor in the choice of the network.
+    """
+    pairs = ((images.pixels, images.labels) for images in (training_images(network, train), test))
+    rows = network.saved.objective.measure(network.saved.model, *pairs, batch_size=PER_PASS)
+    data = network.saved.origin.get("data", test.name)
+    note = f"step {network.step:,}, {network.parameters:,} parameters" + (f", trained on {data}" if data != test.name else "")
+    return [with_interval(replace(row, split="test", model=network.name, note=note)) for row in rows]
 
 
-def of_test(measured: dict[str, float]) -> dict[str, float]:
-    """What an objective measured, named as of test images."""
-    return {name.replace("held-out", "test") if "held-out" in name else f"test {name}": value for name, value in measured.items()}
+def with_interval(row: Measurement) -> Measurement:
+    """The row with the 95 % interval of a share of n samples; unchanged if the value is no such share."""
+    ends = share_interval(row.value, row.n) if row.unit == "share" and row.value is not None and row.n else None
+    return row if ends is None else replace(row, interval=ends, interval_kind="over samples")
 
 
-def check_fits(found: saved.Saved, images: Images, where: str) -> None:
-    """Raises ValueError unless images have the size, channels and classes that a network was trained on."""
-    expected = (found.sizes.channels, found.sizes.image_size, found.sizes.image_size)
-    if tuple(images.pixels.shape[1:]) != expected:
-        came = f"{list(images.pixels.shape[1:])} of {images.name}"
-        hint = f"name its own data; a folder of images takes size={found.sizes.image_size}"
-        raise ValueError(f"{where} reads images {list(expected)}, got {came}; {hint}")
-    if images.names != found.names:
-        raise ValueError(f"{where} tells {', '.join(found.names[:3])}, ..., got {', '.join(images.names[:3])}, ...; name its own data")
+def measure_metrics(network: StoredNetwork, images: Images, *, metrics: Metrics, seed: int, split: str = "test") -> list[Measurement]:
+    """Metrics of a network, per layer and head, beside untrained networks of the same sizes, see :class:`.Monitor`.
+
+    Args:
+        images: in random order.
+        metrics: makes fresh metrics.
+        seed: of the untrained networks.
+        split: of the images.
+    """
+    saved, generator = network.saved, torch.Generator().manual_seed(seed)
+    device = next(saved.model.parameters()).device
+
+    def untrained(number: int) -> nn.Module:
+        fresh = build(lambda: saved.objective.network(saved.network, saved.sizes), generator)
+        return Pixels(fresh, saved.model.mean.flatten().cpu(), saved.model.std.flatten().cpu()).to(device)
+
+    return Monitor(images, metrics, name=network.name, untrained=untrained, split=split).measure(saved.model, network.step)
 
 
-def of_classes(taken: torch.Tensor, images: Images) -> list[OfClass]:
-    """Each class by itself; ``taken`` is the class that each image is taken for, ``[n]``."""
+def timeline(network: StoredNetwork) -> Table:
+    """The measurements of its training, on validation images; without the test rows at the end of a run."""
+    table = Table() if network.run is None else network.run.table
+    return table.where(lambda row: row.step is not None and row.split != "test").replace(model=network.name)
+
+
+def maps(network: StoredNetwork, images: Images) -> Arrays:
+    """Attention on the first images, ``network/<name>/attention`` [1, layers, heads, images, queries, keys], and its step; empty if the
+    network has no such maps."""
+    model = network.measured
+    attention = attention_maps(model, scaled(images.pixels[:PICTURED], next(model.parameters())))
+    if attention is None or not attention.size:
+        return Arrays()
+    return Arrays({f"network/{network.name}/attention": attention[None], f"network/{network.name}/steps": np.array([network.step])})
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """One class under a classifier.
+
+    Attributes:
+        name: of the class.
+        images: their number.
+        recall: share of the class's images that are classified as it.
+        precision: share of the images classified as it that belong to it.
+        confused: the most frequent other class among its images' predictions; None if all are right.
+    """
+
+    name: str
+    images: int
+    recall: float
+    precision: float
+    confused: str | None
+
+
+def evaluate(
+    network: str | Path, train: Images, test: Images, *, objectives: Mapping[str, type[Objective]] = OBJECTIVES
+) -> tuple[list[Measurement], list[ClassScore]]:
+    """Measures a network from a file or a run on test images.
+
+    Args:
+        network: see :func:`.saved.load`.
+        train: training images; objectives without a classifier fit a simple one to those of the training.
+        test: images of the size and classes of the training.
+        objectives: by name; those of theories must be passed.
+    Returns:
+        The rows of :func:`measure_objective`, and the classes; none if the network is no classifier.
+    Raises:
+        ValueError: the file is no trained network, or the images differ from those of its training in shape or classes.
+        FileNotFoundError: there is no such file.
+    """
+    file = network_file(network)
+    saved = load(file, objectives=objectives)
+    check_images(saved, test, str(network))
+    stored = StoredNetwork(saved.network, saved, file)
+    rows = measure_objective(stored, train, test)
+    if not Table(rows).select(quantity=ACCURACY) or stored.saved.sizes.num_classes != test.classes:
+        return rows, []
+    return rows, class_scores(outputs(stored.saved.model, test.pixels, batch_size=PER_PASS).argmax(1), test)
+
+
+def class_scores(predicted: torch.Tensor, images: Images) -> list[ClassScore]:
+    """Each class's scores; ``predicted`` is the predicted class of each image, ``[n]``."""
+    return list(_class_scores(predicted, images))
+
+
+def _class_scores(predicted: torch.Tensor, images: Images) -> Iterator[ClassScore]:
     counts = torch.zeros(images.classes, images.classes, dtype=torch.int64)
-    counts.index_put_((images.labels, taken), torch.ones((), dtype=torch.int64), accumulate=True)
-    lines = []
+    counts.index_put_((images.labels, predicted), torch.ones((), dtype=torch.int64), accumulate=True)
     for number, name in enumerate(images.names):
-        row, here = counts[number].clone(), int(counts[number].sum())
+        row, count = counts[number].clone(), int(counts[number].sum())
         right = int(row[number])
         row[number] = 0
         confused = images.names[int(row.argmax())] if int(row.sum()) else None
-        lines.append(OfClass(name, here, right / max(1, here), right / max(1, int(counts[:, number].sum())), confused))
-    return lines
+        yield ClassScore(name, count, right / max(1, count), right / max(1, int(counts[:, number].sum())), confused)

@@ -1,16 +1,17 @@
-"""Training on images: a network, an objective and an optimiser, step after step, while every theory reads the network.
+"""Training on images: a network, an objective and an optimiser, with measurements and checkpoints at each interval.
 
-At each interval the network is measured on held-out images, read through every theory, and stored: the best one for exchange, the state of
-the training to go on from. What is interrupted is continued bit for bit on the same machine, unless it is trained by the clock.
-The test images are looked at once, at the end, with the network that was best on the held-out ones.
+At each interval the network is measured on validation images and stored: the best one for exchange, the state of the training for its
+continuation. An interrupted training continues bit for bit on the same machine, unless it runs by the clock. The test images are used once,
+at the end, with the network that was best on the validation images.
 """
 
 import contextlib
 import copy
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,58 +19,26 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import NotConverged
-from ..core.measurement import Row
+from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
 from ..core.sources import Source
-from ..core.theory import Theory
 from ..data.image_data import Images
-from ..theories import THEORIES
 from . import checkpoint, saved
-from .average import exponential_average
 from .batches import DRAWS, WEIGHTS, Batches, seed_of
-from .evaluate import of_test
+from .checkpoint import full, load_network, load_optimiser, whole
 from .faults import finite, where_not_finite
-from .folder import BEST, LAST, TABLE, check_unused, claimed, remove
+from .folder import BEST, LAST, TABLE, GrowingTable, check_unused, claimed, remove
+from .monitor import Metrics, Moment, Monitor
 from .networks import Pixels
-from .objectives import CrossEntropy, Objective
-from .observe import Observer
-from .optimisers import optimiser, scale
-from .processes import Hardware, cuts, gathered, launched, set_up, tells_of_loss
-from .schedule import warm_up_cosine
+from .objectives import LOSS, CrossEntropy, Objective
+from .optimisers import exponential_average, optimiser, scale, warm_up_cosine
+from .processes import Hardware, gathered, is_lost_process, launched, set_up, shards
 from .settings import Settings
-from .states import full, load_network, load_optimiser, whole
-from .table import Table
 
+SPEED, SECONDS = "images per second", "seconds"
 HINT = "begin again with a lower learning_rate, or a lower clip"
-MEASURED_AT_A_TIME = 512  # held-out images
+PER_PASS = 512  # images per forward pass of a measurement
 SOURCE = Source("loshchilov2019decoupled")
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where a training is, for whoever watches it.
-
-    Attributes:
-        step, epoch: taken so far, the last in part.
-        done: share of the training, in [0, 1].
-        seconds: since it began, interruptions left out.
-        speed: images a second since the last interval, readings left out; None before the first step.
-        loss: of the last step, or at an interval the mean since the one before; None before the first step.
-        measured: on the held-out images, at an interval; else None.
-    """
-
-    step: int
-    epoch: float
-    done: float
-    seconds: float
-    speed: float | None
-    loss: float | None
-    measured: dict[str, float] | None = None
-
-    @property
-    def left(self) -> float | None:
-        """Seconds that it will take yet, at the pace so far."""
-        return self.seconds * (1 - self.done) / self.done if self.done else None
 
 
 def train(
@@ -78,51 +47,56 @@ def train(
     folder: str | Path,
     *,
     objective: Objective | None = None,
-    theories: Sequence[Theory] = THEORIES,
+    metrics: Metrics = tuple,
+    theories: Sequence[str] = (),
+    sources: Sequence[Source] = (),
     hardware: Hardware | None = None,
     resume: bool = False,
-    tell: Callable[[Moment], None] = lambda moment: None,
+    callback: Callable[[Moment], None] = lambda moment: None,
 ) -> Result:
-    """Trains a network on images and stores it with all that was read.
+    """Trains a network on images and stores it with all measurements.
 
     Args:
         data: training and test images.
-        settings: what is trained, and how.
-        folder: gets ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and the result; it may hold no
-            training yet, unless ``resume``.
-        objective: cross-entropy if not given.
-        theories: that read the network at each interval.
-        hardware: chosen by what there is if not given.
-        resume: goes on from the checkpoint in the folder, which must be of the same training; one that has ended is left as it is.
-        tell: called after each step and at each interval.
+        settings: of the network and its training.
+        folder: gets ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and the result; it must not hold a
+            training, unless ``resume``.
+        objective: cross-entropy if None.
+        metrics: makes fresh metrics, which are computed at each interval beside the general ones.
+        theories: names of the theories of these metrics, stored with the run; a resumed training must have the same.
+        sources: of these theories, stored with the run.
+        hardware: chosen automatically if None.
+        resume: continues from the checkpoint in the folder, which must belong to the same training; a finished training is only loaded.
+        callback: is called after each step and at each interval.
     Returns:
-        The result as it is stored: rows of theory "network" (loss, speed, measures) and of the theories, with ``step``.
+        The result as it is stored: rows with ``step`` of kind "network" (loss, speed, the objective's measurements) and of the metrics.
+        Its settings hold ``run_id``, ``score`` and the numbers ``train_samples``, ``validation_samples`` and ``test_samples`` as well.
     Raises:
-        ValueError: settings, data and folder do not fit.
-        FileExistsError: the folder holds something, or another training is at work there.
+        ValueError: settings, data and folder are inconsistent.
+        FileExistsError: the folder is not empty, or another training runs there.
         NotConverged: the loss or its gradient is not finite; step and layer are named, the last checkpoint stays.
-        OSError: the folder cannot be written, or another process of this training has gone; the last checkpoint stays.
+        OSError: the folder cannot be written, or another process of this training has ended; the last checkpoint stays.
     """
     folder, objective = Path(folder), objective or CrossEntropy()
     if not resume:
         check_unused(folder)
     hardware = (hardware or Hardware()).resolved()
-    run = {
+    definition = {
         "settings": asdict(settings),
         "objective": {"name": objective.name, **asdict(objective)},  # pyright: ignore[reportArgumentType]
         "precision": hardware.precision,
         "data": data[0].name,
         "images": checkpoint.digest(data[0]),
-        "theories": [theory.name for theory in theories],
+        "theories": list(theories),
     }
-    table, found = Table(folder / TABLE), None
+    table, stored = GrowingTable(folder / TABLE), None
     if resume:
-        found = checkpoint.load(folder / LAST, run=run)
-        table = Table.read(folder / TABLE, found.rows)
+        stored = checkpoint.load(folder / LAST, run=definition)
+        table = GrowingTable.read(folder / TABLE, stored.rows)
         if table.ended:
             return Result.load(folder)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        return _Training(data, settings, folder, objective, theories, hardware, run, table, found, tell).run()
+        return _Training(data, settings, folder, objective, metrics, sources, hardware, definition, table, stored, callback).run()
 
 
 class _Training:
@@ -132,83 +106,85 @@ class _Training:
         settings: Settings,
         folder: Path,
         objective: Objective,
-        theories: Sequence[Theory],
+        metrics: Metrics,
+        sources: Sequence[Source],
         hardware: Hardware,
-        run: dict[str, Any],
-        table: Table,
-        found: checkpoint.Checkpoint | None,
-        tell: Callable[[Moment], None],
+        definition: dict[str, Any],
+        table: GrowingTable,
+        stored: checkpoint.Checkpoint | None,
+        callback: Callable[[Moment], None],
     ):
-        self.settings, self.folder, self.objective, self.tell = settings, folder, objective, tell
-        self.run_of, self.table = run, table
+        self.settings, self.folder, self.objective, self.callback = settings, folder, objective, callback
+        self.definition, self.table = definition, table
         images, self.test = data
-        self.kept, self.held = settings.split(images)
+        self.train, self.validation = settings.split(images)
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
         self.fabric = launched(hardware)
         self.raw = self._network(0)
-        if cuts(self.fabric) and settings.average:
-            raise ValueError(f"strategy 'fsdp' keeps no running mean, got average {settings.average}; pass --average 0 or --strategy ddp")
-        plain = copy.deepcopy(self.raw).to(self.fabric.device) if cuts(self.fabric) else self.raw
+        if shards(self.fabric) and settings.average:
+            raise ValueError(f"strategy 'fsdp' has no moving average, got average {settings.average}; pass --average 0 or --strategy ddp")
+        plain = copy.deepcopy(self.raw).to(self.fabric.device) if shards(self.fabric) else self.raw
         self.compiled = hardware.compile
         if self.compiled:
             self.raw.compile()
         self.model, self.optimiser = set_up(self.fabric, self.raw, self._optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
-        self.evaluated = plain if self.average is None else self.average.module  # what is measured, read and kept
+        self.evaluated = plain if self.average is None else self.average.module  # the network that is measured and stored
         self.batches = Batches(
-            self.kept.pixels,
-            self.kept.labels,
+            self.train.pixels,
+            self.train.labels,
             classes=images.classes,
             batch_size=settings.batch_size,
-            change=settings.changes,
+            augmentation=settings.augmentation,
             seed=settings.seed,
             fabric=self.fabric,
         )
-        self.interval = settings.interval or self.batches.an_epoch
-        self.steps = settings.epochs * self.batches.an_epoch
-        self.observer = Observer(self.held, theories, name=settings.network, untrained=lambda number: self._network(1 + number))
+        self.interval = settings.interval or self.batches.steps_per_epoch
+        self.steps = settings.epochs * self.batches.steps_per_epoch
+        self.monitor = Monitor(self.validation, metrics, name=settings.network, untrained=lambda number: self._network(1 + number))
+        self.run_id = secrets.token_hex(8) if stored is None else stored.run_id
         self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device)) | {
             "parameters": sum(parameter.numel() for parameter in plain.parameters() if parameter.requires_grad),
-            "held_out_images": len(self.held),
-            "test_images": len(self.test),
             "processes": self.fabric.world_size,
         }
-        self.step, self.stored, self.before, self.best = 0, None, 0.0, None
-        self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *(source for theory in theories for source in theory.sources)]))
-        if found is not None:
-            self._go_on(found)
+        self.step, self.stored, self.before, self.best = 0, None, 0.0, None  # stored: the step of the last checkpoint
+        self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *sources]))
+        if stored is not None:
+            self._continue(stored)
 
     def _network(self, number: int) -> Pixels:
-        """A network with its first weights: number 0 is trained, the others are its nulls."""
+        """A network with initial weights: number 0 is trained, the others are the untrained networks of the null."""
         torch.manual_seed(seed_of(self.settings.seed, WEIGHTS, number))
         network = self.objective.network(self.settings.network, self.sizes)
         if number:
             return Pixels(network, self.raw.mean.flatten(), self.raw.std.flatten())
-        return Pixels.centring(network, self.kept.pixels)
+        return Pixels.centring(network, self.train.pixels)
 
     def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        own = self.settings
         return optimiser(
             network,
-            name=own.optimiser,
-            learning_rate=own.learning_rate,
-            weight_decay=own.weight_decay,
-            layer_decay=own.layer_decay,
+            name=self.settings.optimiser,
+            learning_rate=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
+            layer_decay=self.settings.layer_decay,
         )
 
-    def _go_on(self, found: checkpoint.Checkpoint) -> None:
+    def _continue(self, stored: checkpoint.Checkpoint) -> None:
         try:
-            load_network(saved.network_of(self.raw), found.network)
-            load_optimiser(self.optimiser, found.optimiser)
+            load_network(saved.network_of(self.raw), stored.network)
+            load_optimiser(self.optimiser, stored.optimiser)
             if self.average is not None:
-                load_network(self.average, found.average or {})
+                load_network(self.average, stored.average or {})
         except ValueError as error:
-            raise ValueError(f"{self.folder / LAST} does not fit its own settings: {error}; begin again without --resume") from error
+            raise ValueError(f"{self.folder / LAST} contradicts its own settings: {error}; begin again without --resume") from error
         if (self.folder / BEST).exists():
-            saved.load(self.folder / BEST)  # a damaged one is told of now, not at the end
-            self.best = found.best
-        self.observer.remember(found.memory)
-        self.step, self.stored, self.before = found.step, found.step, found.seconds
+            self._load_best()  # a damaged file raises now, not at the end
+            self.best = stored.best
+        self.monitor.remember(stored.memory)
+        self.step, self.stored, self.before = stored.step, stored.step, stored.seconds
+
+    def _load_best(self) -> saved.Saved:
+        return saved.load(self.folder / BEST, objectives={self.objective.name: type(self.objective)})
 
     def run(self) -> Result:
         first = self.fabric.is_global_zero
@@ -221,9 +197,9 @@ class _Training:
             try:
                 return self._run()
             except RuntimeError as error:
-                if not tells_of_loss(error):
+                if not is_lost_process(error):
                     raise
-                raise ConnectionError(f"another process of this training has gone; {self._kept()}, --resume goes on from it") from error
+                raise ConnectionError(f"another process has ended; {self._last_state()}, --resume continues from it") from error
             finally:
                 if first and self.stored is None:
                     remove(self.folder)
@@ -233,24 +209,24 @@ class _Training:
         self._fresh()
         if self.stored is None:
             self._interval()
-            if self.compiled:  # which the first step would else wait for
+            if self.compiled:  # compile before the clock starts
                 self.fabric.backward(self._loss(*self._draw()))
                 self.optimiser.zero_grad()
-            self.began, self.before = time.perf_counter(), 0.0  # the clock, which the learning rate may follow, starts with the first step
+            self.began, self.before = time.perf_counter(), 0.0  # the learning rate may follow the clock
         while (done := self._done()) < 1:
             self._step(done)
             if self.step % self.interval == 0:
                 self._interval()
         if self.step != self.stored:
             self._interval()
-        self._test()
+        self._measure_test()
         return self._result()
 
     def seconds(self) -> float:
         return self.before + time.perf_counter() - self.began
 
     def _done(self) -> float:
-        """Share of the training; the processes agree on it."""
+        """Share of the training, the same in all processes."""
         done = self._share()
         if self.settings.minutes is None or self.fabric.world_size == 1:
             return done
@@ -260,16 +236,16 @@ class _Training:
         return self.step / self.steps if self.settings.minutes is None else min(1.0, self.seconds() / (60 * self.settings.minutes))
 
     def _fresh(self) -> None:
-        """Begins to count what is told at the next interval."""
+        """Resets the sums of the next interval."""
         self.total, self.counted, self.worked = 0.0, 0, 0.0
 
     def _draw(self) -> tuple[Tensor, Tensor]:
-        """Images and targets of the step; the random numbers that follow are the step's own too."""
+        """Images and targets of the step, whose seed also determines the random numbers that follow."""
         torch.manual_seed(seed_of(self.settings.seed, DRAWS, self.step))
         return self.batches[self.step]
 
     def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
-        return self.objective.loss(self.model, images, targets, lambda own: gathered(self.fabric, own))
+        return self.objective.loss(self.model, images, targets, lambda part: gathered(self.fabric, part))
 
     def _step(self, done: float) -> None:
         started = time.perf_counter()
@@ -278,12 +254,12 @@ class _Training:
         images, targets = self._draw()
         try:
             loss = self._loss(images, targets)
-        except (ValueError, ArithmeticError, RuntimeError) as error:  # an objective may refuse what is not finite
+        except (ValueError, ArithmeticError, RuntimeError) as error:  # an objective may reject values that are not finite
             self._fail(str(error), images, error)
             raise
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.settings.clip, error_if_nonfinite=False)
-        value, size = torch.stack([full(loss.detach()), full(norm)]).tolist()  # pyright: ignore  # waits for the device, once a step
+        value, size = torch.stack([full(loss.detach()), full(norm)]).tolist()  # pyright: ignore  # waits for the device once per step
         if not (math.isfinite(value) and math.isfinite(size)):
             self._fail(f"the loss is {value}, the norm of its gradient {size}", images)
         self.optimiser.step()
@@ -294,103 +270,122 @@ class _Training:
         self.total += value
         self.counted += 1
         self.worked += time.perf_counter() - started
-        self.tell(self._moment(value))
+        self.callback(self._moment(value))
 
     def _fail(self, what: str, images: Tensor, error: Exception | None = None) -> None:
-        """Raises NotConverged, unless there was an error and all that the step computes is finite: then the error has another cause."""
+        """Raises NotConverged, unless an error was raised and all values of the step are finite: then the error has another cause."""
         where = where_not_finite(self.raw, images, lambda: self.fabric.backward(self._loss(*self._draw())))
         if error is None or where is not None:
             where = where or "every output and gradient is finite"
-            raise NotConverged(f"step {self.step + 1}: {what}; {where}; {self._kept()}; {HINT}", state=self.raw) from error
+            raise NotConverged(f"step {self.step + 1}: {what}; {where}; {self._last_state()}; {HINT}", state=self.raw) from error
 
-    def _kept(self) -> str:
+    def _last_state(self) -> str:
         return f"{self.folder / LAST} holds the last good state, of step {self.stored}"
 
-    def _moment(self, loss: float | None, measured: dict[str, float] | None = None) -> Moment:
+    def _moment(self, loss: float | None, measured: Table | None = None) -> Moment:
         speed = self.counted * self.batches.size / self.worked if self.counted else None
-        return Moment(self.step, self.step / self.batches.an_epoch, self._share(), self.seconds(), speed, loss, measured)
+        return Moment(self.step, self.step / self.batches.steps_per_epoch, self._share(), self.seconds(), speed, loss, measured)
 
     def _interval(self) -> None:
-        """Measures, reads and stores."""
+        """Measures and stores."""
         loss = None
         if self.counted:
             mean = torch.tensor(self.total / self.counted, device=self.fabric.device)
             loss = float(self.fabric.all_reduce(mean, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
         first = self.fabric.is_global_zero
         weights = whole(saved.network_of(self.raw).state_dict())
-        stepped = whole(self.optimiser.state_dict()) if first or cuts(self.fabric) else {}  # all take part where each holds a share
+        state = whole(self.optimiser.state_dict()) if first or shards(self.fabric) else {}  # shards are gathered by all processes
         if wrong := [name for name, weight in weights.items() if not finite([weight])]:
-            raise NotConverged(f"step {self.step}: {wrong[0]} is not finite after it; {self._kept()}; {HINT}", state=self.raw)
-        if cuts(self.fabric):
+            raise NotConverged(f"step {self.step}: {wrong[0]} is not finite after it; {self._last_state()}; {HINT}", state=self.raw)
+        if shards(self.fabric):
             load_network(saved.network_of(self.evaluated), weights)
-        measured = self._measure(self.held)
-        read = self.observer.read(self.evaluated, self.step)
+        measured = self._measure(self.validation, "validation", self.step)
+        monitored = self.monitor.measure(self.evaluated, self.step)
         moment = self._moment(loss, measured)
-        told = {"loss": loss, "images per second": moment.speed, "seconds": moment.seconds, **measured}
-        self._note({quantity: value for quantity, value in told.items() if value is not None}, self.step)
-        self.table.rows += read
+        row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=self.settings.network, step=self.step)
+        if loss is not None:
+            self.table.rows.append(replace(row, quantity=LOSS, value=loss, unit="", split="train"))
+        if moment.speed is not None:
+            self.table.rows.append(replace(row, quantity=SPEED, value=moment.speed, unit=""))
+        self.table.rows += [row, *measured, *monitored]
         if first:
-            self._store(weights, stepped, measured[self.objective.score])
+            self._store(weights, state, self._score(measured))
         self.stored = self.step
-        self.tell(moment)
+        self.callback(moment)
         self._fresh()
 
-    def _store(self, weights: dict[str, Tensor], stepped: dict[str, Any], score: float) -> None:
-        """Writes the network if it is the best so far, the table, and last what a resumed training goes on from."""
+    def _score(self, measured: Table) -> float:
+        value = measured.select(quantity=self.objective.score, setting="", layer=None).one().value
+        return -math.inf if value is None else value
+
+    def _store(self, weights: dict[str, Tensor], state: dict[str, Any], score: float) -> None:
+        """Writes the network if it is the best so far, the table, and the checkpoint last."""
         try:
-            if self.best is None or score >= self.best:  # of equals the later, which has learned more
+            if self.best is None or score >= self.best:  # of equal networks the later one, which has been trained longer
                 self.best = score
-                self._keep(score)
+                self._save_best(score)
             if self.stored is None:
                 self._result().write_into(self.folder, growing=True)
             self.table.write()
             checkpoint.Checkpoint(
-                run=self.run_of,
+                run=self.definition,
+                run_id=self.run_id,
                 step=self.step,
                 seconds=self.seconds(),
                 best=self.best,
                 rows=len(self.table.rows),
                 network=weights,
-                optimiser=stepped,
+                optimiser=state,
                 average=None if self.average is None else whole(self.average.state_dict()),
-                memory=self.observer.memory(),
+                memory=self.monitor.memory(),
             ).save(self.folder / LAST)
         except OSError as error:
-            kept = "nothing was stored" if self.stored is None else f"{self._kept()}, --resume goes on from it"
-            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {kept}") from error
+            state_text = "nothing was stored" if self.stored is None else f"{self._last_state()}, --resume continues from it"
+            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {state_text}") from error
 
-    def _measure(self, images: Images) -> dict[str, float]:
-        pairs = ((part.pixels, part.labels) for part in (self.kept, images))
-        return self.objective.measure(self.evaluated, *pairs, batch_size=MEASURED_AT_A_TIME)
+    def _measure(self, images: Images, split: str, step: int) -> Table:
+        """The objective's measurements."""
+        pairs = ((part.pixels, part.labels) for part in (self.train, images))
+        rows = self.objective.measure(self.evaluated, *pairs, batch_size=PER_PASS)
+        return Table(rows).replace(split=split, model=self.settings.network, step=step)
 
-    def _note(self, found: dict[str, float], step: int) -> None:
-        for quantity, value in found.items():
-            self.table.rows.append(Row(theory="network", quantity=quantity, value=value, model=self.settings.network, step=step))
-
-    def _keep(self, score: float) -> None:
-        inner = saved.network_of(self.evaluated)
+    def _save_best(self, score: float) -> None:
+        network = saved.network_of(self.evaluated)
         assert isinstance(self.raw, Pixels)
         saved.save(
             self.folder / BEST,
-            inner.state_dict(),
+            network.state_dict(),
             network=self.settings.network,
             sizes=self.sizes,
             objective=self.objective,
             mean=self.raw.mean,
             std=self.raw.std,
-            names=self.kept.names,
-            origin={"data": self.run_of["data"], "step": self.step, "seed": self.settings.seed, self.objective.score: score},
+            names=self.train.names,
+            origin={
+                "data": self.definition["data"],
+                "step": self.step,
+                "seed": self.settings.seed,
+                "run_id": self.run_id,
+                self.objective.score: score,
+            },
         )
 
-    def _test(self) -> None:
-        """What the best network makes of the test images, looked at once."""
+    def _measure_test(self) -> None:
+        """Measures the best network on the test images."""
         self.fabric.barrier()
-        best = saved.load(self.folder / BEST)
+        best = self._load_best()
         self.evaluated = best.model.to(self.fabric.device)
-        self._note(of_test(self._measure(self.test)), best.origin["step"])
+        self.table.rows += self._measure(self.test, "test", best.origin["step"])
         self.provenance["seconds"] = round(self.seconds(), 3)
         if self.fabric.is_global_zero:
             self._result().write_into(self.folder)
 
     def _result(self) -> Result:
-        return Result("train", self.run_of, self.table.rows, {}, self.sources, self.provenance)
+        settings = self.definition | {
+            "run_id": self.run_id,
+            "score": self.objective.score,
+            "train_samples": len(self.train),
+            "validation_samples": len(self.validation),
+            "test_samples": len(self.test),
+        }
+        return Result("train", settings, Table(self.table.rows), {}, (), self.sources, self.provenance)

@@ -1,12 +1,12 @@
 """Networks that classify images, by name and size: what ``transformer-theory train`` builds.
 
-All have a class token and read images [batch, channels, image_size, image_size]; they differ in what a layer does:
+All have a class token, and their input is images [batch, channels, image_size, image_size]; their layers differ:
 
-* ``crate``: as released, shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step;
+* ``crate``: the released form, shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step;
 * ``crate-paper``: output tied to the subspaces, the shrinking step (1 - κβ)Z + κβ MSSA(Z);
 * ``crate-exact``: the gradient step of the coding rate itself, by its p x p resolvent, without softmax;
 * ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with its own decoder, and a skip around it;
-* ``tost``: attention by token statistics as released, linear in the number of tokens, above the GELU MLP of a ViT (without the
+* ``tost``: attention by token statistics in the released form, linear in the number of tokens, with the GELU MLP of a ViT (without the
   convolutions, layer scales and class attention of the published network);
 * ``vit``: the pre-norm vision transformer.
 
@@ -28,7 +28,7 @@ from ..models.crate import ExactAttention, Ista, OvercompleteIsta, PaperAttentio
 from ..models.embedding import Patches
 
 Stem = Literal["patches", "convolutions"]
-PIXELS = 16  # numbers in a patch below which a norm over it would erase how bright it is
+PIXELS = 16  # a norm over patches with fewer numbers would erase their brightness
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sizes:
 
     Attributes:
         image_size, channels, num_classes: of the data.
-        patch_size: pixels from token to token.
+        patch_size: side of a patch, pixels.
         dim, depth, heads: of the layers.
         stem: how an image becomes tokens: linear patches, or overlapping convolutions.
     """
@@ -53,10 +53,7 @@ class Sizes:
 
 
 class Mlp(nn.Module):
-    """The GELU MLP of a ViT as a sparsification block with a skip, [batch, n, dim] -> [batch, n, dim].
-
-    Source: :cite:t:`dosovitskiy2021image`.
-    """
+    """The GELU MLP of a ViT as a sparsification block with a skip, [batch, n, dim] -> [batch, n, dim]."""
 
     skip = True
 
@@ -69,13 +66,13 @@ class Mlp(nn.Module):
 
 
 class Pixels(nn.Module):
-    """A network that reads images in [0, 1]: they are centred and scaled channel by channel first.
+    """A network on images in [0, 1], which it first centres and scales channel by channel.
 
     Args:
-        network: reads normalised images [batch, c, h, w].
+        network: its input is normalised images [batch, c, h, w].
         mean, std: of the training images, [c].
     Raises:
-        ValueError: mean and std are not as many, or a std is not positive. Source: none, this is machinery.
+        ValueError: mean and std differ in number, or a std is not positive.
     """
 
     mean: Tensor
@@ -84,14 +81,14 @@ class Pixels(nn.Module):
     def __init__(self, network: nn.Module, mean: Float[Tensor, " c"], std: Float[Tensor, " c"]):
         super().__init__()
         if mean.shape != std.shape or mean.ndim != 1 or not bool((std > 0).all()):
-            raise ValueError(f"mean and std must be a number each a channel, std above 0, got {mean.tolist()} and {std.tolist()}")
+            raise ValueError(f"mean and std must be one number per channel, std above 0, got {mean.tolist()} and {std.tolist()}")
         self.network = network
         self.register_buffer("mean", mean.float().view(-1, 1, 1), persistent=False)
         self.register_buffer("std", std.float().view(-1, 1, 1), persistent=False)
 
     @classmethod
     def centring(cls, network: nn.Module, pixels: UInt8[Tensor, "n c h w"]) -> "Pixels":
-        """With mean and deviation of each channel of given pixels, 0 to 255, counted value by value."""
+        """Normalises by mean and standard deviation of each channel of the pixels, 0 to 255."""
         counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
         values, n = torch.arange(256, device=counts.device) / 255, counts.sum(1, keepdim=True)
         mean = (counts * values).sum(1, keepdim=True) / n
@@ -100,7 +97,7 @@ class Pixels(nn.Module):
 
     @property
     def cls_token(self) -> Tensor | None:
-        """The network's, by which readers know that the first token stands for the image."""
+        """The network's class token, if it has one: the first token then stands for the image."""
         return getattr(self.network, "cls_token", None)
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Tensor:
@@ -108,18 +105,18 @@ class Pixels(nn.Module):
 
 
 def _check_patches(sizes: Sizes) -> None:
-    """Raises ValueError unless the stem can cut the images; the advice names what it could."""
+    """Raises ValueError unless the stem can cut the images; the message lists the possible sizes."""
     side, by_halves = sizes.image_size, sizes.stem == "convolutions"
-    fitting = [size for size in range(1, side + 1) if side % size == 0 and not (by_halves and (size == 1 or size & (size - 1)))]
-    if sizes.patch_size in fitting or sizes.patch_size < 1:  # sizes below 1 are refused where they are used
+    possible = [size for size in range(1, side + 1) if side % size == 0 and not (by_halves and (size == 1 or size & (size - 1)))]
+    if sizes.patch_size in possible or sizes.patch_size < 1:  # sizes below 1 raise where they are used
         return
     kind = "a power of two from 2 on that divides" if by_halves else "a divisor of"
-    other = f"take {', '.join(map(str, fitting))}" if fitting else "take stem 'patches', or images of an even side"
+    other = f"choose {', '.join(map(str, possible))}" if possible else "choose stem 'patches', or images of an even side"
     raise ValueError(f"patch_size must be {kind} the side of the images, {side} pixels, got {sizes.patch_size}; {other}")
 
 
 def _embedding(sizes: Sizes) -> tuple[nn.Sequential, int]:
-    """Images to normalised tokens, and how many there are, with the released names where patches are cut."""
+    """Images to normalised tokens, with the released names of parameters for patches; and the number of tokens."""
     _check_patches(sizes)
     if sizes.stem == "convolutions":
         stem = _stem(sizes)
@@ -136,7 +133,7 @@ def _stem(sizes: Sizes) -> Convolutions:
 def crate(
     sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[[int], nn.Module] = Ista
 ) -> nn.Module:
-    """A CRATE for images with the given blocks, see :mod:`..theories.crate.block`."""
+    """A CRATE for images with the given blocks, see :mod:`..models.crate`."""
     embedding, seq = _embedding(sizes)
     return CRATE(
         embedding,
@@ -153,8 +150,8 @@ def crate(
 def _vit(sizes: Sizes) -> nn.Module:
     _check_patches(sizes)
     cut = Patches(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels)
-    reader = _stem(sizes) if sizes.stem == "convolutions" else cut
-    return ViT(reader, num_classes=sizes.num_classes, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads)
+    embedding = _stem(sizes) if sizes.stem == "convolutions" else cut
+    return ViT(embedding, num_classes=sizes.num_classes, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads)
 
 
 NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {

@@ -1,17 +1,17 @@
-r"""RandAugment: operations drawn at random from fourteen, all of one strength; each image draws its own.
+r"""RandAugment: random operations from a list of fourteen, all of one strength; each image draws its own.
 
 Images are bytes ``[n, c, h, w]``, in and out. The strength s is magnitude / 10, of a random sign where it has one:
 
     shear_x, shear_y                            by 0.3 s pixels a pixel
     translate_x, translate_y                    by 0.45 s of the side
     rotate                                      by 30 s degrees about the middle
-    brightness, colour, contrast, sharpness     image + 0.9 s (image - what it is without: black, grey, its mean grey, smoothed)
+    brightness, colour, contrast, sharpness     image + 0.9 s (image - the image without it: black, grey, its mean grey, smoothed)
     posterize                                   the lowest round(4 |s|) bits set to 0
-    solarize                                    values of 256 (1 - |s|) and more turned to 255 - value
+    solarize                                    values v >= 256 (1 - |s|) become 255 - v
     identity, autocontrast, equalize            of no strength
 
-Strengths grow with the magnitude and those that have one do nothing at 0 (the published posterize keeps 4 s bits, the fewer the weaker);
-shifts are shares of the image, so that they mean the same for 32 pixels as for 224. What comes in from beyond the border is black, and
+Strengths grow with the magnitude, and at 0 the operations with a strength change nothing (the published posterize keeps 4 s bits: the
+smaller s, the stronger). Shifts are shares of the image, the same for 32 pixels as for 224. Pixels from beyond the border are black, and
 pixels are interpolated bilinearly. Draws are from torch's global CPU generator.
 Source: :cite:t:`cubuk2020randaugment`, Sec. 3.
 """
@@ -28,20 +28,20 @@ from torch.nn import functional
 Pixels = UInt8[Tensor, "n c h w"]
 Strengths = Float[Tensor, " n"]
 
-GREY = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness that is seen
+GREY = (0.299, 0.587, 0.114)  # shares of red, green and blue in perceived brightness
 LARGEST = 10.0  # magnitude
 SHEAR, ANGLE, SHIFT, BLEND, BITS = 0.3, math.pi / 6, 0.45, 0.9, 4  # at the largest magnitude
 
 
 def rand_augment(images: Pixels, *, operations: int, magnitude: float) -> Pixels:
-    """Images after ``operations`` operations each, drawn from :data:`OPERATIONS`, one after the other, with replacement.
+    """Applies ``operations`` operations to each image, drawn from :data:`OPERATIONS` with replacement, one after the other.
 
     Args:
         images: ``[n, c, h, w]``.
         operations: >= 0.
         magnitude: in [0, 10].
     Raises:
-        ValueError: operations or magnitude are out of range. Source: Cubuk et al. (2020).
+        ValueError: operations or magnitude are out of range.
     """
     if operations < 0 or not 0 <= magnitude <= LARGEST:
         raise ValueError(f"operations must be at least 0 and magnitude in [0, {LARGEST:g}], got {operations} and {magnitude}")
@@ -62,7 +62,7 @@ def _identity(images: Pixels, strengths: Strengths) -> Pixels:
 
 
 def _moved(images: Pixels, maps: Float[Tensor, "n 2 3"]) -> Pixels:
-    """Pixel (x, y) from the middle, in halves of the sides, is what was at ``maps @ (x, y, 1)``."""
+    """Moves the pixel at ``maps @ (x, y, 1)`` to (x, y), measured from the middle in half sides."""
     grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
     return _bytes(functional.grid_sample(images.float(), grid, align_corners=False))
 
@@ -100,7 +100,7 @@ def _black(images: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Brightness as it is seen, of three colours; else the mean of the channels. [n, 1, h, w]."""
+    """Perceived brightness of three colours, otherwise the mean of the channels, [n, 1, h, w]."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
     return (images * images.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
@@ -111,7 +111,7 @@ def _mean(images: Tensor) -> Tensor:
 
 
 def _smooth(images: Tensor) -> Tensor:
-    """The mean of 3 x 3 pixels, the middle five times; the border stays."""
+    """The mean of 3 x 3 pixels, the middle weighted five times; the border stays."""
     smooth, channels = images.clone(), images.shape[1]
     weights = images.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
     smooth[:, :, 1:-1, 1:-1] = functional.conv2d(images, weights.expand(channels, 1, 3, 3), groups=channels)
@@ -128,13 +128,13 @@ def _solarized(images: Pixels, strengths: Strengths) -> Pixels:
 
 
 def _autocontrasted(images: Pixels, strengths: Strengths) -> Pixels:
-    """Each channel drawn out to [0, 255]; one of a single value stays."""
+    """Stretches each channel to [0, 255]; a constant channel stays."""
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     return torch.where(high > low, _bytes((images - low) * (255 / (high - low))), images)
 
 
 def _equalized(images: Pixels, strengths: Strengths) -> Pixels:
-    """Values of each channel so that all are as frequent, as far as 256 steps go; fewer than 256 pixels stay, as in Pillow."""
+    """Equalises the histogram of each channel in 256 steps; images of fewer than 256 pixels stay unchanged, as in Pillow."""
     values = images.flatten(2).flatten(0, 1).long()
     counts = values.new_zeros(len(values), 256).scatter_add_(1, values, torch.ones_like(values))
     step = (values.shape[1] - counts.gather(1, values.amax(1, keepdim=True))) // 255

@@ -1,28 +1,33 @@
-"""Recipes: which network, and how it is trained, each value with its reason.
+"""Recipes: tested settings of networks and trainings, with the reason for each value.
 
-A recipe builds its network for the data at hand (``TokenData.tokens`` are its input), so that every theory and every network read the same.
+:data:`RECIPES` are small networks on the tokens of :class:`~transformer_theory.data.TokenData`, built for the data, so that theories and
+networks have the same input. :data:`IMAGE_RECIPES` are settings of trainings on images: ``minutes`` for two cores of a CPU and colour
+images of 32 pixels, ``digits`` for grey images of 8 pixels, ``hours`` for an accelerator (not measured). Results: docs/training.md.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
+from ..core.errors import nearest
 from ..data.tokens import TokenData
 from ..models import CRATE, ViT
 from ..models.crate import PaperAttention
+from .augment import Augmentation
+from .settings import Settings
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A small network and its training.
+    """A small network on tokens and its training.
 
     Attributes:
-        name: as tables and figures show it.
-        build: the network for given data, with ``[batch, seq, dim]`` tokens in and one logit a class out.
+        name: in tables and figures.
+        build: builds the network for given data: tokens ``[batch, seq, dim]`` to one logit per class.
         learning_rate: of AdamW after the warm-up.
-        batch_size: sequences a step.
-        about: what it is, in one sentence.
+        batch_size: sequences per step.
+        about: a description, one sentence.
     """
 
     name: str
@@ -50,13 +55,80 @@ RECIPES = {
             "CRATE (released form)",
             lambda data: CRATE.for_tokens(**_sizes(data)),
             learning_rate=3e-3,
-            about="CRATE as its released networks are: shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step",
+            about="CRATE in the form of its released networks: shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step",
         ),
         Recipe(
             "CRATE (paper form)",
             lambda data: CRATE.for_tokens(**_sizes(data), attention=PaperAttention),
             learning_rate=3e-3,
-            about="CRATE as the paper derives it: output tied to the subspaces, the shrinking step (1 - κβ)Z + κβ MSSA(Z), one ISTA step",
+            about="CRATE in the form of the paper: output tied to the subspaces, the shrinking step (1 - κβ)Z + κβ MSSA(Z), one ISTA step",
         ),
     )
 }
+
+SMALL = 16  # pixels: images up to this size are trained with the recipe of the digits
+
+MINUTES = Settings(
+    patch_size=8,  # 16 tokens per image: in minutes, more epochs are worth more than finer patches
+    dim=192,
+    depth=4,
+    heads=3,  # of width 64, as in the released networks
+    epochs=30,
+    batch_size=128,
+    learning_rate=2e-3,
+    augmentation=Augmentation(crop=4, flip=0.5),  # the usual one; more slows a short training
+)
+
+DIGITS = replace(
+    MINUTES,
+    patch_size=2,
+    dim=96,
+    depth=2,
+    heads=4,
+    epochs=60,
+    batch_size=64,
+    learning_rate=3e-3,
+    augmentation=Augmentation(),  # a flipped digit is another digit or none
+)
+
+HOURS = replace(
+    MINUTES,
+    patch_size=4,  # 64 tokens
+    stem="convolutions",  # overlapping tokens, which help transformers on small images
+    dim=384,
+    depth=8,
+    heads=6,  # 4.3 M parameters as CRATE
+    epochs=300,
+    batch_size=512,
+    learning_rate=2e-3,
+    warm_up=10 / 300,
+    average=0.9998,  # not reached in the 26,100 steps: the decay ends at 0.99966, a memory of 2,900 steps or 33 epochs
+    augmentation=Augmentation(crop=4, flip=0.5, operations=2, magnitude=9.0, mixup=0.8, cutmix=1.0),  # against memorisation
+)
+
+IMAGE_RECIPES = {"minutes": MINUTES, "digits": DIGITS, "hours": HOURS}
+WIDE = ("vit", "tost", "crate-alpha")  # networks with 4 dim neurons or atoms per layer
+RATE = 0.5  # factor of their learning rate
+NARROW = {  # a ViT of these sizes has as many parameters as CRATE, within 4 %; tost and crate-alpha have fewer
+    "minutes": {"dim": 100, "heads": 4},  # .51 M against .49 M of CRATE; the wider ViT learns less in five minutes
+    "hours": {"dim": 256, "depth": 5, "heads": 4},  # 4.3 M
+}
+
+
+def image_recipe(network: str, *, name: str | None = None, image_size: int = 32) -> Settings:
+    """The settings for a network on images.
+
+    Args:
+        network: its name, see :data:`.networks.NETWORKS`.
+        name: of the recipe; chosen by the size of the images if None.
+        image_size: pixels.
+    Raises:
+        ValueError: an unknown network or recipe.
+    """
+    name = ("digits" if image_size <= SMALL else "minutes") if name is None else name
+    if name not in IMAGE_RECIPES:
+        raise ValueError(f"unknown recipe {name!r}{nearest(name, IMAGE_RECIPES)}")
+    settings = replace(IMAGE_RECIPES[name], network=network, recipe=name)
+    if network not in WIDE:
+        return settings
+    return replace(settings, learning_rate=RATE * settings.learning_rate, **NARROW.get(name, {}))

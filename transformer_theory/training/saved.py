@@ -1,7 +1,7 @@
-"""Trained networks in files: weights for exchange, with what is needed to build the network that they belong to.
+"""Trained networks in files: weights for exchange, with the sizes and names from which the network is built.
 
-A ``.safetensors`` file holds the weights under the network's own names (those of the released networks for CRATE) and, as metadata, sizes,
-objective, normalisation, class names and origin in JSON. Nothing in it is code.
+A ``.safetensors`` file holds the weights under the network's parameter names (for CRATE those of the released networks) and, as metadata,
+sizes, objective, normalisation, class names and origin in JSON. It contains no code.
 """
 
 import json
@@ -26,15 +26,15 @@ KEY = "transformer_theory"
 
 @dataclass(frozen=True)
 class Saved:
-    """A trained network and where it comes from.
+    """A trained network and its origin.
 
     Attributes:
-        model: reads images ``[b, c, h, w]`` in [0, 1]; on the CPU, in evaluation mode.
+        model: its input is images ``[b, c, h, w]`` in [0, 1]; on the CPU, in evaluation mode.
         network: its name among :data:`.networks.NETWORKS`.
-        sizes: of it.
-        objective: it was trained on.
+        sizes: of the network.
+        objective: of the training.
         names: of the classes.
-        origin: data, step, seed and version, for reports.
+        origin: data, step, seed, run id and score.
     """
 
     model: Pixels
@@ -57,7 +57,7 @@ def save(
     names: tuple[str, ...],
     origin: Mapping[str, Any],
 ) -> None:
-    """Writes weights and what they belong to in one stroke.
+    """Writes weights and metadata atomically.
 
     Args:
         path: ends in ``.safetensors``.
@@ -68,7 +68,7 @@ def save(
     """
     from safetensors.torch import save as serialised
 
-    told = {
+    record = {
         "format": FORMAT,
         "version": __version__,
         "network": network,
@@ -81,41 +81,46 @@ def save(
     }
     tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights.items()}
     with replacing(path) as draft:
-        draft.write_bytes(serialised(tensors, metadata={KEY: json.dumps(told)}))
+        draft.write_bytes(serialised(tensors, metadata={KEY: json.dumps(record)}))
 
 
-def load(path: str | Path) -> Saved:
-    """The network of a file that a training wrote.
+def load(path: str | Path, *, objectives: Mapping[str, type[Objective]] = OBJECTIVES) -> Saved:
+    """Loads the network from a file that a training wrote.
 
     Args:
-        path: a ``.safetensors`` file, or the folder of a run, of which it is ``best.safetensors``.
+        path: a ``.safetensors`` file, or the folder of a run, whose ``best.safetensors`` is loaded.
+        objectives: by name; those of theories must be passed.
     Raises:
-        ValueError: the file is damaged, was written by something else or by a newer version, or weights and sizes do not fit.
-        FileNotFoundError: there is none.
+        ValueError: the file is damaged, comes from another program or a newer version, has an unknown objective, or weights and sizes
+            disagree.
+        FileNotFoundError: there is no such file.
     """
     path = network_file(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"a trained network must be a .safetensors file or the folder of a run, got {path}")
     weights = load_weights(path)
-    told = _metadata(path)
-    if told.get("format") != FORMAT:
-        newer = f"format {told.get('format')} of version {told.get('version')}"
+    record = _metadata(path)
+    if record.get("format") != FORMAT:
+        newer = f"format {record.get('format')} of version {record.get('version')}"
         raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {newer}; install that version")
     try:
-        sizes = Sizes(**told["sizes"])
-        given = dict(told["objective"])
-        objective = OBJECTIVES[given.pop("name")](**given)
+        sizes = Sizes(**record["sizes"])
+        fields = dict(record["objective"])
+        name = fields.pop("name")
+        if name not in objectives:
+            raise ValueError(f"its objective {name!r} is unknown; pass objectives= with it")
+        objective = objectives[name](**fields)
         with torch.random.fork_rng(devices=[]):
-            network = objective.network(told["network"], sizes)
-        model = Pixels(network, torch.tensor(told["mean"]), torch.tensor(told["std"]))
-        names, origin = tuple(map(str, told["names"])), dict(told["origin"])
+            network = objective.network(record["network"], sizes)
+        model = Pixels(network, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+        names, origin = tuple(map(str, record["names"])), dict(record["origin"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not tell a network that this version can build ({error}); train it again") from error
+        raise ValueError(f"{path} does not describe a network that this version can build ({error}); train it again") from error
     try:
         fill(network, weights)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Saved(model.eval(), told["network"], sizes, objective, names, origin)
+    return Saved(model.eval(), record["network"], sizes, objective, names, origin)
 
 
 def _metadata(path: Path) -> dict[str, Any]:
@@ -124,14 +129,14 @@ def _metadata(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as opened:
         text = (opened.metadata() or {}).get(KEY)
     if text is None:
-        hint = "weights alone are read with models.load_weights"
-        raise ValueError(f"{path} must be a network that `train` has saved, got weights without their origin; {hint}")
+        hint = "models.load_weights reads weights alone"
+        raise ValueError(f"{path} must be a network that `train` has stored, got weights without their origin; {hint}")
     try:
-        told = json.loads(text)
-        assert isinstance(told, dict)
+        record = json.loads(text)
+        assert isinstance(record, dict)
     except (json.JSONDecodeError, AssertionError) as error:
-        raise ValueError(f"{path} must tell its network in JSON, got something else ({error}); train it again") from error
-    return told
+        raise ValueError(f"{path} must describe its network in JSON, got something else ({error}); train it again") from error
+    return record
 
 
 def network_of(model: nn.Module) -> nn.Module:

@@ -1,6 +1,6 @@
 """The settings of a training on images: one frozen record, whose fields are the options of ``transformer-theory train``.
 
-:mod:`.image_recipes` holds the ones that were tried, with their reasons and results.
+:mod:`.recipes` holds tested settings, with the reason for each value.
 """
 
 import math
@@ -27,72 +27,72 @@ class Settings:
     The learning rate rises linearly over the first ``warm_up`` of the training, then falls to 0 as half a cosine. The training ends after
     ``epochs`` or, if ``minutes`` is given, by the clock: then the learning rate follows the clock too, and no two runs are equal.
 
+    Attributes:
+        recipe: name of the recipe that the settings come from (:data:`.recipes.IMAGE_RECIPES`); empty if there is none.
+
     Raises:
-        ValueError: an unknown network, or a value beyond its bounds.
+        ValueError: an unknown network, or a value out of range.
     """
 
     network: str = "crate"
-    patch_size: int = setting(8, ge=1, help="pixels from token to token")
+    patch_size: int = setting(8, ge=1, help="side of a patch, pixels")
     dim: int = setting(192, ge=1, help="width of the tokens")
-    depth: int = setting(4, ge=1, help="layers")
-    heads: int = setting(3, ge=1, help="attention heads")
-    stem: Stem = field(default="patches", metadata={"says": "how an image becomes tokens: linear patches, or overlapping convolutions"})
+    depth: int = setting(4, ge=1, help="number of layers")
+    heads: int = setting(3, ge=1, help="number of attention heads")
+    stem: Stem = field(default="patches", metadata={"help": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
-    epochs: int = setting(30, ge=1, help="over the training images")
-    minutes: float | None = field(
-        default=None, metadata={"says": "of training, in place of epochs: learning rate and end follow the clock"}
-    )
-    batch_size: int = setting(128, ge=1, help="images a step, in all processes together")
-    optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"says": "of the weights"})
+    epochs: int = setting(30, ge=1, help="passes over the training images")
+    minutes: float | None = field(default=None, metadata={"help": "duration instead of epochs: learning rate and end follow the clock"})
+    batch_size: int = setting(128, ge=1, help="images per step, in all processes together")
+    optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"help": "of the weights"})
     learning_rate: float = setting(2e-3, gt=0, help="the largest, at the end of the warm-up")
     weight_decay: float = setting(0.05, ge=0, help="of matrices; norms, biases, positions and class token have none")
-    layer_decay: float = setting(1.0, gt=0, le=1, help="learning rate of a layer over that of the next")
+    layer_decay: float = setting(1.0, gt=0, le=1, help="learning rate of a layer divided by that of the next")
     warm_up: float = setting(0.05, ge=0, lt=1, help="share of the training in which the learning rate rises")
-    clip: float = setting(1.0, gt=0, help="largest norm of the gradient")
+    clip: float = setting(1.0, gt=0, help="limit on the norm of the gradient")
     average: float = setting(
-        0.0, ge=0, lt=1, help="decay of a running mean of the weights, which is then what is measured and kept; 0: none"
+        0.0, ge=0, lt=1, help="decay of a moving average of the weights, which is then measured and stored; 0 for none"
     )
 
-    changes: Augmentation = field(default=SHIFTED)
+    augmentation: Augmentation = field(default=SHIFTED)
 
-    held_out: float = setting(0.1, gt=0, lt=1, help="share of the training images by which the best network is chosen")
-    interval: int | None = field(
-        default=None, metadata={"says": "steps from one reading and checkpoint to the next; an epoch if not given"}
-    )
-    seed: int = setting(0, ge=0, le=2**32 - 1, help="of split, weights, order and changes of images")
+    validation_share: float = setting(0.1, gt=0, lt=1, help="share of the training images that chooses the best network")
+    interval: int | None = field(default=None, metadata={"help": "steps between measurements and checkpoints; an epoch if omitted"})
+    seed: int = setting(0, ge=0, le=2**32 - 1, help="of the split, the weights, the order and the augmentation of images")
+    recipe: str = ""
 
     def __post_init__(self):
         if self.network not in NETWORKS:
             raise ValueError(f"unknown network {self.network!r}{nearest(self.network, NETWORKS)}")
         check_settings(self)
         if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
-            raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; leave it out to train for epochs")
+            raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; omit it to train for epochs")
         if self.interval is not None and self.interval < 1:
-            raise ValueError(f"interval must be at least 1 step, got {self.interval}; leave it out for an epoch")
+            raise ValueError(f"interval must be at least 1 step, got {self.interval}; omit it for an epoch")
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "Settings":
-        """The settings that ``dataclasses.asdict`` made plain values of.
+        """The settings from the plain values of ``dataclasses.asdict``.
 
         Raises:
-            ValueError: they are of another version.
+            ValueError: another version wrote them.
         """
         try:
-            return cls(**{**values, "changes": Augmentation(**values["changes"])})
+            return cls(**{**values, "augmentation": Augmentation(**values["augmentation"])})
         except (TypeError, KeyError) as error:
             raise ValueError(f"settings must be those of this version, got others ({error}); begin again without --resume") from error
 
     def sizes(self, *, image_size: int, channels: int, num_classes: int) -> Sizes:
-        """The sizes of its network for given data."""
-        own = {name: getattr(self, name) for name in ("patch_size", "dim", "depth", "heads", "stem")}
-        return Sizes(image_size=image_size, channels=channels, num_classes=num_classes, **own)
+        """The sizes of the network for given data."""
+        shape = {name: getattr(self, name) for name in ("patch_size", "dim", "depth", "heads", "stem")}
+        return Sizes(image_size=image_size, channels=channels, num_classes=num_classes, **shape)
 
     def split(self, images: Images) -> tuple[Images, Images]:
-        """Training images in two: those that the network learns from, and those held out; each in random order.
+        """Splits training images into those that the network learns from and those of validation, each in random order.
 
         Raises:
             ValueError: there are too few for both.
         """
         generator = torch.Generator().manual_seed(seed_of(self.seed, SPLIT))
-        kept, held = (part.mixed(generator) for part in images.split(1 - self.held_out, generator))
-        return kept, held
+        train, validation = (part.mixed(generator) for part in images.split(1 - self.validation_share, generator))
+        return train, validation

@@ -1,8 +1,7 @@
-"""The training loop: AdamW, linear warm-up and half a cosine, gradient norm clipped at 1, cross-entropy on the labels.
+"""Training of a classifier on tokens: AdamW, linear warm-up and half a cosine, gradient norm clipped at 1, cross-entropy on the labels.
 
-Deterministic given the generator (batches; dropout on the CPU); the global CPU random state is left as it was. Nothing is learnt from
-the validation data, they are only measured. Source of the recipe: :cite:t:`loshchilov2019decoupled` (AdamW),
-:cite:t:`dosovitskiy2021image` (warm-up, cosine, clipping).
+Deterministic given the generator (batches; dropout on the CPU); the global CPU random state is restored. The validation data are only
+measured. Source: :cite:t:`loshchilov2019decoupled` (AdamW), :cite:t:`dosovitskiy2021image` (warm-up, cosine, clipping).
 """
 
 import math
@@ -18,24 +17,24 @@ from torch.nn import functional
 from ..data.tokens import TokenData
 from .descent import descend, permuted, within
 
-Watch = Callable[[int, nn.Module], None]
+Callback = Callable[[int, nn.Module], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network and how it came to be.
+    """A trained network and the record of its training.
 
     Attributes:
         model: in evaluation mode.
         losses: cross-entropy (nats) of the batch of each step, [steps].
-        at: the steps at which accuracy was measured: those asked for, and the last.
-        accuracy: share of the validation sequences classified correctly, one for each of ``at``.
-        seconds: wall time, with the watching.
+        checkpoints: the steps at which accuracy was measured, with the last.
+        accuracy: share of the validation sequences classified correctly, one per checkpoint.
+        seconds: wall time, with the callbacks.
     """
 
     model: nn.Module
     losses: Float[Tensor, " steps"]
-    at: tuple[int, ...]
+    checkpoints: tuple[int, ...]
     accuracy: tuple[float, ...]
     seconds: float
 
@@ -45,7 +44,7 @@ class Trained:
         return len(self.losses)
 
 
-def train(
+def train_classifier(
     model: nn.Module,
     train_data: TokenData,
     validation_data: TokenData,
@@ -56,32 +55,30 @@ def train(
     batch_size: int = 64,
     weight_decay: float = 0.05,
     warm_up: int = 100,
-    at: Iterable[int] = (),
-    watch: Watch | None = None,
+    checkpoints: Iterable[int] = (),
+    callback: Callback | None = None,
     device: str = "cpu",
 ) -> Trained:
     """Trains ``model`` in place on the labels of ``train_data``.
 
     Args:
-        model: reads tokens [batch, seq, dim] in its own precision, gives logits [batch, classes].
+        model: tokens [batch, seq, dim] in its own precision to logits [batch, classes].
         train_data, validation_data: with labels.
         steps: optimiser steps.
         learning_rate: at the end of the warm-up; falls to zero as half a cosine.
         generator: of the batches (each epoch is a new permutation) and of dropout.
-        batch_size: sequences a step; at most all of them.
+        batch_size: sequences per step; at most all of them.
         weight_decay: of AdamW.
         warm_up: steps of linear warm-up; at most a fifth of all steps.
-        at: steps at which ``watch(step, model)`` is called and accuracy is measured; 0 is before training, ``steps`` the end.
-        watch: reads the network, in evaluation mode and without gradients.
-        device: where to train.
-    Returns:
-        :class:`Trained`, with the model in evaluation mode.
+        checkpoints: steps at which ``callback(step, model)`` is called and accuracy is measured; 0 is before training, ``steps`` the end.
+        callback: is called in evaluation mode and without gradients.
+        device: of the training.
     Raises:
         ValueError: data without labels or with more classes than logits, or settings out of range.
-        NotConverged: the loss is not finite; names the step and carries the model. Source: :cite:t:`loshchilov2019decoupled`.
+        NotConverged: the loss is not finite; names the step and carries the model.
     """
-    at = tuple(at)
-    stops = _check(train_data, validation_data, steps, learning_rate, batch_size, at)
+    called = tuple(checkpoints)
+    stops = _check(train_data, validation_data, steps, learning_rate, batch_size, called)
     started = time.perf_counter()
     model = model.to(device)
     inputs, labels = _inputs(train_data, model, device)
@@ -103,8 +100,8 @@ def train(
         model.eval()
         with torch.no_grad():
             accuracies.append(accuracy(model, validation_data))
-            if watch is not None and step in at:
-                watch(step, model)
+            if callback is not None and step in called:
+                callback(step, model)
         model.train()
 
     losses = descend(
@@ -125,7 +122,7 @@ def accuracy(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> flo
     """Share of the sequences whose largest logit is at their label, on the model's device, in evaluation mode (its mode is restored).
 
     Raises:
-        ValueError: no labels. Source: none, the usual measure.
+        ValueError: the data have no labels.
     """
     if data.labels is None:
         raise ValueError(f"accuracy needs labels, {data.name} has none")
@@ -151,14 +148,16 @@ def _rate(step: int, warm_up: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
 
 
-def _check(train_data: TokenData, validation_data: TokenData, steps: int, learning_rate: float, batch_size: int, at: tuple[int, ...]):
-    """The steps at which to measure, or a clear error."""
+def _check(
+    train_data: TokenData, validation_data: TokenData, steps: int, learning_rate: float, batch_size: int, checkpoints: tuple[int, ...]
+):
+    """The steps at which to measure; raises ValueError for invalid arguments."""
     for name, data in (("train_data", train_data), ("validation_data", validation_data)):
         if data.labels is None:
-            raise ValueError(f"{name} must have labels to learn from, {data.name} has none")
+            raise ValueError(f"{name} must have labels, {data.name} has none")
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise ValueError(f"learning_rate must be positive, got {learning_rate}")
-    return tuple(sorted(within(at, steps) | {steps}))
+    return tuple(sorted(within(checkpoints, steps) | {steps}))

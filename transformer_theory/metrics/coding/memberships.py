@@ -48,7 +48,7 @@ def labelled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_labels(value: Any) -> Tensor:
-    """Labels as int64, from integers of any kind; memberships as a tensor. Other tensors stay as they are: :func:`class_sizes` refuses them.
+    """Labels as int64, from integers of any kind; memberships as a tensor. Anything else is left to :func:`class_sizes`, which refuses it.
 
     Raises:
         ValueError, TypeError: the value is neither a tensor nor an array nor a list of numbers of one shape.

@@ -191,7 +191,7 @@ def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor
 
 @converted(floats=("features",))
 def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Bits for the mean of the samples, :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. Arguments and errors as in :func:`coding_length`."""
+    r"""Bits for the mean of the samples, :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. Arguments, errors: :func:`coding_length`."""
     check_features(features, eps)
     finite(features=features)
     return features.shape[1] / (2 * math.log(2)) * torch.log1p((features.mean(0) / eps).square().sum())
@@ -199,7 +199,7 @@ def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
 
 @converted(floats=("features",))
 def centred_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Bits for samples whose mean is not zero: the mean, and L of the deviations from it. Arguments and errors as in :func:`coding_length`."""
+    r"""Bits for samples whose mean is not zero: the mean, and L of the deviations from it. Arguments, errors: :func:`coding_length`."""
     return mean_coding_length(features, eps=eps) + coding_length(features - features.mean(0), eps=eps)
 
 

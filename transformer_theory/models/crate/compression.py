@@ -1,185 +1,228 @@
-r"""Compression blocks: exact, paper, released, and token statistics, derived and released.
+r"""The mathematics of the compression blocks: the gradient of the rate, its causal form, and token statistics.
 
-A compression block reads tokens [batch, n, d] and returns their *change*, so that every variant stands in the same place of a layer,
-``Z + block(norm(Z))``; a variant is a block one passes, never a flag. With ``norm`` the identity these are the steps of
-:mod:`~transformer_theory.models.crate.subspace_attention` and :mod:`~transformer_theory.models.crate.token_statistics`. All blocks offer
+Tokens are rows, Z is n x d; U_k is d x p, W_k = Z U_k are the tokens' coordinates in subspace k, and beta = p / (n eps^2).
 
-* ``subspaces()``: U_k, [K, d, p];
-* ``bilinear()`` (those with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
+**Rate.** Compression lowers
 
-Shapes: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is
-``qkv.weight`` = [U_1 ... U_K]^T, [inner, d].
-Source: :cite:t:`yu2023white`.
+    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T).
+
+By the push-through identity its gradient needs p x p matrices only:
+
+    grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T = beta sum_k W_k (I_p + beta W_k^T W_k)^-1 U_k^T.
+
+**Causal form.** The rate of a sequence is the sum of what each token adds to the rate of the tokens before it, and each token descends
+its own term, with w_i = U_k^T z_i and S_i = sum_{j <= i} w_j w_j^T:
+
+    r_i = 1/2 sum_k log(1 + beta w_i^T (I_p + beta S_{i-1})^-1 w_i),     grad_{z_i} r_i = beta sum_k U_k (I_p + beta S_i)^-1 w_i.
+
+Here beta = p / (N eps^2) counts N = ``context`` tokens, the longest sequence, and not the length of the present one, on which earlier
+tokens must not depend. The last of N tokens moves as in the usual exact step.
+
+**Token statistics.** Soft memberships pi_ik >= 0, sum_k pi_ik = 1, assign token i to subspaces; n_k = sum_i pi_ik. By Hadamard's inequality
+
+    R^c(Z; U, Pi) <= B(Z; U, Pi) = 1/2 sum_k n_k/n sum_c log(1 + p/eps^2 m_kc),      m_kc = 1/n_k sum_i pi_ik W_ikc^2,
+
+which needs one second moment per channel. At fixed memberships
+
+    grad B = beta sum_k diag(pi_k) W_k diag(1 / (1 + p/eps^2 m_k)) U_k^T,      pi_ik = softmax_k(tau_k sum_c W_ikc^2 / sum_j W_jkc^2).
+
+In the causal form every sum over tokens becomes a sum over those up to i. A subspace with n_k = 0 contributes nothing.
+
+The authors of token statistics put d / eps^2, with d the dimension of the *tokens*, where p / eps^2 stands here; with p the rate equals
+R^c(Z; U_[K]) when every membership is one. An eps of ours is eps sqrt(d/p) in theirs.
+
+Sources: :cite:t:`yu2023white`; :cite:t:`wu2024token`. The chain rule of the causal form is derived here. Notation: docs/notation.md.
 """
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from .checks import positive
-from .subspace_attention import expansion, rate_gradient, subspace_attention
-from .token_statistics import memberships, shrinkage
+from ...core.validation import positive, same_dtype
+from ...maths.linalg import LARGEST_FLOAT32_CONDITION
 
-Batch = Float[Tensor, "batch n d"]
+Tokens = Float[Tensor, "*batch n d"]
+Bases = Float[Tensor, "K d p"]
+Coordinates = Float[Tensor, "*batch K n p"]
+Memberships = Float[Tensor, "*#batch K n"]
+Temperature = Float[Tensor, " K"] | float
 
 
-class Subspaces(nn.Module):
-    r"""What the compression blocks share: the bases U_[K] and how tokens are split into heads.
+def expansion(bases: Bases, *, n: int, eps: float) -> float:
+    r"""The factor :math:`\beta = p / (n \varepsilon^2)` of n tokens in subspaces of dimension p (``eps`` is squared here).
 
-    Args:
-        dim, heads, head_dim: d, K, p.
     Raises:
-        ValueError: a size is below 1. Source: :cite:t:`yu2023white`.
+        ValueError: ``eps`` is not positive and finite.
     """
-
-    is_causal = False  # the variants of :mod:`.causal` look at the past alone
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int):
-        super().__init__()
-        if min(dim, heads, head_dim) < 1:
-            raise ValueError(f"dim, heads and head_dim must be at least 1, got {dim}, {heads} and {head_dim}")
-        self.heads, self.head_dim = heads, head_dim
-        self.qkv = nn.Linear(dim, heads * head_dim, bias=False)
-
-    def subspaces(self) -> Float[Tensor, "K d p"]:
-        """U_k as columns, [K, d, p], as they are (networks do not keep them orthonormal; :func:`.orthogonal` does)."""
-        return self.qkv.weight.unflatten(0, (self.heads, self.head_dim)).mT
-
-    def coordinates(self, tokens: Batch) -> Float[Tensor, "batch K n p"]:
-        """W_k = Z U_k of every head."""
-        return self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-
-    def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
-        """[SSA_1 ... SSA_K], the heads side by side."""
-        heads = subspace_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
-        return heads.transpose(1, 2).flatten(-2)
+    positive(eps=eps)
+    return bases.shape[-1] / (n * eps**2)
 
 
-class ReleasedAttention(Subspaces):
-    r"""The change of the released code: :math:`[SSA_1 \ldots SSA_K] V + b`, scores over sqrt(p), a free output matrix V (``to_out``).
+def coordinates(tokens: Tokens, bases: Bases) -> Coordinates:
+    r"""W_k = Z U_k for every subspace, ``[*batch, K, n, p]``.
 
-    Args:
-        dim, heads, head_dim: d, K, p.
-        dropout: of the output.
     Raises:
-        ValueError: a size is below 1. Source: :cite:t:`yu2023white`, released code.
+        ValueError: tokens and bases differ in dimension d or in dtype, or are float16 on a CPU.
     """
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int, dropout: float = 0.0):
-        super().__init__(dim, heads=heads, head_dim=head_dim)
-        self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(dropout))
-
-    def forward(self, tokens: Batch) -> Batch:
-        return self.to_out(self.attend(tokens, scale=self.head_dim**-0.5))
-
-    def bilinear(self) -> Float[Tensor, "K d d"]:
-        """U_k U_k^T / sqrt(p), [K, d, d]."""
-        U = self.subspaces()
-        return U @ U.mT * self.head_dim**-0.5
+    same_dtype(tokens=tokens, bases=bases)
+    if tokens.shape[-1] != bases.shape[-2]:
+        raise ValueError(f"tokens [..., n, d] and bases [K, d, p] must share d, got {list(tokens.shape)} and {list(bases.shape)}")
+    return tokens.unsqueeze(-3) @ bases
 
 
-class PaperAttention(Subspaces):
-    r"""The change of the paper's step: :math:`\kappa\beta\,(\mathrm{MSSA}(Z) - Z)`, output tied to U, :math:`\beta = p/(n\varepsilon^2)`.
+# the rate and its causal form
+
+
+def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
+    r"""Gradient of R^c(Z; U_[K]) with respect to Z, ``[*batch, n, d]``, nats per unit of Z; one p x p Cholesky factor per head.
+
+    Autocast does not apply: bfloat16 is computed in float32, and float32 in float64 where it is needed (:func:`precise_coordinates`).
 
     Args:
-        dim, heads, head_dim: d, K, p.
-        kappa: step size; kappa * beta should stay below 1, else the shrink changes sign.
-        eps: distortion (squared inside); beta should stay below 1 too, else attention grows faster than the shrink takes away.
-    Raises:
-        ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1. Source: :cite:t:`yu2023white`.
-    """
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 1.0, eps: float = 1.5):
-        positive(kappa=kappa, eps=eps)
-        super().__init__(dim, heads=heads, head_dim=head_dim)
-        self.kappa, self.eps = kappa, eps
-
-    def forward(self, tokens: Batch) -> Batch:
-        beta = expansion(self.subspaces(), n=self.counted(tokens), eps=self.eps)
-        return self.kappa * beta * (beta * self.attend(tokens, scale=1.0) @ self.qkv.weight - tokens)
-
-    def counted(self, tokens: Batch) -> int:
-        """The number of tokens in beta."""
-        return tokens.shape[-2]
-
-    def bilinear(self) -> Float[Tensor, "K d d"]:
-        """U_k U_k^T, [K, d, d]."""
-        U = self.subspaces()
-        return U @ U.mT
-
-
-class ExactAttention(Subspaces):
-    r"""The change of an exact gradient step: :math:`-\kappa \nabla R^c(Z; U_{[K]})`; p x p, no attention map.
-
-    Args:
-        dim, heads, head_dim: d, K, p.
-        kappa: step size.
+        tokens: Z, ``[*batch, n, d]``.
+        bases: U_k, [K, d, p].
         eps: distortion (squared inside).
     Raises:
-        ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1. Source: :cite:t:`yu2023white`.
+        ValueError: shapes or dtypes do not fit, ``eps`` is not positive and finite, or tokens are so large that adding the identity is
+            lost to rounding.
     """
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 0.5, eps: float = 1.0):
-        positive(kappa=kappa, eps=eps)
-        super().__init__(dim, heads=heads, head_dim=head_dim)
-        self.kappa, self.eps = kappa, eps
-
-    def forward(self, tokens: Batch) -> Batch:
-        return -self.kappa * rate_gradient(tokens, self.subspaces(), eps=self.eps)
+    beta = expansion(bases, n=tokens.shape[-2], eps=eps)
+    with torch.autocast(tokens.device.type, enabled=False):
+        coords, frames = precise_coordinates(tokens, bases, beta=beta)
+        inner = beta * coords.mT @ coords + torch.eye(bases.shape[-1], dtype=coords.dtype, device=coords.device)
+        solved = torch.cholesky_solve(coords.mT, cholesky(inner)).mT  # W_k (I + beta W_k^T W_k)^-1
+        return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
 
-class TokenStatisticsAttention(Subspaces):
-    r"""The change of a step down the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`: linear in tokens, no attention map.
-
-    The step is given as its share kappa beta, whatever the number of tokens: the bound falls for ``step`` below
-    :math:`2 / \|\sum_k U_k U_k^\top\|_2`, which is 2 for orthogonal subspaces. The temperatures tau_k are learned.
+def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Tokens:
+    r"""Gradient of every token's own term r_i with respect to that token, ``[*batch, n, d]``; n p x p Cholesky factors per head.
 
     Args:
-        dim, heads, head_dim: d, K, p.
-        step: kappa beta.
-        eps: distortion (squared inside).
+        tokens, bases, eps: as in :func:`rate_gradient`.
+        context: N, the tokens that beta counts.
     Raises:
-        ValueError: ``step`` or ``eps`` is not positive and finite, or a size is below 1. Source: :cite:t:`wu2024token`.
+        ValueError: as :func:`rate_gradient`, or the sequence exceeds the context.
     """
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int, step: float = 1.0, eps: float = 4.0):
-        positive(step=step, eps=eps)
-        super().__init__(dim, heads=heads, head_dim=head_dim)
-        self.step, self.eps = step, eps
-        self.temperature = nn.Parameter(torch.ones(heads))
-
-    def forward(self, tokens: Batch) -> Batch:
-        return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
-
-    def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
-        """What is taken away in each channel."""
-        return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)
+    check_length(tokens, context)
+    beta = expansion(bases, n=context, eps=eps)
+    with torch.autocast(tokens.device.type, enabled=False):
+        coords, frames = precise_coordinates(tokens, bases, beta=beta)
+        solved = torch.cholesky_solve(coords.unsqueeze(-1), cholesky(prefix_matrices(coords, beta))).squeeze(-1)
+        return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
 
-class ReleasedTokenStatisticsAttention(Subspaces):
-    r"""The change of the released code of token statistics, :math:`-[S_1 \ldots S_K] V + b` with
-    :math:`S_k = \mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + m_k)^{-1}`.
+def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[Coordinates, Bases]:
+    r"""Coordinates W_k and bases in a precision in which I + beta W_k^T W_k keeps three digits of the identity.
 
-    Against :class:`TokenStatisticsAttention`: the output matrix V is free (``to_out``), so the change need not go down the bound; the
-    coordinates have a bias, :math:`W_k = Z U_k + c_k`; V takes the place of the step; and :math:`1 + m_k` means that
-    :math:`\varepsilon^2 = p`. Parameter names and shapes are those of the released attention: ``qkv``, ``temp`` [K, 1], ``to_out``.
+    This is their own precision, float32 for bfloat16, and float64 for float32 where :math:`\beta \|W_k\|_F^2` exceeds 1e4 in any head: the
+    rule of :func:`~transformer_theory.maths.linalg.logdet_identity_plus`. The products are repeated in float64, since a step shrinks the
+    leading directions until the rounding of the others shows.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    tokens = tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens
+    coords = coordinates(tokens, bases)
+    with torch.no_grad():
+        large = coords.dtype == torch.float32 and bool((beta * coords.square().sum((-2, -1)) > LARGEST_FLOAT32_CONDITION).any())
+    return (coordinates(tokens.double(), bases.double()), bases.double()) if large else (coords, bases)
+
+
+def cholesky(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
+    r"""Cholesky factor of I + beta W^T W.
+
+    Raises:
+        ValueError: it is not positive definite in this precision, or not finite.
+    """
+    lower, failed = torch.linalg.cholesky_ex(inner)
+    if bool(failed.any()):
+        raise ValueError(
+            "I + beta W^T W must be finite and keep its identity, which rounding has lost; drop what is not finite, normalise the tokens"
+        )
+    return lower
+
+
+def prefix_matrices(coords: Coordinates, beta: float) -> Float[Tensor, "*batch K n p p"]:
+    """I + beta S_i of every head and token."""
+    sums = (coords.unsqueeze(-1) * coords.unsqueeze(-2)).cumsum(-3)
+    return torch.eye(coords.shape[-1], dtype=coords.dtype, device=coords.device) + beta * sums
+
+
+def check_length(tokens: Tokens, context: int) -> None:
+    """Checks that a sequence ``[*batch, n, d]`` is not longer than the context.
+
+    Raises:
+        ValueError: it is.
+    """
+    if tokens.shape[-2] > context:
+        raise ValueError(f"context must count at least the tokens of a sequence, {tokens.shape[-2]}, got {context}; pass a longer one")
+
+
+# token statistics
+
+
+def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float[Tensor, "*batch K n"]:
+    r"""Pi, the subspaces of each token by its share of the energy of each channel, ``[*batch, K, n]``; sums to one over K.
 
     Args:
-        dim, heads, head_dim: d, K, p.
-        dropout: of the output.
-    Raises:
-        ValueError: a size is below 1. Source: :cite:t:`wu2024token`, released code.
+        coords: W_k, ``[*batch, K, n, p]``.
+        temperature: tau, one number or one per head.
     """
+    return _softmax(coords, coords.square().sum(-2, keepdim=True), temperature)
 
-    def __init__(self, dim: int, *, heads: int, head_dim: int, dropout: float = 0.0):
-        super().__init__(dim, heads=heads, head_dim=head_dim)
-        self.qkv = nn.Linear(dim, heads * head_dim)
-        self.temp = nn.Parameter(torch.ones(heads, 1))
-        self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(dropout))
 
-    def forward(self, tokens: Batch) -> Batch:
-        return self.to_out(-self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2))
+def causal_memberships(
+    coords: Coordinates, *, temperature: Temperature = 1.0, offset: Float[Tensor, "K n"] | float = 0.0
+) -> Float[Tensor, "*batch K n"]:
+    r"""As :func:`memberships`, with the energy of the tokens up to each, ``[*batch, K, n]``.
 
-    def shrink(self, coords: Float[Tensor, "batch K n p"]) -> Float[Tensor, "batch K n p"]:
-        """What the output matrix reads, with the opposite sign."""
-        return shrinkage(coords, memberships(coords, temperature=self.temp.squeeze(-1)), eps=self.head_dim**0.5)
+    Args:
+        coords, temperature: as there.
+        offset: added to the shares, which are larger the fewer tokens there are so far; learnt in the released language model.
+    """
+    return _softmax(coords, coords.square().cumsum(-2), temperature, offset)
+
+
+def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
+    r"""What a step takes from each channel, :math:`\mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + \tfrac{p}{\varepsilon^2} m_k)^{-1}`.
+
+    It is largest where the tokens have little energy. ``[*batch, K, n, p]``.
+
+    Raises:
+        ValueError: ``eps`` is not positive and finite.
+    """
+    positive(eps=eps)
+    weighted = pi.unsqueeze(-1) * coords
+    moments = (weighted * coords).sum(-2, keepdim=True) / group_sizes(pi)[..., None, None]
+    return weighted / (1 + coords.shape[-1] / eps**2 * moments)
+
+
+def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
+    r"""As :func:`shrinkage`, with the second moments of the tokens up to each, ``[*batch, K, n, p]``.
+
+    Raises:
+        ValueError: ``eps`` is not positive and finite.
+    """
+    positive(eps=eps)
+    weighted = pi.unsqueeze(-1) * coords
+    moments = (weighted * coords).cumsum(-2) / _positive_sizes(pi.cumsum(-1)).unsqueeze(-1)
+    return weighted / (1 + coords.shape[-1] / eps**2 * moments)
+
+
+def group_sizes(pi: Memberships) -> Float[Tensor, "*batch K"]:
+    """n_k, ``[*batch, K]``, bounded away from zero."""
+    return _positive_sizes(pi.sum(-1))
+
+
+def _positive_sizes(sizes: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    # A softmax over subspaces may underflow to n_k = 0. Whatever n_k divides is also multiplied by memberships that small, so any positive
+    # number will do; the square root of the smallest one keeps gradients finite.
+    return sizes.clamp(min=torch.finfo(sizes.dtype).tiny ** 0.5)
+
+
+def _softmax(coords: Tensor, energy: Tensor, temperature: Temperature, offset: Tensor | float = 0.0) -> Tensor:
+    """Memberships from each token's share of the energies; a channel without energy contributes a share of zero."""
+    norms = energy.clamp(min=torch.finfo(coords.dtype).tiny).sqrt()  # divide before squaring: 1 / tiny would overflow in the gradient
+    shares = (coords / norms).square().sum(-1) + offset
+    tau = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
+    return (tau * shares).softmax(-2)

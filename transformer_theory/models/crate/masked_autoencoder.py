@@ -1,4 +1,4 @@
-r"""CRATE-MAE: an autoencoder that completes masked images, its decoder the encoder's layers turned around.
+r"""CRATE-MAE: an autoencoder that completes masked images; its decoder inverts the layers of the encoder.
 
     Z^0 = [class token; patches, a mask token for each masked one] + positions
     encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = .5
@@ -6,10 +6,10 @@ r"""CRATE-MAE: an autoencoder that completes masked images, its decoder the enco
     decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),      Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
     loss            mean squared error of the masked patches, LN(Y^L) as pixels by a linear map
 
-Mask tokens go through the encoder, so it is as wide as the decoder and sees all tokens, unlike a usual masked autoencoder. Positions are
-fixed sines and cosines. This is the released network weight for weight, under its names: :meth:`CRATEMAE.from_released` reads it. It holds
-three weights that its forward pass never uses, and that the published sizes count: a table of positions, ``pos_embed`` (the table that is
-added is called ``decoder_pos_embed``), and a linear map between the halves, ``decoder_embed``.
+Mask tokens pass through the encoder, which is as wide as the decoder and sees all tokens, unlike a usual masked autoencoder. Positions are
+fixed sines and cosines. Weights and names are those of the released network (:meth:`CRATEMAE.from_released`). Three weights are never used
+in its forward pass but counted in the published sizes: a table of positions, ``pos_embed`` (the table that is added is
+``decoder_pos_embed``), and a linear map between the halves, ``decoder_embed``.
 Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
 Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
 """
@@ -24,10 +24,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..embedding import Patches, check_inputs, divide
+from ...core.validation import integers
+from ..embedding import Patches, check_inputs, head_width
 from ..weights import fill, unwrap
-from . import Ista, PreNorm, ReleasedAttention, Stack
+from .attention import ReleasedAttention
+from .layers import PreNorm, Stack
 from .released import autoencoder_sizes
+from .sparsification import Ista
 
 ENCODER_ISTA = partial(Ista, lam=0.5)  # five times the classifier's weight of the l1 norm
 
@@ -37,10 +40,7 @@ Mask = Bool[Tensor, "batch seq"]
 
 
 class PatchProjection(nn.Module):
-    """A linear map of patches [batch, seq, patch_dim], its weights those of a convolution, ``proj``, as released.
-
-    Source: :cite:t:`he2022masked`.
-    """
+    """A linear map of patches [batch, seq, patch_dim], its weights those of a convolution, ``proj``, as released."""
 
     def __init__(self, patches: Patches, dim: int):
         super().__init__()
@@ -53,7 +53,7 @@ class PatchProjection(nn.Module):
 
 
 class Rotation(nn.Module):
-    r""":math:`Y D^\top` with D = ``weight`` [dim, dim]: a rotation in the theory, free here. Source: :cite:t:`pai2024masked`."""
+    r""":math:`Y D^\top` with D = ``weight`` [dim, dim]: a rotation in the theory, free here."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -65,10 +65,9 @@ class Rotation(nn.Module):
 
 
 class DecoderLayer(nn.Sequential):
-    r"""A layer turned around: rotate, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`, then undo a compression,
+    r"""A layer inverted: rotate, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`, then undo a compression,
     :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`. Its halves are children 0 and 1.
 
-    Source: :cite:t:`pai2024masked`.
     """
 
     def __init__(self, dim: int, *, attention: nn.Module):
@@ -80,7 +79,7 @@ class DecoderLayer(nn.Sequential):
 
 
 class CRATEMAE(nn.Module):
-    """A masked autoencoder for images; the encoder, :meth:`encode`, is what one keeps.
+    """A masked autoencoder for images; :meth:`encode` is its encoder.
 
     Args:
         image_size, patch_size, channels: of the images.
@@ -90,7 +89,7 @@ class CRATEMAE(nn.Module):
         attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer of both halves.
         sparsify: called as ``sparsify(dim)`` for each layer of the encoder.
     Raises:
-        ValueError: sizes do not fit. Source: :cite:t:`pai2024masked`.
+        ValueError: sizes do not fit.
     """
 
     def __init__(
@@ -106,11 +105,10 @@ class CRATEMAE(nn.Module):
         sparsify: Callable[[int], nn.Module] = ENCODER_ISTA,
     ):
         super().__init__()
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, got {depth}")
+        integers(depth=depth)
         self.patches = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
         positions = sines_and_cosines(image_size // patch_size, dim)
-        width = divide(dim, heads)
+        width = head_width(dim, heads)
         self.patch_embed = PatchProjection(self.patches, dim)
         self.cls_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
         self.mask_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
@@ -122,7 +120,7 @@ class CRATEMAE(nn.Module):
             *(Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify) for _ in range(depth))
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.decoder_blocks = nn.Sequential(*(_turned(dim, attention(dim, heads=heads, head_dim=width)) for _ in range(depth)))
+        self.decoder_blocks = nn.Sequential(*(_decoder_block(dim, attention(dim, heads=heads, head_dim=width)) for _ in range(depth)))
         self.decoder_norm = nn.LayerNorm(dim, eps=1e-6)
         self.decoder_pred = nn.Linear(dim, self.patches.dim)
         for module in self.modules():
@@ -135,19 +133,19 @@ class CRATEMAE(nn.Module):
     def from_released(
         cls, state_dict: Mapping[str, Any], *, heads: int | None = None, sparsify: Callable[[int], nn.Module] = ENCODER_ISTA
     ) -> "CRATEMAE":
-        """A network with the weights of a released CRATE-MAE; sizes are read off the weights. In evaluation mode.
+        """A network with the weights of a released CRATE-MAE, in evaluation mode; sizes are taken from the weights.
 
         Args:
             state_dict: names and shapes of the released autoencoder, unchanged, or a checkpoint that :func:`.unwrap` takes; of a file,
-                what :func:`.load_weights` gives.
-            heads: number of heads, which no weight shows: if not given, heads of width 64 (48 for width 576) as in the released networks.
-            sparsify: the sparsification of the encoder, whose lambda no weight shows either: .5 in the released code, 5 in
-                another version of it, ``partial(Ista, lam=5.0)``.
+                what :func:`.load_weights` returns.
+            heads: number of heads, which the weights do not show; if None, heads of width 64 (48 for width 576) as released.
+            sparsify: the sparsification of the encoder, whose lambda the weights do not show either: .5 in the released code, 5 in another
+                version of it, ``partial(Ista, lam=5.0)``.
         Returns:
-            in the dtype of the positions, on the CPU; ``model(images [batch, c, h, w], masked)`` gives patches. The weights are copied.
+            a network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w], masked)``
+            gives patches.
         Raises:
-            ValueError: weights are missing, unknown or of another shape, all of which are listed, or heads cannot be told.
-                Source: :cite:t:`pai2024masked`, released code.
+            ValueError: weights are missing, unknown or of another shape (all are listed), or heads do not fit.
         """
         weights = unwrap(state_dict)
         with torch.device("meta"):  # no random numbers for weights that are about to be replaced
@@ -161,9 +159,9 @@ class CRATEMAE(nn.Module):
 
         Args:
             images: [batch, c, h, w].
-            masked: patches that are not looked at, [batch, seq]; None for none.
+            masked: patches that are hidden, [batch, seq]; None for none.
         Raises:
-            ValueError: images or masks do not fit. Source: :cite:t:`pai2024masked`.
+            ValueError: images or masks do not fit.
         """
         check_inputs(images, self.mask_token)
         tokens = self.patch_embed(self.patches(images))
@@ -177,13 +175,13 @@ class CRATEMAE(nn.Module):
         return self.decoder_pred(self.decoder_norm(self.decoder_blocks(self.encode(images, masked))))[:, 1:]
 
     def loss(self, images: Images, masked: Mask) -> Float[Tensor, ""]:
-        """Mean squared error of the completed patches, over the masked ones alone.
+        """Mean squared error of the completed patches, over the masked ones.
 
         Args:
             images: [batch, c, h, w].
             masked: [batch, seq], at least one patch.
         Raises:
-            ValueError: images or masks do not fit, or nothing is masked. Source: :cite:t:`he2022masked`.
+            ValueError: images or masks do not fit, or nothing is masked.
         """
         if not bool(masked.any()):
             raise ValueError("masked must hide at least one patch, got none; draw it with random_mask")
@@ -196,26 +194,24 @@ class CRATEMAE(nn.Module):
             raise ValueError(f"masked must be {expected}, one for each patch, got {masked.dtype} {list(masked.shape)}; see random_mask")
 
 
-def _turned(dim: int, attention: nn.Module) -> nn.Module:
-    """A block of the decoder, one layer; its names are those of the released network."""
+def _decoder_block(dim: int, attention: nn.Module) -> nn.Module:
+    """A block of the decoder, one layer, with the names of the released network."""
     return nn.Sequential(OrderedDict(layers=nn.Sequential(DecoderLayer(dim, attention=attention))))
 
 
 def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: float = 0.75) -> Mask:
-    """Which patches are masked, [batch, seq]: in each image as many, ``seq - floor(seq (1 - share))``, anywhere alike.
-
-    Without a guard against rounding, 10 patches and a share of .9 would leave none; at the published .75 there is nothing to round.
+    """Patches to mask, drawn uniformly, [batch, seq]: ``seq - floor(seq (1 - share))`` in each image.
 
     Args:
         batch, seq: numbers of images and of patches.
-        generator: of the draw; the mask lies on its device.
+        generator: of the draw; the mask is on its device.
         share: to be masked, in (0, 1).
     Raises:
-        ValueError: the share is not inside (0, 1). Source: :cite:t:`he2022masked`.
+        ValueError: the share is not inside (0, 1).
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")
-    count = seq - int(seq * (1 - share) + 1e-9)  # 1 - 0.9 falls short of a tenth by rounding
+    count = seq - int(seq * (1 - share) + 1e-9)  # 1 - 0.9 is below a tenth by rounding, and 10 patches would leave none visible
     order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)
     return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :count], True)
 
@@ -223,11 +219,11 @@ def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: floa
 def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
     r"""Positions of a class token (zeros) and of side x side patches, [1, 1 + side^2, dim], row by row.
 
-    The first half of the numbers tells the column r, the other the row, each as :math:`\sin(r\omega_i), \cos(r\omega_i)` with
+    The first half of the channels encodes the column r, the second half the row, as :math:`\sin(r\omega_i), \cos(r\omega_i)` with
     :math:`\omega_i = 10000^{-4i/d}`, i < d / 4.
 
     Raises:
-        ValueError: 4 does not divide dim. Source: :cite:t:`he2022masked`.
+        ValueError: 4 does not divide dim.
     """
     if dim < 4 or dim % 4:
         raise ValueError(f"dim must be a multiple of 4, for sines and cosines of rows and columns, got {dim}")
@@ -238,15 +234,15 @@ def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
 
 
 def crate_mae_tiny() -> CRATEMAE:
-    """CRATE-MAE tiny, 11.56 M parameters, 11.40 M of them trained; images [batch, 3, 224, 224]. Source: :cite:t:`pai2024masked`."""
+    """CRATE-MAE tiny, 11.56 M parameters, 11.40 M of them trained; images [batch, 3, 224, 224]."""
     return CRATEMAE(image_size=224, patch_size=16, dim=384, depth=12, heads=6)
 
 
 def crate_mae_small() -> CRATEMAE:
-    """CRATE-MAE small, 25.41 M parameters, 25.18 M of them trained; images [batch, 3, 224, 224]. Source: :cite:t:`pai2024masked`."""
+    """CRATE-MAE small, 25.41 M parameters, 25.18 M of them trained; images [batch, 3, 224, 224]."""
     return CRATEMAE(image_size=224, patch_size=16, dim=576, depth=12, heads=12)
 
 
 def crate_mae_base() -> CRATEMAE:
-    """CRATE-MAE base, 44.64 M parameters, 44.34 M of them trained; images [batch, 3, 224, 224]. Source: :cite:t:`pai2024masked`."""
+    """CRATE-MAE base, 44.64 M parameters, 44.34 M of them trained; images [batch, 3, 224, 224]."""
     return CRATEMAE(image_size=224, patch_size=16, dim=768, depth=12, heads=12)

@@ -1,25 +1,73 @@
-"""CRATE as released: the classifier of the theory, reading images, with the released sizes, and read from released weights.
+r"""CRATE, a classifier whose layers are derived: one compression and one sparsification step each.
 
-Source: :cite:t:`yu2023white`.
+    Z^0 = [class token; embedded tokens] + positions
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2}))  (no skip),      logits = head(LN(Z^L)[class token])
+
+The compression block is an argument: :class:`.ReleasedAttention` (free output matrix, as in the released networks),
+:class:`.PaperAttention` (tied, with the paper's shrinkage), :class:`.ExactAttention` (gradient step) or any other. Names of parameters are
+those of the released networks. Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, head_dim].
+
+Source: :cite:t:`yu2023white`, released code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from ..embedding import Patches, counts
+from ...core.validation import integers
+from ..embedding import Patches, Tokens, check_inputs
 from ..weights import fill, unwrap
-from .classifier import Classifier
-from .released import sizes_of
+from .attention import ReleasedAttention
+from .layers import Stack, layers_of
+from .released import classifier_sizes
+from .sparsification import Ista
 
 
-class CRATE(Classifier):
+class CRATE(nn.Module):
     """A CRATE with a class token; build it with :meth:`for_images`, :meth:`for_tokens` or :meth:`from_released`.
 
-    Its arguments are those of :class:`~transformer_theory.models.crate.classifier.Classifier`. Source: :cite:t:`yu2023white`.
+    Args:
+        embedding: turns the input into [batch, seq, dim].
+        seq: number of tokens without the class token.
+        num_classes, dim, depth, heads, head_dim: sizes; head_dim is dim / heads if None.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block, one of
+            :mod:`transformer_theory.models.crate` or any other with its interface.
+        sparsify: called as ``sparsify(dim)`` for each layer.
+        spread: standard deviation of the initial positions and class token; the embedded tokens, normalised, have 1.
+    Raises:
+        ValueError: sizes do not fit, or the attention is causal: the class token comes first and would see itself alone.
     """
+
+    def __init__(
+        self,
+        embedding: nn.Module,
+        *,
+        seq: int,
+        num_classes: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        head_dim: int | None = None,
+        attention: Callable[..., nn.Module] = ReleasedAttention,
+        sparsify: Callable[[int], nn.Module] = Ista,
+        spread: float = 1.0,
+    ):
+        super().__init__()
+        integers(num_classes=num_classes, dim=dim)
+        self.to_patch_embedding = embedding
+        self.pos_embedding = nn.Parameter(spread * torch.randn(1, 1 + seq, dim))
+        self.cls_token = nn.Parameter(spread * torch.randn(1, 1, dim))
+        self.transformer = Stack(dim, depth=depth, heads=heads, head_dim=head_dim, attention=attention, sparsify=sparsify)
+        for _, half in layers_of(self.transformer):
+            if getattr(half.fn, "is_causal", False):
+                raise ValueError(
+                    f"attention must see all tokens, got {type(half.fn).__name__}, in which the class token, the first, sees itself alone;"
+                    " pass a block that is not causal, or build a CRATELanguageModel"
+                )
+        self.mlp_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, num_classes))
 
     @classmethod
     def for_images(cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, channels: int = 3, **sizes) -> "CRATE":
@@ -28,58 +76,78 @@ class CRATE(Classifier):
         Args:
             sizes: depth, heads and the other arguments of the class.
         Raises:
-            ValueError: sizes do not fit. Source: :cite:t:`yu2023white`.
+            ValueError: sizes do not fit.
         """
-        counts(dim=dim)
-        cut = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
-        embedding = nn.Sequential(cut, nn.LayerNorm(cut.dim), nn.Linear(cut.dim, dim), nn.LayerNorm(dim))
-        return cls(embedding, seq=cut.seq, num_classes=num_classes, dim=dim, **sizes)
+        integers(dim=dim)
+        patches = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
+        embedding = nn.Sequential(patches, nn.LayerNorm(patches.dim), nn.Linear(patches.dim, dim), nn.LayerNorm(dim))
+        return cls(embedding, seq=patches.seq, num_classes=num_classes, dim=dim, **sizes)
+
+    @classmethod
+    def for_tokens(cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes) -> "CRATE":
+        """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
+
+        The tokens themselves are not normalised: a norm over a handful of pixels would erase the brightness of a patch.
+
+        Args:
+            sizes: the other arguments of the class, e.g. ``attention=PaperAttention``.
+        Raises:
+            ValueError: sizes do not fit.
+        """
+        integers(dim=dim)
+        embedding = nn.Sequential(Tokens(seq=seq, dim=token_dim), nn.Linear(token_dim, dim), nn.LayerNorm(dim))
+        return cls(embedding, seq=seq, num_classes=num_classes, dim=dim, depth=depth, heads=heads, **sizes)
 
     @classmethod
     def from_released(
         cls, state_dict: Mapping[str, Any], image_size: int = 32, patch_size: int = 4, *, heads: int | None = None
     ) -> "CRATE":
-        """A network with the weights of a released CRATE; sizes are read off the weights. In evaluation mode.
+        """A network with the weights of a released CRATE, in evaluation mode; its sizes are taken from the weights.
 
         Args:
             state_dict: names and shapes of the released image classifier, or a checkpoint that :func:`.unwrap` takes; of a file,
-                what :func:`.load_weights` gives.
+                what :func:`.load_weights` returns.
             image_size, patch_size: of its training, in pixels.
-            heads: number of heads, which no weight shows: if not given, heads of width 64 (48 for width 576) as in the released networks.
+            heads: number of heads, which the weights do not show; if None, heads of width 64 (48 for width 576) as released.
         Returns:
-            in the dtype of the positions, on the CPU; ``model(images [batch, c, h, w])`` gives logits. The weights are copied. Of a
-            file in half precision it is a network in half precision, which runs on an accelerator; ``.float()`` makes it run on a CPU.
+            a network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w])`` gives
+            logits. Half precision runs on an accelerator; ``.float()`` makes it run on a CPU.
         Raises:
-            ValueError: weights are missing, unknown, of another shape or not finite, all of which are listed, or heads cannot be told.
-                Source: :cite:t:`yu2023white`, released code.
+            ValueError: weights are missing, unknown, of another shape or not finite (all are listed), or heads do not fit.
         """
         weights = unwrap(state_dict)
         with torch.device("meta"):  # no random numbers for weights that are about to be replaced
-            model = cls.for_images(**sizes_of(weights, image_size=image_size, patch_size=patch_size, heads=heads))
+            model = cls.for_images(**classifier_sizes(weights, image_size=image_size, patch_size=patch_size, heads=heads))
         model = model.to(weights["pos_embedding"].dtype).to_empty(device="cpu")
         fill(model, weights)
         return model.eval()
 
+    def forward(self, inputs: Tensor) -> Float[Tensor, "batch classes"]:
+        check_inputs(inputs, self.pos_embedding)
+        embedded = self.to_patch_embedding(inputs)
+        tokens = torch.cat([self.cls_token.expand(len(embedded), -1, -1), embedded], dim=1) + self.pos_embedding
+        return self.mlp_head(self.transformer(tokens)[:, 0])
+
 
 def crate_tiny(num_classes: int = 1000) -> CRATE:
-    """CRATE-T, 6.09 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels. Source: :cite:t:`yu2023white`."""
-    return _released(num_classes, dim=384, heads=6, depth=12)
+    """CRATE-T, 6.09 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    return _imagenet_crate(num_classes, dim=384, heads=6, depth=12)
 
 
 def crate_small(num_classes: int = 1000) -> CRATE:
-    """CRATE-S, 13.12 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels. Source: :cite:t:`yu2023white`."""
-    return _released(num_classes, dim=576, heads=12, depth=12)
+    """CRATE-S, 13.12 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    return _imagenet_crate(num_classes, dim=576, heads=12, depth=12)
 
 
 def crate_base(num_classes: int = 1000) -> CRATE:
-    """CRATE-B, 22.80 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels. Source: :cite:t:`yu2023white`."""
-    return _released(num_classes, dim=768, heads=12, depth=12)
+    """CRATE-B, 22.80 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    return _imagenet_crate(num_classes, dim=768, heads=12, depth=12)
 
 
 def crate_large(num_classes: int = 1000) -> CRATE:
-    """CRATE-L, 77.64 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels. Source: :cite:t:`yu2023white`."""
-    return _released(num_classes, dim=1024, heads=16, depth=24)
+    """CRATE-L, 77.64 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    return _imagenet_crate(num_classes, dim=1024, heads=16, depth=24)
 
 
-def _released(num_classes: int, **sizes) -> CRATE:
+def _imagenet_crate(num_classes: int, **sizes) -> CRATE:
     return CRATE.for_images(image_size=224, patch_size=16, num_classes=num_classes, **sizes)

@@ -1,4 +1,4 @@
-"""Sizes of released networks, read off the names and shapes of their weights: classifier, masked autoencoder and language model of CRATE.
+"""Sizes of released networks, from the names and shapes of their weights: classifier, masked autoencoder and language model of CRATE.
 
 Classifier: ``to_patch_embedding.2.weight`` [dim, patch_dim], ``pos_embedding`` [1, 1 + seq, dim],
 ``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim]. Autoencoder: ``patch_embed.proj.weight``
@@ -17,24 +17,23 @@ from torch import Tensor
 
 from ..weights import listed
 
-TELLING = {"to_patch_embedding.2.weight": 2, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
+CLASSIFIER = {"to_patch_embedding.2.weight": 2, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
 AUTOENCODER = {"patch_embed.proj.weight": 4, "pos_embed": 3, "blocks.0.layers.0.0.fn.qkv.weight": 2}
 LANGUAGE = {"transformer.wte.weight": 2, "transformer.wpe.weight": 2, "transformer.h.0.attn.c_attn.weight": 2}
-HEADS = {576: 12}  # the released "small"; all other released networks have heads of width 64
+HEADS = {576: 12}  # the released "small"; otherwise heads of width 64 are assumed
 
 
-def sizes_of(weights: Mapping[str, Tensor], *, image_size: int, patch_size: int, heads: int | None) -> dict[str, Any]:
+def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_size: int, heads: int | None) -> dict[str, Any]:
     """The arguments of ``CRATE.for_images`` that give a network for these weights.
 
     Args:
         weights: by name, shapes as above.
         image_size, patch_size: of the training, in pixels.
-        heads: their number, which no weight shows: if None, heads of width 64 (48 for inner width 576).
+        heads: their number, which the weights do not show; if None, heads of width 64 (48 for inner width 576).
     Raises:
-        ValueError: weights that tell a size are missing, or image, patches or heads do not fit them.
-            Source: :cite:t:`yu2023white`, released code.
+        ValueError: weights that determine a size are missing, or image, patches or heads do not fit them.
     """
-    _check(weights, TELLING, "a CRATE classifier as released")
+    _check(weights, CLASSIFIER, "a CRATE classifier as released")
     dim, patch_dim = weights["to_patch_embedding.2.weight"].shape
     inner = len(weights["transformer.layers.0.0.fn.qkv.weight"])
     if min(image_size, patch_size) < 1:
@@ -65,10 +64,9 @@ def autoencoder_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> di
 
     Args:
         weights: by name, shapes as above.
-        heads: their number, which no weight shows: if None, heads of width 64 (48 for width 576).
+        heads: their number, which the weights do not show; if None, heads of width 64 (48 for width 576).
     Raises:
-        ValueError: weights that tell a size are missing, patches are not square or make no square image, or heads do not fit.
-            Source: :cite:t:`pai2024masked`, released code.
+        ValueError: weights that determine a size are missing, patches are not square or make no square image, or heads do not fit.
     """
     _check(weights, AUTOENCODER, "a CRATE-MAE as released")
     dim, channels, patch_size, width = weights["patch_embed.proj.weight"].shape
@@ -85,14 +83,14 @@ def autoencoder_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> di
     }
 
 
-def language_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
+def language_model_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
     """The arguments of ``CRATELanguageModel`` that give a network for these weights.
 
     Args:
         weights: by name, shapes as above.
-        heads: their number, which no weight shows: if None, heads of width 64, as all released sizes have.
+        heads: their number, which the weights do not show; if None, heads of width 64, as in all released sizes.
     Raises:
-        ValueError: weights that tell a size are missing, or heads do not fit. Source: :cite:t:`yu2023white`, released code.
+        ValueError: weights that determine a size are missing, or heads do not fit.
     """
     _check(weights, LANGUAGE, "a causal CRATE as released")
     vocabulary, dim = weights["transformer.wte.weight"].shape
@@ -105,12 +103,12 @@ def language_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[
     }
 
 
-def _check(weights: Mapping[str, Tensor], telling: Mapping[str, int], what: str) -> None:
-    """Every weight that tells a size is there, with as many axes as it should have, of floating-point numbers."""
-    if missing := [name for name, axes in telling.items() if name not in weights or weights[name].ndim != axes]:
-        came = f"{len(weights)} weights without them, such as {next(iter(weights))}" if weights else "none"
-        raise ValueError(f"state_dict must hold {what}, with {listed(missing)}, got {came}")
-    for name in telling:
+def _check(weights: Mapping[str, Tensor], required: Mapping[str, int], what: str) -> None:
+    """Raises ValueError unless every weight that determines a size is there, with the right number of axes and floating-point numbers."""
+    if missing := [name for name, axes in required.items() if name not in weights or weights[name].ndim != axes]:
+        present = f"{len(weights)} weights without them, such as {next(iter(weights))}" if weights else "none"
+        raise ValueError(f"state_dict must hold {what}, with {listed(missing)}, got {present}")
+    for name in required:
         if not weights[name].is_floating_point():
             raise ValueError(f"state_dict must hold floating-point weights, got {weights[name].dtype} in {name}")
 
@@ -118,12 +116,12 @@ def _check(weights: Mapping[str, Tensor], telling: Mapping[str, int], what: str)
 def _heads(inner: int, heads: int | None, name: str) -> int:
     heads = HEADS.get(inner, inner // 64 if inner % 64 == 0 else None) if heads is None else heads
     if not heads or heads < 1 or inner % heads:
-        raise ValueError(f"heads must divide the {inner} rows of {name}, got {heads}; pass heads=, which no weight shows")
+        raise ValueError(f"heads must divide the {inner} rows of {name}, got {heads}; pass heads=, which the weights do not show")
     return heads
 
 
 def _depth(weights: Mapping[str, Tensor], stack: str) -> int:
-    """Layers of a stack by the largest number in a name; a name that counts to a billion makes no network of that depth."""
+    """Number of layers by the largest number in a name, at most the number of weights: a name may hold any number."""
     numbers = (int(match[1]) for name in weights if (match := re.match(rf"{stack}\.(\d+)\.", name)))
     return min(1 + max(numbers), len(weights))
 

@@ -1,22 +1,128 @@
-r"""Sparsification blocks: ISTA from the tokens themselves in one step or more, FISTA, and an overcomplete dictionary with a decoder.
+r"""Sparsification: steps of ISTA and FISTA on the non-negative LASSO, and the blocks made of them.
 
-All read tokens Y [batch, n, d] and return as many; with ``skip`` a block returns what a layer adds to the tokens, without it what takes
-their place. Steps: :mod:`~..sparse_coding`. Every block tells ``relative_step()``, its step over the longest that is sure to descend,
-for training moves the dictionary and nothing holds it back.
-Source: :cite:t:`yu2023white`, :cite:t:`beck2009fast`, :cite:t:`yang2024scaling`.
+For tokens Y (rows) and a dictionary D (d x m, atoms are columns) a step from the code Z (n x m) is
+
+    Z+ = relu(Z + eta (Y - Z D^T) D - eta lambda),
+
+a proximal gradient step on 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z), Z >= 0. A CRATE layer takes one step from Z = Y with a square D
+(:func:`from_tokens`); CRATE-alpha takes two from zero with more atoms than dimensions (:func:`overcomplete_code`).
+
+Blocks read tokens [batch, n, d]. With ``skip`` a block returns what a layer adds to the tokens, without it what replaces them. Training
+moves the dictionary freely, so every block has ``relative_step()``, its step over the longest that is sure to descend.
+
+Sources: :cite:t:`beck2009fast`; :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers). Notation: docs/notation.md.
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .checks import positive
-from .compression import Batch
-from .sparse_coding import curvature, fista_steps, from_tokens, ista_step, overcomplete_code
+from ...core.validation import integers, positive, same_dtype
+from .attention import Batch
+
+ONE_PRODUCT_TOKENS = 4  # tokens per dimension from which one product with A is faster than two with D
+
+Code = Float[Tensor, "*batch n m"]
+Tokens = Float[Tensor, "*batch n d"]
+Dictionary = Float[Tensor, "d m"]
+
+
+def ista_step(code: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float) -> Code:
+    r"""One proximal gradient step, :math:`\mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
+
+    >>> token = torch.tensor([[1.0, 0.05, -1.0]])
+    >>> ista_step(torch.zeros(1, 3), token, torch.eye(3), eta=1.0, lam=0.1)  # small and negative entries become zero
+    tensor([[0.9000, 0.0000, 0.0000]])
+
+    Args:
+        code: Z, the start, ``[*batch, n, m]``.
+        tokens: Y, ``[*batch, n, d]``.
+        dictionary: D, [d, m].
+        eta: step size; the objective falls for eta <= 1/L, L = ||D||_2^2.
+        lam: weight of the l1 norm.
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    check_dictionary(tokens, dictionary)
+    return functional.relu(code + eta * (tokens - code @ dictionary.mT) @ dictionary - eta * lam)
+
+
+def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float, lam: float) -> Tokens:
+    r"""One step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`.
+
+    Since this is linear in Y before the rectifier, many tokens take one product with :math:`A = I + \eta D^\top (I - D)`, which is formed
+    in the precision of D, also under autocast; few tokens take two products with D.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    d = len(dictionary)
+    if tokens.numel() < ONE_PRODUCT_TOKENS * d * d:
+        return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
+    check_dictionary(tokens, dictionary)
+    with torch.autocast(tokens.device.type, enabled=False):
+        eye = torch.eye(d, dtype=dictionary.dtype, device=dictionary.device)
+        A = torch.addmm(eye, dictionary.mT, eye - dictionary, alpha=eta)
+    return functional.linear(tokens, A, A.new_full((d,), -eta * lam)).relu_()
+
+
+def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float, steps: int) -> Code:
+    r"""A fixed number of FISTA steps: ISTA steps from a point that runs ahead by Nesterov's momentum, without restarts.
+
+    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. Arguments as in :func:`ista_step`.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    code, point, momentum = start, start, 1.0
+    for _ in range(steps):
+        new = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
+        faster = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        point = new + (momentum - 1) / faster * (new - code)
+        code, momentum = new, faster
+    return code
+
+
+def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float) -> Code:
+    r"""Two ISTA steps from zero, the first without a product with the code:
+    :math:`Z_1 = \mathrm{relu}(\eta Y D - \eta\lambda)`, :math:`Z_2 = \mathrm{relu}(Z_1 + \eta (Y - Z_1 D^\top) D - \eta\lambda)`.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    check_dictionary(tokens, dictionary)
+    first = functional.relu(eta * (tokens @ dictionary) - eta * lam)
+    return ista_step(first, tokens, dictionary, eta=eta, lam=lam)
+
+
+def curvature(dictionary: Dictionary) -> float:
+    r""":math:`L = \|D\|_2^2`, the Lipschitz constant of the LASSO's gradient; ISTA descends for :math:`\eta \le 1/L`.
+
+    By singular values: power iteration approaches the norm from below and would allow steps that are too long.
+
+    Raises:
+        ValueError: the dictionary is zero.
+    """
+    L = float(torch.linalg.matrix_norm(dictionary, 2)) ** 2
+    if not L > 0:
+        raise ValueError("dictionary must not be zero: it has no atom to code with")
+    return L
+
+
+def check_dictionary(tokens: Tokens, dictionary: Dictionary) -> None:
+    """Checks that tokens ``[*batch, n, d]`` and a dictionary [d, m] fit.
+
+    Raises:
+        ValueError: they differ in d or in dtype, or are float16 on a CPU.
+    """
+    same_dtype(tokens=tokens, dictionary=dictionary)
+    if tokens.shape[-1] != dictionary.shape[0]:
+        raise ValueError(f"tokens [..., n, d] and dictionary [d, m] must share d, got {list(tokens.shape)} and {list(dictionary.shape)}")
 
 
 class _Dictionary(nn.Module):
-    """What the blocks share: a dictionary D = ``weight``, [d, m], the step size eta and the weight lambda of the l1 norm."""
+    """Base of the blocks: a dictionary D = ``weight``, [d, m], the step size eta and the weight lambda of the l1 norm."""
 
     skip = False
 
@@ -28,25 +134,25 @@ class _Dictionary(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=0.0)
 
     def relative_step(self) -> float:
-        """eta ||D||_2^2: a step is sure to descend up to 1 and may climb beyond 2."""
+        """eta ||D||_2^2: a step is sure to descend up to 1 and may ascend beyond 2."""
         return self.eta * curvature(self.weight.detach())
 
 
 class Ista(_Dictionary):
-    r"""ISTA from Z = Y: :math:`Z \leftarrow \mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`, which overwrites the tokens (no skip).
+    r"""ISTA from Z = Y, which replaces the tokens: :math:`Z \leftarrow \mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
 
     Args:
         dim: d; the dictionary ``weight`` is d x d.
         eta: step size.
         lam: weight of the l1 norm.
-        steps: how many; 1 in the papers.
+        steps: number of steps; 1 in the papers.
     Raises:
-        ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step. Source: :cite:t:`yu2023white`.
+        ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step.
     """
 
     def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1, steps: int = 1):
         super().__init__(dim, dim, eta=eta, lam=lam)
-        _check_steps(steps)
+        integers(steps=steps)
         self.steps = steps
 
     def forward(self, tokens: Batch) -> Batch:
@@ -57,20 +163,18 @@ class Ista(_Dictionary):
 
 
 class Fista(_Dictionary):
-    r"""FISTA from Z = Y: ISTA steps with Nesterov's momentum, which overwrite the tokens (no skip).
+    r"""FISTA from Z = Y, which replaces the tokens: ISTA steps with Nesterov's momentum.
 
     Args:
-        dim: d; the dictionary ``weight`` is d x d.
-        eta: step size.
-        lam: weight of the l1 norm.
-        steps: how many; the first is that of :class:`Ista`.
+        dim, eta, lam: as :class:`Ista`.
+        steps: number of steps; the first is that of :class:`Ista`.
     Raises:
-        ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step. Source: :cite:t:`beck2009fast`.
+        ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step.
     """
 
     def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1, steps: int = 4):
         super().__init__(dim, dim, eta=eta, lam=lam)
-        _check_steps(steps)
+        integers(steps=steps)
         self.steps = steps
 
     def forward(self, tokens: Batch) -> Batch:
@@ -78,10 +182,7 @@ class Fista(_Dictionary):
 
 
 class OvercompleteIsta(_Dictionary):
-    r"""Two non-negative ISTA steps from zero in an overcomplete dictionary, decoded by another: a layer adds :math:`Z_2 \hat D^\top`.
-
-    .. math::
-        Z_1 = \mathrm{relu}(\eta Y D - \eta\lambda), \qquad Z_2 = \mathrm{relu}(Z_1 + \eta (Y - Z_1 D^\top) D - \eta\lambda).
+    r"""Two ISTA steps from zero in an overcomplete dictionary, decoded by another: a layer adds :math:`Z_2 \hat D^\top`.
 
     Args:
         dim: d.
@@ -89,14 +190,13 @@ class OvercompleteIsta(_Dictionary):
         eta: step size.
         lam: weight of the l1 norm.
     Raises:
-        ValueError: ``eta`` or ``lam`` is not positive and finite, or the ratio is below 1. Source: :cite:t:`yang2024scaling`.
+        ValueError: ``eta`` or ``lam`` is not positive and finite, or the ratio is below 1.
     """
 
     skip = True
 
     def __init__(self, dim: int, *, ratio: int = 4, eta: float = 0.1, lam: float = 0.1):
-        if ratio < 1:
-            raise ValueError(f"ratio must be at least 1, the atoms a dimension, got {ratio}")
+        integers(ratio=ratio)
         super().__init__(dim, ratio * dim, eta=eta, lam=lam)
         self.decoder = nn.Parameter(torch.empty(dim, ratio * dim))
         nn.init.kaiming_uniform_(self.decoder, a=0.0)
@@ -107,8 +207,3 @@ class OvercompleteIsta(_Dictionary):
 
     def forward(self, tokens: Batch) -> Batch:
         return functional.linear(self.code(tokens), self.decoder)
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")

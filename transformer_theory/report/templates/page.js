@@ -1,11 +1,14 @@
 document.documentElement.classList.add("js");
 for (const section of document.querySelectorAll("[data-claims]")) claims(section);
-for (const figure of document.querySelectorAll("[data-film]")) film(figure);
+for (const figure of document.querySelectorAll("[data-slider]")) slider(figure);
 
-// Boxes that scroll sideways can be reached by keyboard, the others are not stops on the way.
+// Boxes that scroll are tab stops, so that the keyboard reaches all of their content; the others are none.
+const scrolls = (overflow, content, box) => (overflow === "auto" || overflow === "scroll") && content > box;
 const boxes = new ResizeObserver((seen) => {
   for (const { target } of seen) {
-    if (target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight) target.tabIndex = 0;
+    const { overflowX, overflowY } = getComputedStyle(target);
+    const tall = target.classList.contains("tall") && scrolls(overflowY, target.scrollHeight, target.clientHeight);
+    if (tall || scrolls(overflowX, target.scrollWidth, target.clientWidth)) target.tabIndex = 0;
     else target.removeAttribute("tabindex");
   }
 });

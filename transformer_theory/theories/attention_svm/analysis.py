@@ -11,7 +11,7 @@ the other tokens of each input score the same, the second where descent settles 
 
 Tokens and queries are divided by one number each, their root-mean-square norm, which changes the scale of W and nothing else. Equal tokens
 of an input get equal attention whatever W is, so they count as one, with the mean of their scores. Only inputs that select a token set
-constraints (:func:`~.selection.enough`).
+constraints (:func:`~.selection.attention_threshold`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,10 +36,11 @@ from .dynamics import State, is_stationary, start, trajectory
 from .dynamics.gradient import merged
 from .feasibility import Construction, construct
 from .in_networks import alignment
-from .problem import Instance, check_signs, token_logits, token_scores
-from .selection import SATURATED, enough, first_step_condition, neighbour_gap, ties
+from .problem import Instance, token_logits, token_scores
+from .selection import SATURATION_ATOL, attention_threshold, first_step_condition, neighbour_gap, ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
+from .validation import check_signs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,7 +119,7 @@ class Analysis:
         zero_query: inputs whose query is zero, so that their attention is uniform whatever W is, ``[n]``.
         best: the best tokens; the prediction.
         selected: the tokens with the largest attention in the end, and the max-margin solution of the inputs in ``decided``.
-        decided: inputs that select: one token holds :func:`~.selection.enough` attention, equal ones counted once, ``[n]``.
+        decided: inputs that select: one token, equal ones counted once, holds at least :func:`~.selection.attention_threshold`, ``[n]``.
         construction: a matrix that proves the best tokens feasible without optimisation, where its sufficient condition applies.
         first_step: smallest margin of the first step from W = 0 towards the best tokens, relative.
         states: of descent, the first at step 0.
@@ -163,7 +164,7 @@ class Analysis:
     @property
     def saturated(self) -> bool:
         """Whether every input has all but a thousandth of its attention on the token that it selects."""
-        return bool(self.decided.all()) and bool(self.attention.min() > 1 - SATURATED)
+        return bool(self.decided.all()) and bool(self.attention.min() > 1 - SATURATION_ATOL)
 
     @property
     def stationary(self) -> str:
@@ -248,7 +249,10 @@ class Analysis:
     def __str__(self) -> str:
         n, T = self.instance.scores.shape
         lines = [f"{n} inputs of {T} tokens; {int(self.tied.sum())} without a single best token"]
-        for mask, text in ((self.duplicates, "equal tokens, which count as one"), (self.zero_query, "zero query, so that nothing is selected")):
+        for mask, text in (
+            (self.duplicates, "equal tokens, which count as one"),
+            (self.zero_query, "zero query, so that nothing is selected"),
+        ):
             if bool(mask.any()):
                 lines.append(f"{text}: {_listed(mask.nonzero().squeeze(-1).tolist())}")
         lines.append(f"best tokens: {'feasible' if self.feasible else self.best.reason}")
@@ -312,7 +316,7 @@ def analyse(
     # An input selects if one token, equal ones counted once, holds enough attention in the end.
     end, T = states[-1].W, instance.scores.shape[1]
     share, selected = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
-    decided = share >= enough(first.sum(-1))
+    decided = share >= attention_threshold(first.sum(-1))
     null = None
     if bool(decided.any()):
         null = alignment(
@@ -378,7 +382,7 @@ def analyse_head(
     Raises:
         TypeError, ValueError: as in :func:`analyse`; a head of another width, or labels other than -1 and 1, one per input.
     """
-    check_signs(labels, "labels", tokens.shape[:1])
+    check_signs("labels", labels, tokens.shape[:1])
     return analyse(tokens, query, token_scores(tokens, head, labels), steps=steps, rate=rate, seed=seed)
 
 

@@ -1,30 +1,31 @@
-r"""Which constraints say that attention selects given tokens: one builder a kind of attention.
+r"""The constraints which state that attention selects given tokens: one builder per kind of attention.
 
 ====================================  ==================================================================================
-cross-attention                       :func:`constraints`: a query of its own for each input
+cross-attention                       :func:`constraints`: each input has a query of its own
 self-attention                        :func:`self_attention`: the query is the token at a fixed position
 prompt                                :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1)
-causal, sequence to sequence          :func:`causal`, :func:`sequence_to_sequence`: many queries an input, one W
-several tokens an input               :func:`multi_token`: the chosen ones score alike, the others less
+causal, sequence to sequence          :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W
+several tokens per input              :func:`multi_token`: the chosen tokens score alike, the others less
 token-priority graph                  :func:`graph_svm`: tokens of one strongly connected component score alike
 ====================================  ==================================================================================
 
-Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`; prompts :cite:t:`tarzanagh2023maxmargin`; graphs
+Problem (Att-SVM) is that of :cite:t:`tarzanagh2023transformers`, prompts are those of :cite:t:`tarzanagh2023maxmargin`, graphs those of
 :cite:t:`li2024mechanics`. Notation: docs/notation.md.
 """
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .constraint_set import Constraints, came, check_real, check_tensor, check_whole
+from ...core.validation import converted, integers
+from .constraint_set import Constraints
 from .graph import PriorityGraph, check_graph
-from .problem import check_tokens
+from .validation import as_bool, check_positions, check_real, check_shape, check_tokens
 
 
+@converted(float64=("tokens", "query"), int64=("select",))
 def constraints(
     tokens: Float[Tensor, "*trials n T d"], query: Float[Tensor, "*trials n d_z"], select: Int[Tensor, "*trials n"]
 ) -> Constraints:
@@ -41,35 +42,32 @@ def constraints(
             [0.0000, 0.0000]], dtype=torch.float64)
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``.
         query: z, ``[*trials, n, d_z]``.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
     Returns:
-        One constraint for each input and each token that is not selected, in this order; none at all for T = 1.
+        One constraint for each input and each token that is not selected, in this order; none for T = 1.
     Raises:
-        TypeError: not a tensor.
-        ValueError: no input, a wrong shape or type of the entries, a value that is not finite, a position outside 0..T-1.
-
-    Source: problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`.
+        TypeError: an argument that is no tensor or array of the right kind.
+        ValueError: no input, a shape that does not fit, a value that is not finite, or a position outside 0..T-1.
     """
     check_tokens(tokens, query)
     *trials, n, T, d = tokens.shape
-    check_positions(select, tokens.shape[:-2], T)
-    other = torch.arange(T - 1)
-    other = other + (other >= select[..., None])  # the positions that are not selected, [*trials, n, T - 1]
-    at = (*trials, n * (T - 1))
-    picked = tokens.gather(-2, select[..., None, None].expand(*select.shape, 1, d))
-    difference = (picked - tokens.gather(-2, other[..., None].expand(*other.shape, d))).reshape(*at, d)
-    asked = query[..., None, :].expand(*other.shape, query.shape[-1]).reshape(*at, query.shape[-1])
-    inputs = torch.arange(n)[:, None].expand(other.shape).reshape(at)
-    return Constraints(difference, asked, input=inputs, token=other.reshape(at))
+    check_positions("select", select, tokens.shape[:-2], T)
+    other = _others(select, T)
+    shape = (*trials, n * (T - 1))
+    selected = tokens.gather(-2, select[..., None, None].expand(*select.shape, 1, d))
+    difference = (selected - tokens.gather(-2, other[..., None].expand(*other.shape, d))).reshape(*shape, d)
+    queries = query[..., None, :].expand(*other.shape, query.shape[-1]).reshape(*shape, query.shape[-1])
+    inputs = torch.arange(n)[:, None].expand(other.shape).reshape(shape)
+    return Constraints(difference, queries, input=inputs, token=other.reshape(shape))
 
 
 def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n d_z"], select: Int[Tensor, " n"]) -> Constraints:
     """:func:`constraints` of a single problem without those of tokens that equal the selected one.
 
-    Equal tokens get equal attention whatever W is, and averaging them changes nothing, so they count as one token. Real data need this:
-    the blank corners of an image are equal.
+    Equal tokens get equal attention for any W, and averaging them changes nothing, so they count as one token. Real data need this: the
+    blank corners of an image are equal.
 
     Args:
         tokens, query, select: as for :func:`constraints`, of a single problem.
@@ -78,51 +76,49 @@ def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n
     Raises:
         TypeError, ValueError: as :func:`constraints`.
     """
-    all_pairs = constraints(tokens, query, select)
-    return all_pairs.take((all_pairs.difference != 0).any(-1).nonzero().squeeze(-1))
+    every = constraints(tokens, query, select)
+    return every.take((every.difference != 0).any(-1).nonzero().squeeze(-1))
 
 
+@converted(float64=("tokens",), int64=("select",))
 def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"], *, position: int = 0) -> Constraints:
     r"""The constraints :math:`(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1` of a selection: the query is the input's own token k.
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
-        position: k, the same for all inputs; negative counts from the end.
+        position: k, the same for all inputs; negative numbers count from the end. The paper takes the first token.
     Returns:
         :func:`constraints` with these queries, n (T-1) of them; ``position`` holds k.
     Raises:
-        TypeError, ValueError: as :func:`constraints`, or the position is no whole number or is outside -T..T-1.
-
-    Source: :cite:t:`tarzanagh2023transformers`, who take the first token.
+        TypeError, ValueError: as :func:`constraints`, or the position is no integer or is outside -T..T-1.
     """
-    _check_tokens(tokens)
+    _check_own_tokens(tokens)
     T = tokens.shape[-2]
-    if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"position must be a whole number in [-{T}, {T}), got {type(position).__name__}")
-    if not -T <= position < T:
-        raise ValueError(f"position must lie in [-{T}, {T}), got {position}; it names the token that asks")
+    integers(minimum=-T, position=position)
+    if position >= T:
+        raise ValueError(f"position must lie in [-{T}, {T}), got {position}")
     pairs = constraints(tokens, tokens[..., position, :], select)
     return replace(pairs, position=torch.full(pairs.difference.shape[:-1], position % T))
 
 
+@converted(float64=("keys",))
 def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"]) -> Constraints:
     r"""The constraints :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1` on a prompt p, which is W with a single column (z = 1).
 
     Args:
-        keys: k, ``[*trials, n, T, d]``, float64.
+        keys: k, ``[*trials, n, T, d]``.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
     Returns:
         n (T-1) constraints on a matrix ``[d, 1]``, whose column is p.
     Raises:
         TypeError, ValueError: as :func:`constraints`.
-
-    Source: problem (ATT-SVM) of :cite:t:`tarzanagh2023maxmargin`.
     """
-    check_real(keys, "keys", "[..., n, T, d]", max(3, getattr(keys, "ndim", 3)))
+    check_real("keys", keys, "[..., n, T, d]", max(3, keys.ndim))
     return constraints(keys, keys.new_ones(*keys.shape[:-2], 1), select)
 
 
+@converted(float64=("tokens", "queries"), int64=("select",))
 def sequence_to_sequence(
     tokens: Float[Tensor, "*trials n T d"],
     queries: Float[Tensor, "*trials n q d_z"],
@@ -133,64 +129,60 @@ def sequence_to_sequence(
     r"""The constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1` for every query k of every input i and every allowed t.
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``.
         queries: z, ``[*trials, n, q, d_z]``; in self-attention the tokens themselves.
         select: position a_ik of the token that query k of input i selects, ``[*trials, n, q]``.
-        allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all if not given.
+        allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all by default.
     Returns:
         One constraint for each input, query and allowed token that is not selected, in this order; ``position`` holds k.
     Raises:
         TypeError, ValueError: as :func:`constraints`, or a selected token is not allowed.
-
-    Source: :cite:t:`tarzanagh2023transformers` on sequence-to-sequence and causal attention.
     """
-    _check_tokens(tokens)
-    check_real(queries, "queries", "[..., n, q, d_z]", tokens.ndim)
+    _check_own_tokens(tokens)
+    check_real("queries", queries, "[..., n, q, d_z]", tokens.ndim)
     *trials, n, T, d = tokens.shape
     q = queries.shape[-2]
-    if queries.shape[:-2] != tokens.shape[:-2]:
-        raise ValueError(f"queries must be [..., n, q, d_z] with [..., n] = {[*trials, n]}, got shape {list(queries.shape)}")
-    check_positions(select, (*trials, n, q), T)
+    check_shape("queries", queries, (*trials, n, q, queries.shape[-1]), "[..., n, q, d_z]")
+    check_positions("select", select, (*trials, n, q), T)
+    # Each pair (input, query) is an input of its own.
     pairs = constraints(
         tokens[..., None, :, :].expand(*trials, n, q, T, d).reshape(*trials, n * q, T, d),
         queries.reshape(*trials, n * q, -1),
         select.reshape(*trials, n * q),
     )
-    at = (*trials, n * q * (T - 1))
-    pair = torch.arange(n * q).repeat_interleave(T - 1).expand(at)
+    shape = (*trials, n * q * (T - 1))
+    pair = torch.arange(n * q).repeat_interleave(T - 1).expand(shape)
     pairs = replace(pairs, input=pair // q, position=pair % q)
     if allowed is None:
         return pairs
-    check_tensor(allowed, "allowed", f"{[n, q, T]} of booleans")
-    if allowed.dtype != torch.bool or allowed.shape != (n, q, T):
-        raise ValueError(f"allowed must be a tensor {[n, q, T]} of booleans, got {came(allowed)}")
+    allowed = as_bool("allowed", allowed, (n, q, T))
     forbidden = (~allowed.expand(*trials, n, q, T).gather(-1, select[..., None]).squeeze(-1)).nonzero()
     if len(forbidden):
         *_, i, k = forbidden[0].tolist()
         raise ValueError(f"select must hold allowed tokens, but query {k} of input {i} may not attend to the token it selects")
-    kept = allowed.reshape(n * q, T)[pair, pairs.token]  # as many in every trial, since selected tokens are allowed
+    # Selected tokens are allowed, so every trial keeps the same number of constraints.
+    kept = allowed.reshape(n * q, T)[pair, pairs.token]
 
     def rows(name: str) -> Tensor:
         value = getattr(pairs, name)
-        return value[kept].reshape(*trials, int(allowed.sum()) - n * q, *value.shape[len(at) :])
+        return value[kept].reshape(*trials, int(allowed.sum()) - n * q, *value.shape[len(shape) :])
 
     return Constraints(**{field.name: rows(field.name) for field in fields(Constraints)})
 
 
+@converted(float64=("tokens",))
 def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n T"]) -> Constraints:
     r"""The constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1` for every position k and every t <= k.
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``.
         select: position a_ik <= k of the token that token k selects, ``[*trials, n, T]``.
     Returns:
         :func:`sequence_to_sequence` with the tokens as queries, n T (T-1) / 2 constraints.
     Raises:
         TypeError, ValueError: as :func:`constraints`, or a position k selects a later one.
-
-    Source: :cite:t:`tarzanagh2023transformers` on causal attention.
     """
-    _check_tokens(tokens)
+    _check_own_tokens(tokens)
     n, T = tokens.shape[-3:-1]
     return sequence_to_sequence(tokens, tokens, select, allowed=causal_mask(T).expand(n, T, T))
 
@@ -199,15 +191,13 @@ def causal_mask(T: int) -> Bool[Tensor, "T T"]:
     """Which positions t a query at position k may attend to, ``[T, T]``: t <= k.
 
     Raises:
-        ValueError: T is not a whole number of at least 1.
-
-    Source: :cite:t:`vaswani2017attention`.
+        TypeError, ValueError: T is no integer of at least 1.
     """
-    if isinstance(T, bool) or not isinstance(T, int) or T < 1:
-        raise ValueError(f"T must be a whole number of at least 1, got {T!r}")
+    integers(T=T)
     return torch.ones(T, T, dtype=torch.bool).tril()
 
 
+@converted(float64=("tokens", "query", "logits"))
 def multi_token(
     tokens: Float[Tensor, "*trials n T d"],
     query: Float[Tensor, "*trials n d_z"],
@@ -220,65 +210,56 @@ def multi_token(
     .. math:: (x_{i,r_i} - x_{i,t})^\top W z_i = \ell_{i,r_i} - \ell_{i,t} \ \ (t \text{ chosen}), \qquad
         (x_{i,r_i} - x_{i,t})^\top W z_i \ge 1 \ \ (t \text{ not chosen}),
 
-    with the first chosen token r_i of each input as reference: equations with one token say that all chosen ones are equal, so there are
-    n (T-1) constraints however many tokens are chosen.
+    with the first chosen token r_i of each input as reference: equations with one token make all chosen ones equal, so there are n (T-1)
+    constraints however many tokens are chosen. This is problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``.
         query: z, ``[*trials, n, d_z]``.
-        chosen: which tokens share the attention, ``[*trials, n, T]``; at least one an input.
-        logits: :math:`\ell`, what the scores of the chosen tokens are to be, up to a constant an input, ``[*trials, n, T]``: the
-            logarithms of their attention, for the finite part of the weights; equal if not given, for the direction. Those of tokens that
-            are not chosen are not read.
+        chosen: which tokens share the attention, ``[*trials, n, T]``; at least one per input.
+        logits: :math:`\ell`, the required scores of the chosen tokens up to a constant per input, ``[*trials, n, T]``: the logarithms of
+            their attention, for the finite part of the weights. Default: equal scores, for the direction. Entries of tokens that are not
+            chosen are ignored.
     Returns:
         n (T-1) constraints, of which ``equality`` marks the equations.
     Raises:
         TypeError, ValueError: as :func:`constraints`, or an input without a chosen token, or a logit of a chosen token that is not finite.
-
-    Source: problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
     """
     check_tokens(tokens, query)
-    check_tensor(chosen, "chosen", f"{list(tokens.shape[:-1])} of booleans")
-    if chosen.dtype != torch.bool or chosen.shape != tokens.shape[:-1]:
-        raise ValueError(f"chosen must be a tensor {list(tokens.shape[:-1])} of booleans, got {came(chosen)}")
+    chosen = as_bool("chosen", chosen, tokens.shape[:-1])
     if not bool(chosen.any(-1).all()):
         raise ValueError(f"chosen must name at least one token of each input, got none for input {int((~chosen.any(-1)).nonzero()[0, -1])}")
     reference = chosen.int().argmax(-1)
     pairs = constraints(tokens, query, reference)
-    m = pairs.difference.shape[:-1]
-    other = torch.arange(tokens.shape[-2] - 1)
-    other = other + (other >= reference[..., None])
+    m, other = pairs.difference.shape[:-1], _others(reference, tokens.shape[-2])
     equality = chosen.gather(-1, other).reshape(m)
     if logits is None:
         return replace(pairs, equality=equality, rhs=(~equality).double())
-    check_tensor(logits, "logits", "[..., n, T]")
-    if logits.shape != chosen.shape:
-        raise ValueError(f"logits must be a tensor {list(chosen.shape)}, got {came(logits)}")
+    check_shape("logits", logits, chosen.shape)
     level = logits.masked_fill(~chosen, 0.0)
-    check_real(level, "logits of chosen tokens", "[..., n, T]", tokens.ndim - 1)
-    wanted = (level.gather(-1, reference[..., None]) - level.gather(-1, other)).reshape(m)
-    return replace(pairs, equality=equality, rhs=torch.where(equality, wanted, 1.0))
+    check_real("logits of chosen tokens", level, "[..., n, T]", tokens.ndim - 1)
+    rhs = (level.gather(-1, reference[..., None]) - level.gather(-1, other)).reshape(m)
+    return replace(pairs, equality=equality, rhs=torch.where(equality, rhs, 1.0))
 
 
+@converted(float64=("embeddings",))
 def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constraints:
     r"""Tokens of one strongly connected component score alike, and those of a component above those that it has an edge to.
 
     .. math:: (e_i - e_j)^\top W e_k = 0 \ \ (i, j \text{ in one component of } G_k), \qquad
         (e_i - e_j)^\top W e_k \ge 1 \ \ (i \to j \text{ in } G_k, \text{ in different components}),
 
-    for every last token k and its graph :math:`G_k`. Given the equations, one inequality for each pair of components is enough; each is
-    written with the components' smallest tokens.
+    for every last token k and its graph :math:`G_k`. Given the equations, one inequality per pair of components is enough; each is written
+    with the components' smallest tokens. This is problem (Graph-SVM) of :cite:t:`li2024mechanics`.
 
     Args:
         graph: of the training data, :func:`~.graph.priority_graph`.
-        embeddings: e, ``[K, d]``, float64.
+        embeddings: e, ``[K, d]``.
     Returns:
         The constraints; ``input`` holds k and ``token`` holds j.
     Raises:
-        TypeError: not a graph, or not a tensor.
-        ValueError: another number of embeddings than tokens of the graph, or a wrong type of their entries.
-
-    Source: problem (Graph-SVM) of :cite:t:`li2024mechanics`.
+        TypeError: no graph, or no tensor or array.
+        ValueError: another number of embeddings than tokens of the graph, or values that are not finite.
     """
     check_graph(graph, embeddings)
     rows = torch.tensor([*graph.equal(), *graph.above()], dtype=torch.long).reshape(-1, 3)
@@ -289,20 +270,13 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
     )
 
 
-def _check_tokens(tokens: Tensor) -> None:
-    """:func:`check_tokens` where the queries are no argument."""
-    check_tensor(tokens, "tokens", "[..., n, T, d]")
-    check_tokens(tokens, tokens.new_zeros(*tokens.shape[:-2], 1))
+def _others(select: Tensor, T: int) -> Tensor:
+    """The positions of each input that are not selected, ``[..., n, T - 1]``."""
+    other = torch.arange(T - 1)
+    return other + (other >= select[..., None])
 
 
-def check_positions(select: Tensor, shape: Sequence[int], T: int) -> None:
-    """Refuses what is not a tensor of positions in 0..T-1 of this shape ``[...]``.
-
-    Raises:
-        TypeError: not a tensor.
-        ValueError: says what was expected and what came.
-    """
-    check_whole(select, "select", shape)
-    if int(select.min()) < 0 or int(select.max()) >= T:
-        wrong = int(select.min()) if int(select.min()) < 0 else int(select.max())
-        raise ValueError(f"select must lie in [0, {T}), got {wrong}; it holds the position of one token of each input")
+def _check_own_tokens(tokens: Tensor) -> None:
+    """:func:`check_tokens` where the tokens are their own queries."""
+    check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
+    check_tokens(tokens, tokens[..., 0])

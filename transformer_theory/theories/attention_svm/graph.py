@@ -1,20 +1,19 @@
-r"""The token-priority graphs of next-token data: which tokens came next where which others could have.
+r"""The token-priority graphs of next-token data.
 
-Sequences of token ids end in a token k, which asks; the label, one of the sequence's tokens, comes next. The graph :math:`G_k` has an edge
-from the label to every other token of each sequence that ends in k. Tokens of one strongly connected component are each other's label at
-times; between components the priority is strict. See :mod:`.next_token` for what that says about attention.
-
-Source: :cite:t:`li2024mechanics`.
+Sequences of token ids end in a token k, which is the query; the label, one of the sequence's tokens, comes next. The graph :math:`G_k` has an
+edge from the label to every other token of each sequence that ends in k. Tokens of one strongly connected component are at times each
+other's label; between components the priority is strict. See :mod:`.next_token` for what that implies for attention, and
+:cite:t:`li2024mechanics` for the definitions.
 """
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from .constraint_set import came, check_real, check_whole
+from ...core.validation import converted, integers
+from .validation import check_positions, check_real, check_shape, check_type
 
 
 @dataclass(frozen=True)
@@ -37,29 +36,28 @@ class PriorityGraph:
 
     def above(self) -> list[tuple[int, int, int]]:
         """(k, i, j): the component of :math:`G_k` that is named by i has an edge to the one named by j."""
-        found = []
+        triples = []
         for k, edges in self.edges.items():
             names = self.component[k]
             high, low = edges.nonzero(as_tuple=True)
             pairs = {(int(i), int(j)) for i, j in zip(names[high], names[low]) if i != j}
-            found += [(k, i, j) for i, j in sorted(pairs)]
-        return found
+            triples += [(k, i, j) for i, j in sorted(pairs)]
+        return triples
 
 
+@converted(int64=("ids", "labels"))
 def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens: int) -> PriorityGraph:
-    """The graphs of sequences with their next tokens.
+    """The token-priority graphs of sequences with their next tokens.
 
     Args:
-        ids: token ids, ``[n, T]``; the last of a sequence asks.
+        ids: token ids, ``[n, T]``; the last of a sequence is the query.
         labels: the token that comes next, ``[n]``; one of the sequence.
         tokens: K, the size of the vocabulary.
     Returns:
         One graph for each token that ends a sequence.
     Raises:
-        TypeError: not a tensor, or a size that is no whole number.
+        TypeError: no tensor or array of integers, or a size that is no integer.
         ValueError: an id outside 0..K-1, or a label that is not in its sequence.
-
-    Source: :cite:t:`li2024mechanics`; components by Tarjan's algorithm (scipy).
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -67,9 +65,9 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
     check_sequences(ids, labels, tokens)
     edges, component = {}, {}
     for k in ids[:, -1].unique().tolist():
-        mine = ids[:, -1] == k
+        ends_in_k = ids[:, -1] == k
         graph = torch.zeros(tokens, tokens, dtype=torch.bool)
-        graph[labels[mine][:, None].expand_as(ids[mine]).ravel(), ids[mine].ravel()] = True
+        graph[labels[ends_in_k][:, None].expand_as(ids[ends_in_k]).ravel(), ids[ends_in_k].ravel()] = True
         graph.fill_diagonal_(False)
         name = torch.from_numpy(connected_components(csr_array(graph.numpy()), connection="strong")[1]).long()
         smallest = torch.full((tokens,), tokens).scatter_reduce(0, name, torch.arange(tokens), "amin")
@@ -78,38 +76,31 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
 
 
 def check_graph(graph: PriorityGraph, embeddings: Tensor) -> None:
-    """Refuses what is no graph, and embeddings ``[K, d]`` other than one for each of its tokens.
+    """Checks that embeddings ``[K, d]`` belong to the tokens of a graph.
 
     Raises:
-        TypeError: not a graph, or not a tensor.
-        ValueError: another number of embeddings than tokens of the graph, or a wrong type of their entries.
+        TypeError: no graph, or no tensor.
+        ValueError: another number of embeddings than tokens of the graph, or values that are not finite.
     """
-    if not isinstance(graph, PriorityGraph):
-        raise TypeError(f"graph must be a PriorityGraph, got {came(graph)}; priority_graph(ids, labels, tokens=K) makes one")
-    check_real(embeddings, "embeddings", "[K, d]", 2)
+    check_type("graph", graph, PriorityGraph, hint="priority_graph(ids, labels, tokens=K) makes one")
+    check_real("embeddings", embeddings, "[K, d]", 2)
     if len(embeddings) != graph.tokens:
-        raise ValueError(f"embeddings must have one row a token, {graph.tokens}, got {len(embeddings)}")
+        raise ValueError(f"embeddings must have one row per token, {graph.tokens}, got {len(embeddings)}")
 
 
 def check_sequences(ids: Tensor, labels: Tensor, tokens: int) -> None:
-    """Refuses ids outside 0..K-1 and labels that are not in their sequences.
+    """Checks token ids ``[n, T]`` in 0..K-1 and labels ``[n]`` in their sequences.
 
-    Args:
-        ids: token ids, ``[n, T]``.
-        labels: the token that comes next, ``[n]``.
-        tokens: K, the size of the vocabulary.
     Raises:
-        TypeError, ValueError: says what was expected and what came.
+        TypeError: no tensor of integers, or a size that is no integer.
+        ValueError: a shape, an id or a label that does not fit.
     """
-    if isinstance(tokens, bool) or not isinstance(tokens, Integral):
-        raise TypeError(f"tokens must be a whole number, the size of the vocabulary, got {came(tokens)}")
+    integers(tokens=tokens)
     if not isinstance(ids, Tensor) or ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(f"ids must be a tensor [n, T] with at least one sequence and token, got {came(ids)}")
-    check_whole(ids, "ids", ids.shape)
-    check_whole(labels, "labels", ids.shape[:1])
-    if int(ids.min()) < 0 or int(ids.max()) >= tokens:
-        raise ValueError(f"ids must lie in [0, {tokens}), got {int(ids.min()) if int(ids.min()) < 0 else int(ids.max())}")
+        raise ValueError(f"ids must be a tensor [n, T] with at least one sequence and token, got shape {list(getattr(ids, 'shape', ()))}")
+    check_positions("ids", ids, ids.shape, int(tokens))
+    check_shape("labels", labels, ids.shape[:1])
     absent = ~(ids == labels[:, None]).any(1)
     if bool(absent.any()):
         i = int(absent.nonzero()[0])
-        raise ValueError(f"labels must be tokens of their sequences, but {int(labels[i])} is not in sequence {i}; leave it out")
+        raise ValueError(f"labels must be tokens of their sequences, but {int(labels[i])} is not in sequence {i}; remove that sequence")

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Measurement, Null
-from ...core.metric import Activations, ActivationKind, Metric, Place
+from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.parallel import single_threaded
 from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...core.validation import converted, finite, integers
 from .constraint_set import Constraints
-from .solvers import FEW, frobenius_max_margin, multipliers_of
+from .solvers import GRAM_ONLY_SIZE, dual_multipliers, frobenius_max_margin
 
 COSINE = "cosine to the max-margin direction"
 MARGIN = "smallest margin, share of the largest possible"
@@ -167,7 +167,7 @@ def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, 
     d = difference[i, t]
     try:
         # Few constraints in many dimensions: the Gram matrix alone gives the multipliers, and the norm is the root of their sum.
-        multipliers = multipliers_of((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= FEW else None
+        multipliers = dual_multipliers((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= GRAM_ONLY_SIZE else None
         if multipliers is None:
             solution = frobenius_max_margin(Constraints(d, z[i], input=i, token=t), tol=SOLVER_TOL)
             multipliers, norm = solution.dual, solution.norm

@@ -89,10 +89,7 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
     """A task with as many inputs of one random class as of the others, in random order, the two alternating.
 
     Tokens and queries are divided by one number each (their root-mean-square norm), which changes the scale of W and nothing else.
-
-    Args:
-        generator: of the class and of the inputs.
-        max_samples: largest number of inputs, those of the class and the others together.
+    ``max_samples`` limits the inputs of the class and the others together.
     """
     labels = problem.labels
     classes = labels.unique()
@@ -116,8 +113,6 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
 def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[list[int], list[float]]:
     """For growing n: the share of random sets of n inputs whose best tokens one W can select. Stops after a size with none.
 
-    Args:
-        instance: a single problem; each input has one best token.
     Returns:
         The sizes that were tried, and the share of each.
     """
@@ -153,11 +148,8 @@ class FeasibleSet:
 def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet:
     """A feasible set of inputs, grown greedily in random order, with its max-margin solution.
 
-    A candidate is rejected if the margin would become too small for descent to show it within its budget of steps.
-
-    Args:
-        instance: a single problem; each input has one best token.
-        generator: of the order.
+    A candidate is rejected if the margin would become too small for descent to show it within its budget of steps. Each input of the
+    instance has one best token.
     """
     inputs, solution, resolved = [], None, True
     candidates = torch.randperm(len(instance.tokens), generator=generator)[:MAX_CANDIDATES]
@@ -197,11 +189,7 @@ def _feasible(pairs: Constraints) -> bool:
 
 
 def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """Assumptions, predictions with measurements, and the arrays of the figure; see the module's docstring.
-
-    Args:
-        generator: of the class, the inputs and the null draws.
-    """
+    """Assumptions, predictions with measurements, and the arrays of the figure; see the module's docstring."""
     task = one_against_rest(problem, generator)
     instance, (n, T, d) = task.instance, task.instance.tokens.shape
     tied = ties(instance.scores, instance.tokens)

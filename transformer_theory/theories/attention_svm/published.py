@@ -1,31 +1,30 @@
-r"""The data of the published figures, drawn exactly as there: in single precision, in the published order, then made double.
+r"""The data of the published figures, drawn as there: in single precision, in the published order, then converted to float64.
 
-:func:`published_picture` gives the two examples in the plane (n = 2, d = 2) and :func:`published_instances` the random problems of the
-other figures, one a seed. Labels of the pictures are 1, so the token scores are :math:`\gamma_{i,t} = v^\top x_{i,t}`.
-
-Source: the notebooks released with :cite:t:`tarzanagh2023transformers`.
+The pictures in the plane and the random problems are those of the notebooks released with :cite:t:`tarzanagh2023transformers`, the examples
+with one prompt those of :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from collections.abc import Iterable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from .dynamics import Loss
 from .problem import Instance, published_instance, token_scores
 
 PICTURES = (1, 2)
+PROMPT_KEYS = ((-0.1, 1.0), (1.0, 0.0), (0.0, 0.0))  # of the example with one input
+PROMPT_SCORES = {"global": (1.0, 0.9, 0.9), "local": (1.0, 0.9, 0.0)}  # equal distractors; token 1 locally optimal
+PROMPT_STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)  # one coordinate of p, the other is 0
+PAIR_SCORES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 100.0)  # C of the example with two inputs
 
 
 def published_picture(number: int) -> Instance:
-    """One of the two examples that are pictured in the plane: two inputs of three (1) or five (2) tokens.
+    """One of the two examples that are pictured in the plane: two inputs of three (1) or five (2) tokens, d = 2, labels 1.
 
-    Args:
-        number: 1 or 2.
-    Returns:
-        A single problem with d = 2.
     Raises:
-        ValueError: another number.
-
-    Source: as the module's.
+        ValueError: ``number`` is neither 1 nor 2.
     """
     if number not in PICTURES:
         raise ValueError(f"number must be 1 or 2, got {number!r}; there are two pictures")
@@ -43,19 +42,55 @@ def published_picture(number: int) -> Instance:
 
 
 def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: int) -> Instance:
-    """The random problems of these seeds as one batch of trials: :func:`~.problem.published_instance` of each.
+    """The random problems of these seeds as one batch, ``[trials]``: :func:`~.problem.published_instance` of each seed.
 
     Args:
-        seeds: one a trial.
         inputs, tokens, dim: n, T and d.
-    Returns:
-        The problems, ``[trials]``.
     Raises:
-        ValueError: no seed was given, or a size below one.
-
-    Source: as the module's.
+        ValueError: no seed was given, or a size is below one.
     """
-    drawn = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
-    if not drawn:
+    problems = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
+    if not problems:
         raise ValueError("seeds must name at least one seed, got none; pass e.g. range(100)")
-    return Instance(*(torch.stack([getattr(one, name) for one in drawn]) for name in ("tokens", "query", "scores")))
+    return Instance(*(torch.stack([getattr(problem, name) for problem in problems]) for name in ("tokens", "query", "scores")))
+
+
+def published_prompt(case: str) -> Instance:
+    """The example of a prompt for one input of three tokens, one trial per start: ``"global"`` or ``"local"``."""
+    keys, scores = torch.tensor([PROMPT_KEYS], dtype=torch.float64), torch.tensor([PROMPT_SCORES[case]], dtype=torch.float64)
+    trials = len(PROMPT_STARTS)
+    return Instance(keys.expand(trials, 1, 3, 2), keys.new_ones(trials, 1, 1), scores.expand(trials, 1, 3))
+
+
+def published_prompts() -> tuple[Instance, Float[Tensor, "3 7 3"]]:
+    """The example of one prompt for three inputs, and its keys with the score as a third coordinate.
+
+    Token 0 of each input scores 1, the others 1/2.
+    """
+    tokens = 0.2 * torch.randn(3, 7, 3, generator=torch.Generator().manual_seed(0))
+    centres = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [-0.5, -0.5]])
+    tokens[..., :2] += centres[[0, 1, 1, 1, 2, 2, 2]]
+    tokens[..., 2] = torch.tensor([1.0] + [0.5] * 6)
+    scored = tokens.double()
+    keys, scores = scored[..., :2].clone(), scored[..., 2].clone()
+    return Instance(keys, keys.new_ones(3, 1), scores), scored
+
+
+def published_pair(scores: tuple[float, ...] = PAIR_SCORES) -> Instance:
+    """The example of two inputs whose loss decides the finite part of the prompt, one trial per score C.
+
+    Input 1 has the tokens (0, 0) with score 0 and (1, 1) with score C, input 2 (0, 0) with score 0 and (1, -1) with score 1.
+    """
+    trials, keys = len(scores), torch.tensor([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, -1.0]]], dtype=torch.float64)
+    gamma = torch.zeros(trials, 2, 2, dtype=torch.float64)
+    gamma[:, 0, 1], gamma[:, 1, 1] = torch.tensor(scores, dtype=torch.float64), 1.0
+    return Instance(keys.expand(trials, 2, 2, 2), keys.new_ones(trials, 2, 1), gamma)
+
+
+def prompt_limit(scores: Float[Tensor, " k"], *, loss: Loss) -> Float[Tensor, " k"]:
+    r"""Limit of the second coordinate of the prompt on :func:`published_pair`, :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` per score C.
+
+    The direction of p is (1, 0) for every loss. Across it, p stops where the gradients of the inputs balance: with
+    :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}`, :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
+    """
+    return 0.5 * (scores * loss.slope(scores) / loss.slope(torch.ones_like(scores))).log()

@@ -1,22 +1,22 @@
-r"""Training problems with many queries an input and one W: sequence to sequence, and causal attention.
+r"""Training problems with many queries per input and one W: sequence to sequence, and causal attention.
 
 The output at query k of input i is :math:`f_{ik} = \sum_t s_{ikt}\,\gamma_{ikt}` with attention over the allowed tokens,
-:math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k. So every pair (i, k) acts as an
-input of its own, which sees the tokens of i that k may attend to: descent, selection and local optimality carry over unchanged, and the
-constraints are those of :func:`~.builders.sequence_to_sequence` and :func:`~.builders.causal`.
-
-Source: :cite:t:`tarzanagh2023transformers` on sequence-to-sequence and causal attention.
+:math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k (:cite:t:`tarzanagh2023transformers`).
+So every pair (i, k) acts as an input of its own, which sees the tokens of i that k may attend to: descent, selection and local optimality
+carry over unchanged, and the constraints are those of :func:`~.builders.sequence_to_sequence` and :func:`~.builders.causal`.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ...core.validation import converted
 from .builders import causal_mask
-from .constraint_set import came, check_real
-from .problem import Instance, check_tokens, cross_attention
+from .problem import Instance, cross_attention
+from .validation import as_bool, check_real, check_shape, check_tokens
 
 
+@converted(float64=("tokens", "queries", "scores"))
 def sequence_instance(
     tokens: Float[Tensor, "*trials n T d"],
     queries: Float[Tensor, "*trials n q d_z"],
@@ -27,53 +27,48 @@ def sequence_instance(
     r"""The training problem in which every query of every input is an input: n q of them, in this order.
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``.
         queries: z, ``[*trials, n, q, d_z]``.
         scores: :math:`\gamma_{ikt}`, how much token t helps the output at query k, ``[*trials, n, q, T]``.
-        allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all if not given.
+        allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all by default.
     Returns:
         An instance of n q inputs of T tokens.
     Raises:
-        ValueError: shapes that do not fit, values that are not finite, or a query that may attend to nothing.
-
-    Source: :cite:t:`tarzanagh2023transformers`.
+        TypeError: an argument that is no tensor or array.
+        ValueError: shapes that do not fit, values that are not finite, or a query that may attend to no token.
     """
-    check_tokens(tokens, tokens[..., 0, :])
-    check_real(queries, "queries", "[..., n, q, d_z]", tokens.ndim)
+    check_tokens(tokens, tokens[..., 0])
+    check_real("queries", queries, "[..., n, q, d_z]", tokens.ndim)
+    check_real("scores", scores, "[..., n, q, T]", tokens.ndim)
     *trials, n, T, d = tokens.shape
     q = queries.shape[-2]
-    check_real(scores, "scores", "[..., n, q, T]", tokens.ndim)
-    if scores.shape != (*trials, n, q, T) or queries.shape[:-2] != tokens.shape[:-2]:
-        raise ValueError(
-            f"queries and scores must be [..., n, q, d_z] and [..., n, q, T] with [..., n] = {[*trials, n]} and T = {T}, "
-            f"got {list(queries.shape)} and {list(scores.shape)}"
-        )
-    if allowed is not None and (not isinstance(allowed, Tensor) or allowed.shape != (n, q, T)):
-        raise ValueError(f"allowed must be a tensor {[n, q, T]} of booleans, got {came(allowed)}")
+    check_shape("queries", queries, (*trials, n, q, queries.shape[-1]), "[..., n, q, d_z]")
+    check_shape("scores", scores, (*trials, n, q, T), "[..., n, q, T]")
+    if allowed is not None:
+        allowed = as_bool("allowed", allowed, (n, q, T)).expand(*trials, n, q, T).reshape(*trials, n * q, T)
     return Instance(
         tokens[..., None, :, :].expand(*trials, n, q, T, d).reshape(*trials, n * q, T, d),
         queries.reshape(*trials, n * q, -1),
         scores.reshape(*trials, n * q, T),
-        None if allowed is None else allowed.expand(*trials, n, q, T).reshape(*trials, n * q, T),
+        allowed,
     )
 
 
+@converted(float64=("tokens", "scores"))
 def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor, "*trials n T T"]) -> Instance:
-    r"""The training problem of causal attention: every token asks, and sees itself and those before it.
+    r"""The training problem of causal attention: every token is a query, and attends to itself and those before it.
 
     The first token of an input has no choice; it takes part as an input that is always satisfied.
 
     Args:
-        tokens: x, ``[*trials, n, T, d]``, float64.
-        scores: :math:`\gamma_{ikt}`, ``[*trials, n, T, T]``; those of t > k are not read.
+        tokens: x, ``[*trials, n, T, d]``.
+        scores: :math:`\gamma_{ikt}`, ``[*trials, n, T, T]``; those of t > k are ignored.
     Returns:
         An instance of n T inputs of T tokens.
     Raises:
-        ValueError: as :func:`sequence_instance`.
-
-    Source: :cite:t:`tarzanagh2023transformers`.
+        TypeError, ValueError: as :func:`sequence_instance`.
     """
-    check_tokens(tokens, tokens[..., 0, :])
+    check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     n, T = tokens.shape[-3:-1]
     return sequence_instance(tokens, tokens, scores, allowed=causal_mask(T).expand(n, T, T))
 
@@ -83,13 +78,14 @@ def causal_problem(
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n T T"], Int[Tensor, "*trials n T"]]:
     """Random tokens of norm one, and for each position a token at or before it that scores one, all others scoring zero.
 
+    Equal scores of all other tokens are the assumption of the global theorem.
+
     Args:
         inputs, tokens, dim: n, T and d.
-        trials: number of independent problems; a single one, without a batch dimension, if None.
+        generator: of the random numbers.
+        trials: number of independent problems; None for a single one without a batch dimension.
     Returns:
         tokens ``[*trials, n, T, d]``, scores ``[*trials, n, T, T]`` and the best position of each ``[*trials, n, T]``.
-
-    Source: equal scores of all other tokens are the assumption of the global theorem, :cite:t:`tarzanagh2023transformers`.
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
     drawn = torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64)
@@ -104,12 +100,11 @@ def sequence_problem(
 
     Args:
         inputs, tokens, queries, dim: n, T, q and d.
-        trials: number of independent problems; a single one, without a batch dimension, if None.
+        generator: of the random numbers.
+        trials: number of independent problems; None for a single one without a batch dimension.
     Returns:
         tokens ``[*trials, n, T, d]``, queries ``[*trials, n, q, d]``, scores ``[*trials, n, q, T]`` and best positions
         ``[*trials, n, q]``.
-
-    Source: as :func:`causal_problem`.
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
     z = cross_attention(inputs=inputs, tokens=queries, dim=dim, generator=generator, trials=trials).tokens

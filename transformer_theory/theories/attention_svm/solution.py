@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
-from ...maths.linalg import numerical_rank
 
 Status = Literal["optimal", "infeasible", "not converged"]
 RANK_RTOL = 1e-10  # singular values up to this share of the first are rounding, in solutions whose residual is near 1e-12
@@ -73,13 +72,15 @@ class MaxMargin:
             return self.complementary_rank
         if self.rank_rtol == math.inf:
             raise ValueError("rank needs a unique solution, but this norm is not strictly convex; count the singular values of W")
-        if not self.W.numel():
-            return 0
-        return max(int(bool(self.W.any())), int(numerical_rank(self.W, tolerance=min(self.rank_rtol, 0.999999))))
+        return int(_rank(self.W, min(self.rank_rtol, 1 - 1e-12)))
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
-        """The support vectors: constraints whose margin exceeds its right-hand side by at most ``tol`` times the largest one."""
-        return (self.margins <= self.rhs + tol * _scale(self.rhs)).nonzero().squeeze(-1)
+        """Positions of the support vectors, see :meth:`binding`."""
+        return self.binding(tol=tol).nonzero().squeeze(-1)
+
+    def binding(self, *, tol: float = 1e-6) -> Bool[Tensor, " m"]:
+        """Which constraints are support vectors: their margin exceeds the right-hand side by at most ``tol`` times the largest one."""
+        return self.margins <= self.rhs + tol * _scale(self.rhs)
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,10 @@ class MaxMargins:
         """As :attr:`MaxMargin.rank`; 0 where unsolved."""
         if self.complementary_rank is not None:
             return self.complementary_rank
-        if not self.W.numel():
-            return torch.zeros(len(self), dtype=torch.long)
-        return numerical_rank(self.W, tolerance=RANK_RTOL)
+        return _rank(self.W, RANK_RTOL)
 
-    def support(self, *, tol: float = 1e-6) -> Bool[Tensor, "B m"]:
-        """Which constraints are support vectors, see :meth:`MaxMargin.support`; all False where unsolved."""
+    def binding(self, *, tol: float = 1e-6) -> Bool[Tensor, "B m"]:
+        """Which constraints are support vectors, see :meth:`MaxMargin.binding`; none where unsolved."""
         return (self.margins <= self.rhs + tol * _scale(self.rhs)) & self.solved[:, None]
 
     def __len__(self) -> int:
@@ -205,6 +204,11 @@ def kkt_residual(
         np.abs(dual * slack).max(-1, initial=0) / objective,
     )
     return np.maximum.reduce(parts)
+
+
+def _rank(W: Tensor, rtol: float) -> Tensor:
+    sigma = torch.linalg.svdvals(W)
+    return (sigma > rtol * sigma[..., :1]).sum(-1)
 
 
 def _scale(rhs: Tensor) -> Tensor | float:

@@ -16,7 +16,7 @@ Source: :cite:t:`hu2024indepth`; :cite:t:`yu2023white` (the objective).
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,16 +25,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...core.experiment import check_settings, setting
+from ...core.measurement import Measurement
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...training.networks import Sizes
 from ...training.objectives.cross_entropy import CrossEntropy, classified
-from ...training.objectives.protocol import Batch, Gather, Labelled, Targets
+from ...training.objectives.protocol import ACCURACY, Batch, Gather, Labelled, Targets, measured
 from .layer_curves import compressions
 from .problem import nonzeros
 
 Read = Callable[[Tensor, Tensor], None]
-NAMES = ("R^c - R", "l1 norm of a token", "share of non-zeros")
+SPARSE_RATE_REDUCTION = "sparse rate reduction"
+LAYER_QUANTITIES = (("R^c - R", "nats"), ("l1 norm of a token", ""), ("share of non-zeros", "share"))
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ class SparseRateReduction:
     """
 
     name: ClassVar[str] = "sparse-rate-reduction"
-    score: ClassVar[str] = "held-out accuracy"
+    score: ClassVar[str] = ACCURACY
 
     weight: float = setting(0.01, gt=0, help="w, of the sparse rate reduction beside the cross-entropy")
     sparsity: float = setting(1.0, gt=0, help="lambda, of the l1 norm beside the rates")
     eps: float = setting(0.5**0.5, gt=0, help="distortion, squared inside")
-    layer: int | None = field(default=None, metadata={"says": "the layer it is taken at, from 0; the mean over all if not given"})
+    layer: int | None = field(default=None, metadata={"help": "the layer of the regulariser, from 0; the mean over all if omitted"})
     label_smoothing: float = setting(0.1, ge=0, lt=1, help="s of the cross-entropy")
 
     def __post_init__(self):
@@ -90,27 +92,28 @@ class SparseRateReduction:
             raise ValueError("no layer was seen while the model was called; a compiled model hides them, train it without compiling")
         return loss + self.weight * torch.stack(values).mean()
 
-    def measure(self, model: nn.Module, train: Labelled, held_out: Labelled, batch_size: int) -> dict[str, float]:
-        """Held-out loss (cross-entropy, without smoothing) and accuracy; S, and for each layer R^c - R (nats), the l1 norm of a token and
-        the share of its entries that are not exactly zero, as ``"share of non-zeros, layer 0"`` of the first.
+    def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
+        """Loss (cross-entropy, without smoothing) and accuracy; S, and of each layer R^c - R (nats), the l1 norm of a token and the share
+        of its entries that are not exactly zero.
 
         Raises:
-            ValueError: there is no image, or images and labels do not fit.
+            ValueError: there is no image, or images and labels differ in number.
         """
-        seen: list[Tensor] = []
+        values: list[Tensor] = []
 
         def read(tokens: Tensor, bases: Tensor) -> None:
-            seen.append(torch.stack([*sparse_rate_reduction(tokens, bases, eps=self.eps), nonzeros(tokens)]).cpu().double())
+            values.append(torch.stack([*sparse_rate_reduction(tokens, bases, eps=self.eps), nonzeros(tokens)]).cpu().double())
 
         with layers_read(model, None, read):
-            result = classified(model, held_out, batch_size)
+            rows = classified(model, images, batch_size)
         depth = len(compressions(model))
-        layers = [torch.cat(seen[layer::depth], dim=1).mean(1).tolist() for layer in range(depth)]
-        taken = layers if self.layer is None else [layers[self.layer]]
-        result["held-out sparse rate reduction"] = sum(excess + self.sparsity * norm for excess, norm, _ in taken) / len(taken)
-        for number, values in enumerate(layers):
-            result |= {f"{name}, layer {number}": value for name, value in zip(NAMES, values)}
-        return result
+        layers = [torch.cat(values[layer::depth], dim=1).mean(1).tolist() for layer in range(depth)]
+        chosen = layers if self.layer is None else [layers[self.layer]]
+        mean = sum(excess + self.sparsity * norm for excess, norm, _ in chosen) / len(chosen)
+        rows.append(measured(SPARSE_RATE_REDUCTION, mean, images))
+        for number, numbers in enumerate(layers):
+            rows += [measured(name, value, images, unit=unit, layer=number) for (name, unit), value in zip(LAYER_QUANTITIES, numbers)]
+        return rows
 
     def _cross_entropy(self) -> CrossEntropy:
         return CrossEntropy(label_smoothing=self.label_smoothing)

@@ -1,30 +1,35 @@
 """JoMA: attention and MLP learn jointly, and attention follows from the MLP's lower layer.
 
-:mod:`.forms` ways to attend, :mod:`.problem` the block and its data, :mod:`.dynamics` their training, :mod:`.invariants` what it leaves
-alone, :mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` the nonlinear one, :mod:`.lower_layer` several
-units, :mod:`.tree` and :mod:`.relatives` a binary tree of latents, :mod:`.hierarchy`, :mod:`.stack`, :mod:`.joint` and :mod:`.recovery` a
-network that learns sequences made from latents, :mod:`.claims` checkable statements, :mod:`.experiments` runs, :mod:`.subject`,
-:mod:`.trainings`, :mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
+:mod:`.block` the model, its data and its forms of attention, :mod:`.dynamics` its training, :mod:`.invariants` what training conserves,
+:mod:`.orbit` the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` the nonlinear one, :mod:`.tree` a binary tree of latents,
+:mod:`.hierarchy` and :mod:`.joint` a network that learns sequences made from latents, :mod:`.claims` the checkable statements,
+:mod:`.figures` the experiments, :mod:`.query_data` and :mod:`.on_data` the theory on data, :mod:`.in_networks` in trained networks.
 """
 
 from ...core.sources import Source
 from ...core.theory import Theory
-from . import dynamics, forms, invariants, lower_layer, mixture, nonlinear, orbit, recovery
-from .analysis import Analysis, analyse
-from .analysis_rows import ANSWER
+from . import dynamics, invariants, mixture, nonlinear, orbit
+from .block import (
+    Block,
+    Contexts,
+    Exponential,
+    Linear,
+    Softmax,
+    gaussian_block,
+    gaussian_contexts,
+    random_contexts,
+    sampled_contexts,
+    zero_block,
+)
 from .claims import CLAIMS
-from .dynamics import Model, Path, train
-from .experiments import EXPERIMENTS, HierarchyLearning, Invariant, LinearOrbit, LowerLayer, Relatives, TwoPhases
-from .figures import draw
-from .forms import Exponential, Linear, Softmax
+from .dynamics import Model, Path, gradient_descent, gradient_flow
+from .figures import EXPERIMENTS
 from .hierarchy import Hierarchy, random_hierarchy
-from .joint import Learning, learn
-from .measure import predict_and_measure
-from .problem import Block, Contexts, gaussian_block, gaussian_contexts, random_contexts, sampled_contexts, zero_block
-from .reducers import LOWER_RANK, JointDynamics, reducers
-from .relatives import MaskedLeaf, masked_leaf
-from .stack import Stack
-from .tree import Tree, pair_table, sample_leaves, uniform_tree
+from .in_networks import IN_NETWORKS, JointDynamics
+from .joint import StackRun, fit_stack
+from .ladder import LADDER
+from .on_data import ON_DATA, analyse
+from .tree import Tree, masked_leaf, uniform_tree
 
 THEORY = Theory(
     name="joma",
@@ -36,66 +41,46 @@ THEORY = Theory(
     r"$\dot v = (\mu - v) \circ e^{v^2/2}$, it first becomes sparse, on the salient tokens, and then dense again.",
     sources=(Source("tian2024joma"),),
     assumptions=(
-        "one query's samples alone train attention and MLP, embeddings are orthonormal and fixed",
+        "only one query's samples train attention and MLP, embeddings are orthonormal and fixed",
         "gradient flow with a known ratio of learning rates, no momentum, no weight decay",
-        "softmax: the mean attention stays, and the second moment of the gradient factorises",
+        "softmax: the mean attention does not change, and the second moment of the gradient factorises",
         "linear MLP: the backpropagated gradient is constant; nonlinear MLP: near a critical point",
     ),
     claims=CLAIMS,
+    ladder=LADDER,
     experiments=EXPERIMENTS,
-    needs=("ids", "next_id"),
-    predict_and_measure=predict_and_measure,
-    reducers=reducers,
-    draw=draw,
-    order_parameter=LOWER_RANK,
-    answer=ANSWER,
-    order_relation="<=",  # a salient component is learnt first, so the rank falls; it comes back, but not above a random matrix's
+    on_data=ON_DATA,
+    in_networks=IN_NETWORKS,
 )
 
 __all__ = [
     "THEORY",
-    "Analysis",
     "Block",
     "Contexts",
     "Exponential",
     "Hierarchy",
-    "HierarchyLearning",
-    "Invariant",
     "JointDynamics",
-    "Learning",
     "Linear",
-    "LinearOrbit",
-    "LowerLayer",
-    "MaskedLeaf",
     "Model",
     "Path",
-    "Relatives",
     "Softmax",
-    "Stack",
+    "StackRun",
     "Tree",
-    "TwoPhases",
     "analyse",
-    "draw",
     "dynamics",
-    "forms",
+    "fit_stack",
     "gaussian_block",
     "gaussian_contexts",
+    "gradient_descent",
+    "gradient_flow",
     "invariants",
-    "learn",
-    "lower_layer",
     "masked_leaf",
     "mixture",
     "nonlinear",
     "orbit",
-    "pair_table",
-    "predict_and_measure",
     "random_contexts",
     "random_hierarchy",
-    "recovery",
-    "reducers",
-    "sample_leaves",
     "sampled_contexts",
-    "train",
     "uniform_tree",
     "zero_block",
 ]

@@ -237,7 +237,8 @@ def zero_block(contexts: Contexts, *, units: int, runs: tuple[int, ...] = ()) ->
 
 
 def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
-    r"""One context per class: its distinct tokens form a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}`, common ones are uniform in [0, 1/2].
+    r"""One context per class: its distinct tokens form a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}`, common ones are uniform in [0,
+    1/2].
 
     Each context is divided by its sum. The defaults are those of the paper's Fig. 2.
 

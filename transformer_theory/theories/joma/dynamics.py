@@ -5,8 +5,8 @@ With :math:`g_{ik} = -\partial L_i / \partial h_{ik}\; \phi'` for sample i and u
 .. math:: \dot v_k = \eta_v E[g_k b], \qquad \dot a_{km} = \eta_v E[g_k 1_m], \qquad
     \dot z_m = \eta_z E[1_m (\partial b / \partial z)^\top \textstyle\sum_k g_k v_k],
 
-where :math:`1_m` indicates samples with query m. The flow uses the classical Runge-Kutta method with a fixed step, which the kinks of a ReLU
-do not slow down. Descent is Euler's method with the learning rate as its step. There is no momentum. Weight decay subtracts
+where :math:`1_m` indicates samples with query m. The flow uses the classical Runge-Kutta method with a fixed step, which the kinks of a
+ReLU do not slow down. Descent is Euler's method with the learning rate as its step. There is no momentum. Weight decay subtracts
 :math:`\lambda v`, which the theory does not have. Source: :cite:t:`tian2024joma`.
 """
 
@@ -206,9 +206,7 @@ def _runge_kutta(block: Block, velocity: Velocity, step: float) -> Block:
 
 
 @single_threaded
-def _integrate(
-    start: Block, contexts: Contexts, model: Model, method: Stepper, step: float, steps: int, save_steps: Iterable[int]
-) -> Path:
+def _integrate(start: Block, contexts: Contexts, model: Model, method: Stepper, step: float, steps: int, save_steps: Iterable[int]) -> Path:
     saved = sorted({0, steps} | set(save_steps))
     if steps < 1 or not step > 0 or saved[0] < 0 or saved[-1] > steps:
         raise ValueError(f"steps must be >= 1, the step size > 0 and save_steps in [0, steps], got {steps}, {step}, {saved}")

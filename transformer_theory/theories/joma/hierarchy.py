@@ -1,20 +1,20 @@
 r"""A hierarchy of latents that generates sequences, and the measure of how well hidden units find the latents.
 
-**The hierarchy.** Every latent of layer l is another random set of p units of the layer below (tokens for l = 0); a class is such a set too.
-A class is expanded from the top, :math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one sequence.
-Its tokens stand in ascending order after padding (the last word of the vocabulary). The data of C classes are C sequences, and the activity
-of a latent is a vector of C zeros and ones. In the released code the order of the tokens is that of a set in memory.
+**The hierarchy.** Every latent of layer l is another random set of p units of the layer below (tokens for l = 0); a class is such a set
+too. A class is expanded from the top, :math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one
+sequence. Its tokens stand in ascending order after padding (the last word of the vocabulary). The data of C classes are C sequences, and
+the activity of a latent is a vector of C zeros and ones. In the released code the order of the tokens is that of a set in memory.
 
-**Recovery.** The largest activation of unit u over positions, :math:`h_u \in R^C`, is correlated with the activity :math:`a \in \{0, 1\}^C` of
-a latent over the C classes. The score of a latent is the largest correlation of any unit, that of a layer the mean over its latents:
+**Recovery.** The largest activation of unit u over positions, :math:`h_u \in R^C`, is correlated with the activity :math:`a \in \{0, 1\}^C`
+of a latent over the C classes. The score of a latent is the largest correlation of any unit, that of a layer the mean over its latents:
 
 .. math:: \text{recovery} = \operatorname{mean}_a \max_u
     \frac{\langle h_u - \bar h_u, a - \bar a \rangle}{\|h_u - \bar h_u\| \|a - \bar a\|} .
 
 The largest of many correlations over few classes is not small by chance: for 400 Gaussian units and 20 classes it is about .62 (the
 asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: that of the
-network before training, and that of the same activations with the classes of the latents shuffled. Latents that are active in no class or in
-every class have no correlation and are left out. Without centring, which the released code also prints, two positive vectors are similar
+network before training, and that of the same activations with the classes of the latents shuffled. Latents that are active in no class or
+in every class have no correlation and are left out. Without centring, which the released code also prints, two positive vectors are similar
 already. Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 

@@ -6,8 +6,8 @@ A layer normalises after each sum and has one head, no matrix after it and no po
     h = \mathrm{relu}(Z' W_1 + b_1), \qquad Z^{l+1} = \mathrm{LN}(Z' + h W_2 + b_2) .
 
 The class is decoded at the last position. A run of padding at the head of a sequence is one token many times over, and each of its copies
-attends only to copies of itself. :class:`Stack` keeps one copy and adds the logarithm of their number to its scores. This is exact and turns
-a sequence of 30 into one of at most 9.
+attends only to copies of itself. :class:`Stack` keeps one copy and adds the logarithm of their number to its scores. This is exact and
+turns a sequence of 30 into one of at most 9.
 
 Each class has one sequence, so a batch of B draws is the C sequences weighted by their numbers of draws: the same gradient in distribution
 at the cost of C sequences. The optimiser is Adam with the decay added to the gradient, a constant learning rate and no clipping.

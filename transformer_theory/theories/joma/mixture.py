@@ -7,14 +7,15 @@ one coordinate :math:`\xi` of r,
 .. math:: \dot v = E[g\, \phi'(v^\top x)\, x] = \sum_j a_j E[\phi'(r_j + \sigma \|v\| \xi)]\, \bar x_j
     + \sigma \sum_j a_j E[\phi'(r_j + \sigma \|v\| \xi)\, \xi]\, \frac{v}{\|v\|} ,
 
-since r enters :math:`\phi'` only through its coordinate along v, and the part orthogonal to v has mean zero. This is exact for any isotropic
-r; here r is Gaussian. The paper's form, :math:`\|v\|^{-1} \sum_j a_j \theta_1(r_j) \bar x_j + \|v\|^{-3} \sum_j a_j \theta_2(r_j) v`, is the
-same with both means written as integrals over :math:`r' = \sigma\|v\|\xi`, so :math:`\theta_1, \theta_2` depend on :math:`\|v\|` too.
+since r enters :math:`\phi'` only through its coordinate along v, and the part orthogonal to v has mean zero. This is exact for any
+isotropic r; here r is Gaussian. The paper's form, :math:`\|v\|^{-1} \sum_j a_j \theta_1(r_j) \bar x_j + \|v\|^{-3} \sum_j a_j \theta_2(r_j)
+v`, is the same with both means written as integrals over :math:`r' = \sigma\|v\|\xi`, so :math:`\theta_1, \theta_2` depend on :math:`\|v\|`
+too.
 
 Hence :math:`\dot v = A(v) - c(v)\, v`. Near a critical point :math:`\mu` the paper continues with :math:`\dot v \propto \mu - v` and puts
 :math:`e^{v^2/2}` of the moving attention back. **This step is heuristic**: A and c change as fast as v does. With a constant gradient and a
-ReLU there is in general no critical point either, since :math:`v^\top \dot v = \sum_j a_j E_j[\phi(v^\top x)]` would have to vanish as well.
-The gradient must change with v for the unit to come to rest. Source: :cite:t:`tian2024joma`.
+ReLU there is in general no critical point either, since :math:`v^\top \dot v = \sum_j a_j E_j[\phi(v^\top x)]` would have to vanish as
+well. The gradient must change with v for the unit to come to rest. Source: :cite:t:`tian2024joma`.
 """
 
 import math

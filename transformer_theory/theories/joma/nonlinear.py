@@ -22,9 +22,9 @@ The factor is common to the units, so from zero they learn a token all at once:
 
 with M the matrix of critical points and :math:`\delta_l` that of one component as large as the column. V is tM at first and M at last. In
 between the largest columns are learnt and the others are not, and V has few directions: its stable rank falls and comes back. With a linear
-MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the orbit of their lengths (:mod:`.orbit`) and one of them
-leaves all others behind: the stable rank tends to one, as slowly as the length :math:`\sqrt{2 \ln(1/r)}` of that column grows. If all columns
-have one length, the rank does not change.
+MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the orbit of their lengths (:mod:`.orbit`) and one of
+them leaves all others behind: the stable rank tends to one, as slowly as the length :math:`\sqrt{2 \ln(1/r)}` of that column grows. If all
+columns have one length, the rank does not change.
 
 Away from the critical point the equation is a heuristic (see :mod:`.mixture`). The case of several units is derived here.
 Source: :cite:t:`tian2024joma`.

@@ -1,12 +1,12 @@
 r"""A binary tree of latents: how often two leaves occur together, and a block that learns to predict one leaf from the others.
 
 **The tree.** The root :math:`y_0` takes one of D values, equally likely, and is the label. Its children are binary with
-:math:`P(\text{child} = 0 \mid y_0 = k) = p_k`. Below, every node keeps its parent's value with probability :math:`(1 + \rho)/2`, the same for
-all edges of a level. Every node above the leaves has two children, so :math:`L` levels of edges make :math:`2^L` leaves. Leaf
+:math:`P(\text{child} = 0 \mid y_0 = k) = p_k`. Below, every node keeps its parent's value with probability :math:`(1 + \rho)/2`, the same
+for all edges of a level. Every node above the leaves has two children, so :math:`L` levels of edges make :math:`2^L` leaves. Leaf
 :math:`y_l = 1` means that token l is in the sequence.
 
-With signs :math:`s = (-1)^y` an edge multiplies a mean by its :math:`\rho`. Let all edges be alike, :math:`\rho_0 = 2 E_k[p_k] - 1`, and let
-the common ancestor of leaves l and m be H levels up, below the root. Then
+With signs :math:`s = (-1)^y` an edge multiplies a mean by its :math:`\rho`. Let all edges be alike, :math:`\rho_0 = 2 E_k[p_k] - 1`, and
+let the common ancestor of leaves l and m be H levels up, below the root. Then
 
 .. math:: E[s_l] = \rho^{L-1} \rho_0, \quad E[s_l s_m] = \rho^{2H}, \qquad
     P(y_l = 1 \mid y_m = 1) = \frac12\, \frac{1 + \rho^{2H} - 2 \rho^{L-1} \rho_0}{1 - \rho^{L-1} \rho_0} .
@@ -16,9 +16,9 @@ often. This is a statement about the data.
 
 **The task.** All sequences have one query, "is leaf m present?"; the context is the other leaves that are present, the target is
 :math:`y_m`. At first the logit of leaf l moves by its discriminancy times its frequency. On a tree whose edges are alike all leaves are
-equally frequent, so co-occurrence decides, and it falls with H. Two conditions matter. If near relatives are rarely present, they are learnt
-late: kinship itself does not count. If attention is normalised, each leaf receives less where many near relatives are present too, so far
-leaves predict the absence of leaf m, and attention, which follows :math:`v^2`, does not see the sign.
+equally frequent, so co-occurrence decides, and it falls with H. Two conditions matter. If near relatives are rarely present, they are
+learnt late: kinship itself does not count. If attention is normalised, each leaf receives less where many near relatives are present too,
+so far leaves predict the absence of leaf m, and attention, which follows :math:`v^2`, does not see the sign.
 
 In the flows of the theory the order is built in. With a constant gradient :math:`\Delta_l = P(y_l = 1 \mid y_m = 1)` the sibling blows up
 first (:mod:`.orbit`); with critical points :math:`\mu_l = s\, P(y_l = 1 \mid y_m = 1)` the nonlinear flow learns leaves at speeds

@@ -1,22 +1,23 @@
 """Rate reduction: representations that are compact within classes and spread out between them, measured in nats.
 
-:mod:`.problem` the MCR² problem and its optimum, :mod:`.redunet` the network that ascends it, :mod:`.estimators` and
-:mod:`.clustering` both for scikit-learn, :mod:`.claims` checkable statements,
-:mod:`.analysis` and :mod:`.reducers` what it says about data and about trained networks.
+:mod:`.problem` instances, :mod:`.optimum` the maximum in closed form, :mod:`.landscape` and :mod:`.spheres` critical points,
+:mod:`.redunet` the network that ascends the rate reduction, :mod:`.loss` and :mod:`.mcr2_training` training on it, :mod:`.estimators` and
+:mod:`.clustering` for scikit-learn, :mod:`.claims` checkable statements, :mod:`.on_data` and :mod:`.in_networks` measurements.
 """
 
 from importlib import import_module
 
 from ...core.sources import Source
 from ...core.theory import Theory
-from .analysis import ANSWER, MCR2, REDUNET, predict_and_measure
 from .claims import CLAIMS
-from .experiments import EXPERIMENTS, LabelCorruption, Landscape, ReduNetDigits, ReduNetGaussians, ReduNetIris, Shifts
-from .figures import draw
+from .evaluation import nearest_subspace
+from .figures import EXPERIMENTS
+from .in_networks import IN_NETWORKS, RateReductionMetric
+from .ladder import LADDER
 from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
+from .on_data import MCR2, ON_DATA, REDUNET
 from .optimum import Optimum, flat_reduction, largest_rank, maximise, optimum
 from .problem import equal_moments, gaussian_toy, orthogonal_classes
-from .reducers import RateReduction, reducers
 from .redunet import (
     Layer,
     ReduNet,
@@ -27,7 +28,6 @@ from .redunet import (
     guaranteed_step,
     layer,
     lift,
-    nearest_subspace,
     polar,
     random_filters,
 )
@@ -47,34 +47,28 @@ THEORY = Theory(
         "the distortion is small: ε⁴ < (n_j/n) d²/r_j² for each class",
     ),
     claims=CLAIMS,
+    ladder=LADDER,
     experiments=EXPERIMENTS,
-    needs=("labels",),
-    predict_and_measure=predict_and_measure,
-    reducers=reducers,
-    draw=draw,
-    order_parameter="rate reduction",
-    answer=ANSWER,
+    on_data=ON_DATA,
+    in_networks=IN_NETWORKS,
 )
 
 __all__ = [
     "THEORY",
-    "LabelCorruption",
-    "Landscape",
+    "CodingLengthClustering",
     "Layer",
     "LossParts",
     "MaximalCodingRateReduction",
+    "NearestSubspaceClassifier",
     "Optimum",
-    "RateReduction",
+    "RateReductionClassifier",
+    "RateReductionMetric",
     "ReduNet",
-    "ReduNetDigits",
-    "ReduNetGaussians",
-    "ReduNetIris",
+    "ReduNetClassifier",
     "ShiftInvariantReduNet",
-    "Shifts",
     "TrainableReduNet",
     "construct",
     "construct_shift_invariant",
-    "draw",
     "equal_moments",
     "flat_reduction",
     "gaussian_toy",
@@ -87,9 +81,7 @@ __all__ = [
     "optimum",
     "orthogonal_classes",
     "polar",
-    "predict_and_measure",
     "random_filters",
-    "reducers",
     "union_of_ranks",
 ]
 
@@ -102,7 +94,7 @@ _ESTIMATORS = {
 
 
 def __getattr__(name: str):
-    """The estimators, which bring scikit-learn, are imported when they are asked for."""
+    """The estimators, which bring scikit-learn, are imported on first access."""
     if name not in _ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_ESTIMATORS[name]}", __name__), name)

@@ -2,21 +2,19 @@ r"""Classifiers of the rate reduction as scikit-learn's estimators. Samples are 
 
 * :class:`NearestSubspaceClassifier`: the class whose principal subspace :math:`U_j` holds most of a sample, the largest :math:`\|xU_j\|`.
 * :class:`RateReductionClassifier`: the class that would compress a sample least, the smallest :math:`\|xC_j\|`,
-  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`: the same thought with all directions of a class, weighed by their energy.
+  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`: the same idea with all directions of a class, weighted by their energy.
 * :class:`ReduNetClassifier`: the same after the layers of ReduNet, which are built from the training samples.
 
 Defaults: ε² = 0.1 for directions, λ = 500, 100 layers, as in the published networks; subspaces of 6 dimensions. With λ = 500
-``predict_proba`` is 0 or 1 to 15 digits for most samples, which says little about how sure a class is: take a smaller ``sharpness``, about
-the inverse of a typical difference of two classes' :math:`\|xC_j\|`, if probabilities are wanted.
+``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence: for probabilities take a smaller ``sharpness``,
+about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
 
-Classes of very unlike sizes are not for the last two: a class of more samples spans more directions, and takes nearly all that is new.
-From 200 and 20 samples around subspaces of 3 dimensions in 20, with noise of 0.3, both name the large class for every unseen sample (3
-draws; half right), and weighing distances by n_j / n (``ReduNet.predict_balanced``) makes that 51 to 54 %. From 20 and 20 they are right
-for 79 to 85 %. The nearest subspace of 3 dimensions does not mind: 93 to 96 % from 200 and 20.
-
-A direction and its opposite are alike to all three: classes that differ in their mean alone need a constant 1 appended to their samples.
+The last two are unsuited to classes of very different sizes: a class with more samples spans more directions and attracts nearly all new
+samples. The nearest subspace is not affected. All three identify a direction and its opposite: if classes differ only in their means,
+append a constant 1 to the samples.
 
 They pass ``sklearn.utils.estimator_checks.check_estimator(..., expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
+
 Source: :cite:t:`yu2020learning` (the first), :cite:t:`chan2022redunet` (the others).
 """
 
@@ -34,25 +32,25 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ...metrics.coding import unit_norm
+from .evaluation import principal_subspaces
 from .redunet import construct, guaranteed_step, layer
-from .redunet.evaluation import principal_subspaces
-from .redunet.operators import check_samples, check_settings
+from .redunet.construction import check_samples, check_settings
 
 EPS = 0.1**0.5
 SHARPNESS = 500.0  # λ of the published networks
 EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zeros, which have no direction and are refused"}
-ROUNDING = 12  # decimals: two subspaces that hold all of a sample hold it equally
+DECIMALS = 12  # of norms that are compared: two subspaces that contain a sample contain it equally
 PUBLISHED_STEP = 0.5  # η of the published networks
-LOST = 0.05  # share of training samples that new samples like them may lose before fit says so
+MAX_LOSS = 0.05  # of training accuracy, from known to estimated memberships, before fit warns
 
 
 class _Directions(ClassifierMixin, BaseEstimator):
-    """What the classifiers share: samples and labels in, as torch wants them; classes out, as they came."""
+    """Base of the classifiers: converts samples and labels to tensors, and classes back."""
 
     classes_: np.ndarray
 
     def _begin(self, X, y) -> tuple[Float[Tensor, "n d"], Tensor]:
-        """Directions ``[n, d]`` and places of their classes in ``classes_`` ``[n]``."""
+        """Directions ``[n, d]`` and indices of their classes in ``classes_``, ``[n]``."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
@@ -63,7 +61,7 @@ class _Directions(ClassifierMixin, BaseEstimator):
         return self._unit(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _unit(self, X: ArrayLike) -> Float[Tensor, "n d"]:
-        samples = torch.from_numpy(np.array(X))  # a copy: arrays of others may be read-only
+        samples = torch.from_numpy(np.array(X))  # a copy: the caller's array may be read-only
         check_samples(samples)
         return unit_norm(samples)
 
@@ -82,32 +80,32 @@ class NearestSubspaceClassifier(_Directions):
     Attributes:
         classes_: ``[k]``, sorted.
         subspaces_: orthonormal rows ``[r, d]`` of each class.
-    Source: :cite:t:`yu2020learning` (evaluation).
     """
 
     def __init__(self, rank: int = 6):
         self.rank = rank
 
     def fit(self, X, y) -> "NearestSubspaceClassifier":
-        """Finds the subspaces of samples ``[n, d]`` with labels ``[n]``.
+        """Computes the subspaces of samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are no classes, or rank is no whole number >= 1.
+            ValueError: a sample is zero or not finite, labels are no classes, or rank is below 1.
+            TypeError: rank is no integer.
         """
         directions, places = self._begin(X, y)
-        found = principal_subspaces(directions, places, rank=self.rank)
-        self.subspaces_ = [found[j].numpy() for j in range(len(self.classes_))]
+        subspaces = principal_subspaces(directions, places, rank=self.rank)
+        self.subspaces_ = [subspaces[j].numpy() for j in range(len(self.classes_))]
         return self
 
     def predict(self, X) -> np.ndarray:
-        """Classes of samples ``[n, d]``; of equals the first.
+        """Classes of samples ``[n, d]``; in a tie the first.
 
         Raises:
             ValueError: another width than in training, or a sample that is zero or not finite.
         """
         directions = self._directions(X).numpy()
         inside = [np.linalg.norm(directions @ basis.T, axis=1) for basis in self.subspaces_]
-        return self.classes_[np.argmax(np.round(inside, ROUNDING), axis=0)]
+        return self.classes_[np.argmax(np.round(inside, DECIMALS), axis=0)]
 
 
 class _Soft(_Directions):
@@ -142,7 +140,6 @@ class RateReductionClassifier(_Soft):
     Attributes:
         classes_: ``[k]``, sorted.
         layer_: E and the C_j (:class:`~.redunet.Layer`).
-    Source: :cite:t:`chan2022redunet`.
     """
 
     def __init__(self, eps: float = EPS, sharpness: float = SHARPNESS):
@@ -169,21 +166,9 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
 
     Args:
         layers: L, gradient steps, 100 by default.
-        step: η. By default the published 0.5, or :func:`~.redunet.guaranteed_step`, the length up to which every layer is sure to raise ΔR,
-            where that is shorter: from few samples in many dimensions longer steps throw samples that do not know their class across the
-            sphere, though ΔR rises at nearly every layer. Accuracy on the digits (64 dimensions, guaranteed 8 n ε² / (9 d); mean of 3
-            draws of n training samples, on the others):
-
-            ====  ==========  =======  =======
-            n     guaranteed  η = 0.5  default
-            ====  ==========  =======  =======
-            40    .056        .097     .433
-            64    .089        .097     .585
-            100   .139        .094     .640
-            150   .208        .839     .839
-            300   .417        .883     .883
-            1300  1.81        .985     .985
-            ====  ==========  =======  =======
+        step: η. By default the published 0.5 or, where it is shorter, :func:`~.redunet.guaranteed_step`, up to which every layer raises ΔR.
+            With few samples in many dimensions longer steps scatter samples whose class is estimated, although ΔR rises at nearly every
+            layer.
         eps: distortion ε, > 0; squared inside. ε² = 0.1 by default.
         sharpness: λ of the memberships, > 0, 500 by default.
 
@@ -191,9 +176,8 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         classes_: ``[k]``, sorted.
         network_: the constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step that was taken.
 
-    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if a longer step than the guaranteed one has lost the training samples: as the
-    network was built from them they have their classes, as samples that guess their class they do not.
-    Source: :cite:t:`chan2022redunet`; the default step is ours.
+    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed one and the training samples are
+    classified much worse with estimated memberships than with their labels. The default step is not published.
     """
 
     def __init__(self, layers: int = 100, step: float | None = None, eps: float = EPS, sharpness: float = SHARPNESS):
@@ -207,21 +191,21 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         """
         directions, places = self._begin(X, y)
         check_settings(layers=self.layers, eps=self.eps, step=1.0, sharpness=self.sharpness)
-        sure = guaranteed_step(*directions.shape, eps=self.eps)
-        step = min(PUBLISHED_STEP, sure) if self.step is None else self.step
+        guaranteed = guaranteed_step(*directions.shape, eps=self.eps)
+        step = min(PUBLISHED_STEP, guaranteed) if self.step is None else self.step
         self.network_ = construct(directions, places, layers=self.layers, eps=self.eps, step=step, sharpness=self.sharpness)
         self._n_features_out = directions.shape[1]
-        if step > sure:
-            self._warn_if_lost(directions, places, step, sure)
+        if step > guaranteed:
+            self._warn_if_worse(directions, places, step, guaranteed)
         return self
 
-    def _warn_if_lost(self, directions: Float[Tensor, "n d"], places: Tensor, step: float, sure: float) -> None:
+    def _warn_if_worse(self, directions: Float[Tensor, "n d"], places: Tensor, step: float, guaranteed: float) -> None:
         net = self.network_
-        built, moved = (float((net.predict(each) == places).double().mean()) for each in (net.features, net.transform(directions)))
-        if moved < built - LOST:
+        built, estimated = (float((net.predict(each) == places).double().mean()) for each in (net.features, net.transform(directions)))
+        if estimated < built - MAX_LOSS:
             warnings.warn(
-                f"step {step:g} is too long for {len(places)} samples: training accuracy is {built:.3f} as built, {moved:.3f} once classes "
-                f"are guessed; take step=None, or at most {sure:.3g}",
+                f"step {step:g} is too long for {len(places)} samples: training accuracy is {built:.3f} as built, {estimated:.3f} with "
+                f"estimated memberships; take step=None, or at most {guaranteed:.3g}",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -1,4 +1,4 @@
-"""How features are judged: by classifiers that learn next to nothing, and by whether k-means finds the classes.
+"""Evaluation of features: by classifiers that learn next to nothing, and by whether k-means finds the classes.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -6,17 +6,55 @@ Source: :cite:t:`yu2020learning`.
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import nearest_subspace
+from ...core.validation import converted, integers
 
 RANK, NEIGHBOURS = 30, 5  # of the published evaluation
 
 
+@converted(floats=("train", "test"), int64=("labels",))
+def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
+    """Class whose principal subspace (through the origin) holds most of a sample: the largest ``||x U_j||``.
+
+    Args:
+        train: ``[n, d]``.
+        labels: ``[n]``; classes without samples are never chosen.
+        test: ``[m, d]``.
+        rank: dimensions of each subspace, cut to what a class can span.
+    Returns:
+        ``[m]`` classes.
+    Raises:
+        ValueError: rank is below 1.
+        TypeError: rank is no integer.
+    """
+    bases = principal_subspaces(train, labels, rank=rank)
+    inside = torch.stack([torch.linalg.vector_norm(test @ basis.mT, dim=-1) for basis in bases.values()])
+    return torch.tensor([*bases], device=test.device)[inside.argmax(0)]
+
+
+def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, rank: int) -> dict[int, Float[Tensor, "r d"]]:
+    """Orthonormal rows that span most of each class, through the origin: the first right singular vectors of its samples.
+
+    Args:
+        train: ``[n, d]``.
+        labels: ``[n]``.
+        rank: dimensions of each subspace, cut to what a class can span.
+    Returns:
+        ``[r, d]`` for each class with samples.
+    Raises:
+        ValueError: rank is below 1.
+        TypeError: rank is no integer.
+    """
+    integers(rank=rank)
+    return {j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank] for j in labels.unique().tolist()}
+
+
 @dataclass(frozen=True)
-class Judged:
-    """Share of unseen samples in the right class.
+class Accuracies:
+    """Share of test samples that each classifier assigns to the right class.
 
     Attributes:
         nearest_subspace: by the principal subspaces of the classes.
@@ -29,9 +67,40 @@ class Judged:
     linear: float
 
 
+def accuracies(
+    train: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    test: Float[Tensor, "m d"],
+    truth: Int[Tensor, " m"],
+    *,
+    rank: int = RANK,
+    neighbours: int = NEIGHBOURS,
+) -> Accuracies:
+    """Accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine, linear SVM.
+
+    Args:
+        train, labels: features that the classifiers learn from, ``[n, d]``, and their classes, right or corrupted, ``[n]``.
+        test, truth: features on which they are measured, ``[m, d]``, and their classes, ``[m]``.
+        rank: dimensions of the subspaces, cut to what a class spans.
+        neighbours: number of neighbours that vote.
+    Raises:
+        ValueError: rank is below 1, or there are fewer training samples than neighbours.
+    """
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.svm import LinearSVC
+
+    subspaces = float((nearest_subspace(train, labels, test, rank=rank) == truth).double().mean())
+    x, y, unseen, right = (part.detach().cpu().numpy() for part in (train, labels, test, truth))
+    if not 1 <= neighbours <= len(x):
+        raise ValueError(f"neighbours must be from 1 to the number of training samples, {len(x)}, got {neighbours}")
+    nearest = KNeighborsClassifier(neighbours, metric="cosine").fit(x, y)
+    linear = LinearSVC(dual="auto", random_state=0).fit(x, y)
+    return Accuracies(subspaces, *(float(model.score(unseen, right)) for model in (nearest, linear)))
+
+
 @dataclass(frozen=True)
-class Clustered:
-    """How well groups agree with classes, 1 if they are the same.
+class Agreement:
+    """Agreement of groups with classes, 1 if they are the same.
 
     Attributes:
         nmi: normalised mutual information (arithmetic mean of the entropies), in [0, 1].
@@ -44,70 +113,48 @@ class Clustered:
     ari: float
 
 
-def judge(
-    train: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    test: Float[Tensor, "m d"],
-    truth: Int[Tensor, " m"],
-    *,
-    rank: int = RANK,
-    neighbours: int = NEIGHBOURS,
-) -> Judged:
-    """Accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine, linear SVM.
+def agreement(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Agreement:
+    """Agreement of groups with classes.
 
     Args:
-        train, labels: features that the classifiers learn from, ``[n, d]``, and their classes, right or corrupted, ``[n]``.
-        test, truth: features that they are measured on, ``[m, d]``, and their classes, ``[m]``.
-        rank: dimensions of the subspaces, cut to what a class spans.
-        neighbours: that vote.
-    Returns:
-        :class:`Judged`.
-    Raises:
-        ValueError: rank is below 1, or there are fewer training samples than neighbours.
-    Source: :cite:t:`yu2020learning`.
-    """
-    from sklearn.neighbors import KNeighborsClassifier
-    from sklearn.svm import LinearSVC
-
-    subspaces = float((nearest_subspace(train, labels, test, rank=rank) == truth).double().mean())
-    x, y, unseen, right = (part.detach().cpu().numpy() for part in (train, labels, test, truth))
-    if not 1 <= neighbours <= len(x):
-        raise ValueError(f"neighbours must be from 1 to the number of training samples, {len(x)}, got {neighbours}")
-    nearest = KNeighborsClassifier(neighbours, metric="cosine").fit(x, y)
-    linear = LinearSVC(dual="auto", random_state=0).fit(x, y)
-    return Judged(subspaces, *(float(model.score(unseen, right)) for model in (nearest, linear)))
-
-
-def agreement(truth: Int[np.ndarray, " n"], found: Int[np.ndarray, " n"]) -> Clustered:
-    """How well groups found agree with classes.
-
-    Args:
-        truth, found: class and group of each sample, ``[n]``; their numbers may differ.
-    Returns:
-        :class:`Clustered`.
+        truth, groups: class and group of each sample, ``[n]``; their numbers may differ.
     Raises:
         ValueError: lengths differ, or there is no sample.
-    Source: :cite:t:`yu2020learning`.
     """
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    from .clustering import clustering_accuracy
-
-    accuracy = clustering_accuracy(truth, found)
-    return Clustered(float(normalized_mutual_info_score(truth, found)), accuracy, float(adjusted_rand_score(truth, found)))
+    accuracy = clustering_accuracy(truth, groups)
+    return Agreement(float(normalized_mutual_info_score(truth, groups)), accuracy, float(adjusted_rand_score(truth, groups)))
 
 
-def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], *, seed: int = 0) -> Clustered:
-    """Agreement of k-means with the classes, k of which it is told; the best of ten starts.
+def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], *, seed: int = 0) -> Agreement:
+    """Agreement of k-means with the classes, whose number it is given; the best of ten starts.
 
     Args:
         features: ``[n, d]``.
         truth: ``[n]``.
         seed: of the starts.
-    Returns:
-        :class:`Clustered`. Source: :cite:t:`yu2020learning`.
     """
     from sklearn.cluster import KMeans
 
     groups = KMeans(len(truth.unique()), n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
     return agreement(truth.cpu().numpy(), groups.fit_predict(features.detach().cpu().numpy()).astype(np.int64))
+
+
+def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> float:
+    """Share of samples in the right group under the best one-to-one naming of the groups.
+
+    Args:
+        truth, groups: class and group of each sample, ``[n]``; their numbers may differ.
+    Returns:
+        in (0, 1].
+    Raises:
+        ValueError: lengths differ, or there is no sample.
+    """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
+    if len(truth) != len(groups) or not len(truth):
+        raise ValueError(f"truth and groups must name the group of each sample, got {len(truth)} and {len(groups)} of them")
+    table = contingency_matrix(truth, groups)
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(truth))

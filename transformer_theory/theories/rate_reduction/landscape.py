@@ -16,7 +16,16 @@ at the smaller one a minimum along s, at the larger one, :math:`\bar s_j`, a max
 are orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: a class that has lost a dimension stays
 without. All other critical points have a direction of ascent.
 
-Source: :cite:t:`wang2024global`.
+The Hessian decides which kind a critical point is. With :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`,
+:math:`K = (I + \alpha XX^\top)^{-1}` the Hessian of R is
+
+.. math::
+    \alpha K_{ij} M_{pq} - \alpha^2 P_{iq} P_{jp} \quad (\text{rows } i, j;\ \text{columns } p, q),
+
+and each class's share :math:`\gamma_j R_j` of :math:`R^c` has the same form with :math:`\alpha_j = \alpha / \gamma_j` and the factor
+:math:`\gamma_j`. Rows of X are sorted by class.
+
+Source: :cite:t:`wang2024global` (the critical points).
 """
 
 from collections.abc import Sequence
@@ -26,14 +35,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import integers, positive
 from ...metrics.coding import rate_reduction, rate_reduction_gradient
-from .derivatives import reduction_hessian, scales, sorted_labels
-from .problem import with_spectra
+from .problem import sorted_labels, with_spectra
 
 
 @dataclass(frozen=True)
 class Regularised:
-    """The problem: maximise :meth:`value` over all X of shape ``[n, dim]``.
+    """The problem with a penalty: maximise :meth:`value` over all X of shape ``[n, dim]``.
 
     Attributes:
         sizes: samples of each class; rows of X are sorted by class.
@@ -57,7 +66,7 @@ class Regularised:
 
     @property
     def unit(self) -> float:
-        """λ: what gradients and eigenvalues are measured by."""
+        """λ, the unit of gradients and eigenvalues."""
         return self.penalty
 
     def value(self, X: Float[Tensor, "n d"]) -> float:
@@ -77,20 +86,20 @@ class Regularised:
         return X + direction
 
     def squares(self) -> tuple[tuple[float, float], ...]:
-        r"""The two roots :math:`s < \bar s_j` of the module's head for each class: squared singular values of its critical points."""
+        r"""The two roots :math:`s < \bar s_j` of the quadratic above for each class: squared singular values of its critical points."""
         alpha, *alphas = scales(self.sizes, self.dim, eps=self.eps)
-        found = []
+        roots = []
         for a in alphas:
             top, middle = self.penalty * alpha * a, alpha * (a - alpha) - self.penalty * (alpha + a)
             larger = (middle + (middle**2 - 4 * top * self.penalty) ** 0.5) / (2 * top)
-            found.append((self.penalty / (top * larger), larger))  # the roots' product is λ / top
-        return tuple(found)
+            roots.append((self.penalty / (top * larger), larger))  # the product of the roots is λ / top; their difference would cancel
+        return tuple(roots)
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
-        r"""How far X is from the shape of a maximiser; 0 at one.
+        r"""Distance of X from the shape of a maximiser; 0 at one.
 
-        The larger of the largest distance of a singular value from 0 and :math:`\sqrt{\bar s_j}`, whichever is nearer, as a share of the
-        latter, and of the largest overlap :math:`\|X_i X_j^\top\|_2 / \sqrt{\bar s_i \bar s_j}` of two classes.
+        The maximum of two numbers: the largest distance of a singular value from the nearer of 0 and :math:`\sqrt{\bar s_j}`, relative to
+        the latter, and the largest overlap :math:`\|X_i X_j^\top\|_2 / \sqrt{\bar s_i \bar s_j}` of two classes.
         """
         parts = [x / larger**0.5 for x, (_, larger) in zip(X.split(self.sizes), self.squares())]
         worst = max(float(torch.minimum(s, (s - 1).abs()).max()) for s in map(torch.linalg.svdvals, parts))
@@ -98,8 +107,8 @@ class Regularised:
         return max(worst, *overlaps)
 
     def steepest(self, X: Float[Tensor, "n d"]) -> float:
-        """Largest eigenvalue of the Hessian in units of the penalty: positive at a strict saddle, 0 at a maximiser, whose rotations are
-        maximisers too, and -1 at zero."""
+        """Largest eigenvalue of the Hessian in units of the penalty: positive at a strict saddle, 0 at a maximiser (its rotations are
+        maximisers too), -1 at X = 0."""
         return float(torch.linalg.eigvalsh(self.hessian(X))[-1]) / self.penalty
 
 
@@ -108,10 +117,11 @@ def largest_penalty(sizes: Sequence[int], dim: int, *, eps: float) -> float:
 
     Raises:
         ValueError: fewer than two classes, an empty one, dim below 1, or eps not positive.
-    Source: :cite:t:`wang2024global`.
     """
-    if len(sizes) < 2 or min(sizes) < 1 or dim < 1 or not 0 < eps < float("inf"):
-        raise ValueError(f"the problem needs two classes, samples in each, dim >= 1 and eps > 0, got {list(sizes)}, dim {dim}, eps {eps}")
+    positive(eps=eps)
+    integers(dim=dim)
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"the problem needs two classes with samples in each, got {list(sizes)}")
     root = (max(sizes) / sum(sizes)) ** 0.5
     return dim / (sum(sizes) * eps**2) * (1 - root) / (1 + root)
 
@@ -125,7 +135,38 @@ def orthogonal_critical_point(
         smaller, larger: how many singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` each class has; all others are 0.
     Raises:
         ValueError: they do not fit into the classes or, together, into the dimension.
-    Source: :cite:t:`wang2024global`.
     """
     spectra = [[low] * few + [high] * many for few, many, (low, high) in zip(smaller, larger, problem.squares(), strict=True)]
     return with_spectra(problem.sizes, spectra, problem.dim, generator=generator)
+
+
+def scales(sizes: Sequence[int], dim: int, *, eps: float) -> tuple[float, ...]:
+    """α = d / (n ε²) of all samples, then the α_j = d / (n_j ε²) of the classes."""
+    return tuple(dim / (count * eps**2) for count in (sum(sizes), *sizes))
+
+
+def reduction_hessian(X: Float[Tensor, "n d"], sizes: Sequence[int], *, eps: float) -> Float[Tensor, "nd nd"]:
+    """∇²ΔR(X), entries of X in the order of ``X.flatten()``.
+
+    Args:
+        X: rows sorted by class, ``[n, d]``.
+        sizes: n_j, their sum is n.
+        eps: distortion; squared inside.
+    """
+    n, d = X.shape
+    alpha, *alphas = scales(sizes, d, eps=eps)
+    H = _rate_hessian(X, alpha)
+    first = 0
+    for x, a in zip(X.split(list(sizes)), alphas):
+        last = first + len(x)
+        H[first:last, :, first:last] -= alpha / a * _rate_hessian(x, a)
+        first = last
+    return H.reshape(n * d, n * d)
+
+
+def _rate_hessian(x: Tensor, a: float) -> Tensor:
+    """Hessian of half of log det(I + a x^T x), ``[n, d, n, d]``."""
+    M = torch.linalg.inv(torch.eye(x.shape[1], dtype=x.dtype) + a * x.mT @ x)
+    P = x @ M
+    K = torch.eye(len(x), dtype=x.dtype) - a * P @ x.mT
+    return a * torch.einsum("ij,pq->ipjq", K, M) - a**2 * torch.einsum("iq,jp->ipjq", P, P)

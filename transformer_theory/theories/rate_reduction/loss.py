@@ -1,4 +1,4 @@
-r"""The MCR² training loss: the rate reduction with its sign turned, and a backward pass in closed form.
+r"""The MCR² training loss: the negative rate reduction, with a backward pass in closed form.
 
 .. math::
     \mathcal L(X) = R^c(X|\Pi) - \gamma_2 R_{\gamma_1}(X),
@@ -6,7 +6,8 @@ r"""The MCR² training loss: the rate reduction with its sign turned, and a back
 
 With :math:`\gamma_1 = \gamma_2 = 1` it is -ΔR; the self-supervised runs use :math:`\gamma_1 = 20, \gamma_2 = 0.05`. ΔR is unbounded in the
 norm of the features, so the loss takes features of norm 1 and refuses others. The gradient comes with the value
-(:mod:`transformer_theory.metrics.coding.fused`); between the passes it is all that is kept, n d numbers, beside the features themselves.
+(:func:`transformer_theory.metrics.coding.gradients.rates_and_gradient`); between the passes only it is kept, n d numbers, beside the
+features themselves.
 
 Source: :cite:t:`yu2020learning`. Notation: docs/notation.md.
 """
@@ -19,20 +20,19 @@ from torch import Tensor, nn
 
 from ...core.validation import positive
 from ...metrics.coding import class_coding_rate, coding_rate
-from ...metrics.coding.checks import check_features
-from ...metrics.coding.fused import rates_and_gradient
-from ...metrics.coding.memberships import Memberships, class_sizes, is_soft
+from ...metrics.coding.gradients import rates_and_gradient
+from ...metrics.coding.memberships import Memberships, check_features, class_sizes, is_soft
 
 NORM_TOLERANCE = 1e-2  # features normalised in bfloat16 are within 4e-3
 
 
 @dataclass(frozen=True)
 class LossParts:
-    r"""The loss of a batch and what it is made of, nats a sample; only ``loss`` carries a gradient.
+    r"""The loss of a batch and its parts, nats per sample; only ``loss`` carries a gradient.
 
     Attributes:
         loss: :math:`R^c - \gamma_2 R_{\gamma_1}`.
-        reduction: ΔR = R - R^c, whatever the two weights are.
+        reduction: ΔR = R - R^c, for any weights.
         rate: R.
         class_rate: R^c.
         expansion: :math:`R_{\gamma_1}`.
@@ -46,7 +46,7 @@ class LossParts:
 
 
 class MaximalCodingRateReduction(nn.Module):
-    r"""Loss that draws each class together and spreads all of them: :math:`R^c - \gamma_2 R_{\gamma_1}` of features of norm 1.
+    r"""Loss that compresses each class and spreads all of them: :math:`R^c - \gamma_2 R_{\gamma_1}` of features of norm 1.
 
     ``loss = MaximalCodingRateReduction(); parts = loss(unit_norm(net(x)), labels); parts.loss.backward()``
 
@@ -56,7 +56,6 @@ class MaximalCodingRateReduction(nn.Module):
         gamma2: > 0, weighs the expansion.
     Raises:
         ValueError: a parameter is not positive and finite.
-    Source: :cite:t:`yu2020learning`.
     """
 
     def __init__(self, *, eps: float = 0.5**0.5, gamma1: float = 1.0, gamma2: float = 1.0):
@@ -67,7 +66,7 @@ class MaximalCodingRateReduction(nn.Module):
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
         """Loss of a batch. A class without samples adds nothing. Second derivatives exist.
 
-        Autocast is switched off inside, but what a network puts out under autocast is bfloat16 or float16 and is refused: pass
+        Autocast is switched off inside, but the output of a network under autocast is bfloat16 or float16 and is refused: pass
         ``features.float()``, normalised after that.
 
         Args:
@@ -126,7 +125,7 @@ class _ClosedForm(torch.autograd.Function):
 def union_of_ranks(
     features: Float[Tensor, "n d"], labels: Memberships, *, group: "torch.distributed.ProcessGroup | None" = None
 ) -> tuple[Float[Tensor, "all d"], Int[Tensor, " all"] | Float[Tensor, "all k"]]:
-    """The batch of all ranks on each rank, so that the loss is that of the whole batch and not a mean over parts of it.
+    """The batch of all ranks on each rank, so that the loss is that of the whole batch instead of a mean over parts of it.
 
     ``parts = loss(*union_of_ranks(features, labels))``. The gradient of a rank's own samples is multiplied by the number of ranks, which
     ``DistributedDataParallel`` divides by when it averages: parameters get the gradient that one process with the whole batch would have.
@@ -134,19 +133,19 @@ def union_of_ranks(
     Args:
         features: this rank's, ``[n, d]``; n may differ between ranks.
         labels: this rank's, ``[n]``, or memberships ``[n, k]`` (gathered without gradient).
-        group: of ``torch.distributed``; all ranks if not given.
+        group: of ``torch.distributed``; all ranks if omitted.
     Returns:
         features and labels of all ranks in the order of ranks, ``[sum of n, d]``.
     """
     sizes = [torch.zeros(1, dtype=torch.int64, device=features.device) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(sizes, torch.tensor([len(features)], device=features.device), group=group)
     counts = [int(size) for size in sizes]
-    everyone = _Gather.apply(features, counts, group)
-    return everyone, torch.cat(_gathered(labels.detach(), counts, group))  # pyright: ignore[reportReturnType]
+    together = _Gather.apply(features, counts, group)
+    return together, torch.cat(_gathered(labels.detach(), counts, group))  # pyright: ignore[reportReturnType]
 
 
-def _gathered(own: Tensor, counts: list[int], group) -> list[Tensor]:
-    padded = torch.cat([own, own.new_zeros(max(counts) - len(own), *own.shape[1:])])
+def _gathered(rows: Tensor, counts: list[int], group) -> list[Tensor]:
+    padded = torch.cat([rows, rows.new_zeros(max(counts) - len(rows), *rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in counts]
     torch.distributed.all_gather(parts, padded, group=group)
     return [part[:count] for part, count in zip(parts, counts)]
@@ -156,10 +155,10 @@ class _Gather(torch.autograd.Function):
     """Concatenation over ranks; backward takes the rank's own part, times the number of ranks."""
 
     @staticmethod
-    def forward(ctx, own: Tensor, counts: list[int], group) -> Tensor:
+    def forward(ctx, rows: Tensor, counts: list[int], group) -> Tensor:
         rank = torch.distributed.get_rank(group)
         ctx.part, ctx.ranks = slice(sum(counts[:rank]), sum(counts[: rank + 1])), len(counts)
-        return torch.cat(_gathered(own, counts, group))
+        return torch.cat(_gathered(rows, counts, group))
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]

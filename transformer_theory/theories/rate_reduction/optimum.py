@@ -11,8 +11,8 @@ Among features :math:`X \in R^{n\times d}` of k classes of sizes :math:`n_j`, ea
 :math:`\alpha = d/(n\epsilon^2)` and :math:`f_j(\lambda) = \tfrac12\log(1 + \alpha\lambda) - \tfrac{\gamma_j}2\log(1 +
 \alpha\lambda/\gamma_j)`. This :math:`f_j` is convex below some point and concave beyond, so at a maximum on the simplex
 :math:`\sum_i \lambda_i = n_j` all positive values are equal, or all but one smaller. The smaller one, :math:`a`, never pays: along
-:math:`(a, b, \dots, b)` the derivative has the sign of :math:`ab - \gamma_j/\alpha^2`, where ab grows with a, so the sum falls and then
-rises and is largest at an end, a = 0 or a = b. Hence each class spreads evenly over s of its dimensions and contributes
+:math:`(a, b, \dots, b)` the derivative has the sign of :math:`ab - \gamma_j/\alpha^2`, where ab grows with a, so the sum falls, then
+rises, and is largest at an end, a = 0 or a = b. Hence each class spreads evenly over s of its dimensions and contributes
 
 .. math::
     h_j(s) = \tfrac s2 \log\big(1 + \tfrac{\alpha n_j}{s}\big) - \tfrac{\gamma_j s}{2} \log\big(1 + \tfrac{\alpha n_j}{\gamma_j s}\big),
@@ -25,16 +25,20 @@ Source: :cite:t:`yu2020learning` (which leaves the smaller singular value open).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import positive
+from ...core.parallel import single_threaded
+from ...core.validation import converted, integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
-from .derivatives import sorted_labels
+from .problem import check_ranks, sorted_labels
+
+RANK_RTOL = 1e-3  # of :func:`disorder`, relative to the largest singular value of a class
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Optimum:
 
 
 def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps: float) -> float:
-    r"""ΔR of orthogonal classes with flat spectra, :math:`\sum_j h_j(r_j)` of the module's head.
+    r"""ΔR of orthogonal classes with flat spectra, :math:`\sum_j h_j(r_j)`.
 
     Args:
         sizes: samples of each class.
@@ -64,10 +68,8 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
         nats per sample.
     Raises:
         ValueError: the ranks do not fit in the dimension or in the samples.
-    Source: :cite:t:`yu2020learning`.
     """
-    if len(sizes) != len(ranks) or sum(ranks) > dim or any(not 1 <= r <= n for r, n in zip(ranks, sizes)):
-        raise ValueError(f"ranks must be one a class, between 1 and its samples, with a sum <= {dim}; got {list(ranks)} for {list(sizes)}")
+    check_ranks(sizes, ranks, dim)
     n = sum(sizes)
     return float(sum(_gain(np.array([r]), size, n, dim, eps)[0] for size, r in zip(sizes, ranks)))
 
@@ -88,36 +90,39 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
     Returns:
         :class:`Optimum`. A single class has value 0.
     Raises:
-        ValueError: eps is not positive, a size is negative, there is no sample, there are more classes than dimensions, or the budget is
-            not one rank >= 1 a class.
-    Source: :cite:t:`yu2020learning`.
+        ValueError: eps is not positive, a size is no integer >= 0, there is no sample, there are more classes than dimensions, or the
+            budget is not one rank >= 1 for each class.
+        TypeError: dim is no integer.
     """
     positive(eps=eps)
-    if dim < 1 or not sizes or min(sizes) < 0 or sum(sizes) < 1:
-        raise ValueError(f"optimum needs dim >= 1 and class sizes >= 0 with at least one sample, got dim {dim} and sizes {list(sizes)}")
+    integers(dim=dim)
+    if any(not isinstance(size, Integral) or size < 0 for size in sizes) or not sum(sizes):
+        raise ValueError(f"class sizes must be integers >= 0 with at least one sample, got {list(sizes)}")
     if (classes := sum(size > 0 for size in sizes)) > dim:
         raise ValueError(f"orthogonal classes need a dimension each, got {classes} classes in {dim} dimensions")
     if budget is not None and (len(budget) != len(sizes) or min(budget) < 1):
         raise ValueError(f"budget must be one rank >= 1 for each of {len(sizes)} classes, got {list(budget)}")
-    most = sizes if budget is None else [min(size, rank) for size, rank in zip(sizes, budget)]
-    return _optimum(tuple(int(s) for s in sizes), tuple(int(r) for r in most), int(dim), float(eps))
+    largest = sizes if budget is None else [min(size, rank) for size, rank in zip(sizes, budget)]
+    return _optimum(tuple(int(s) for s in sizes), tuple(int(r) for r in largest), int(dim), float(eps))
 
 
 @lru_cache(maxsize=256)
-def _optimum(sizes: tuple[int, ...], most: tuple[int, ...], dim: int, eps: float) -> Optimum:
+def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: float) -> Optimum:
     n = sum(sizes)
-    best, choices = np.zeros(dim + 1), []  # best[b]: the largest value with b dimensions spent at most
+    # Dynamic programming over the classes: best[b] is the largest value so far with at most b dimensions spent, choices[j][b] the rank of
+    # class j that attains it. An empty class gets rank 0, any other at least 1.
+    best, choices = np.zeros(dim + 1), []
     spent = np.arange(dim + 1)
-    for size, rank in zip(sizes, most):
+    for size, rank in zip(sizes, largest):
         gains = np.concatenate([[-np.inf if size else 0.0], _gain(np.arange(1, min(rank, dim) + 1), size, n, dim, eps)])
-        left = spent[:, None] - np.arange(len(gains))
-        values = np.where(left >= 0, best[np.maximum(left, 0)] + gains, -np.inf)
+        rest = spent[:, None] - np.arange(len(gains))
+        values = np.where(rest >= 0, best[np.maximum(rest, 0)] + gains, -np.inf)
         choices.append(values.argmax(1))
         best = values.max(1)
-    ranks, room = [], dim
-    for choice in reversed(choices):
-        ranks.append(int(choice[room]))
-        room -= ranks[-1]
+    ranks, left = [], dim
+    for choice in reversed(choices):  # read the ranks back from the last class to the first
+        ranks.append(int(choice[left]))
+        left -= ranks[-1]
     ranks = tuple(reversed(ranks))
     rate = sum(0.5 * r * np.log1p(dim * s / (n * eps**2 * r)) for r, s in zip(ranks, sizes) if r)
     return Optimum(float(best[dim]), float(rate), ranks)
@@ -131,33 +136,33 @@ def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndar
 def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
     r"""The rank r below which the theorem's condition on the distortion, :math:`\epsilon^4 < (n_j/n)\, d^2/r^2`, holds for a class.
 
-    It puts an even spread over r dimensions into the concave part of :math:`f_j`, where spreading within them pays. It does not make all r
-    pay: of 43 and 81 samples in 16 dimensions at ε = 0.648 the first class has a bound of 22.4, and is better off with 10 dimensions than
-    with 14. :func:`optimum` finds the best whatever the distortion.
+    Below it, an even spread over r dimensions lies in the concave part of :math:`f_j`, where spreading within them pays. It does not follow
+    that all r dimensions pay: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first class has the bound 22.4, but rank 10 gives it
+    more than rank 14. :func:`optimum` finds the best ranks for any distortion.
 
     Returns:
         :math:`\sqrt{n_j/n}\, d/\epsilon^2`.
-    Source: :cite:t:`yu2020learning`.
     """
     return (size / n) ** 0.5 * dim / eps**2
 
 
+@converted(float64=("features",), int64=("labels",))
 def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
-    """How far classes are from orthogonal with flat spectra: the larger of the largest overlap of two classes' directions (largest
-    cosine of a principal angle) and the largest relative spread of a class's singular values, of which those below a thousandth of the
-    largest count as zero.
+    """Distance of classes from orthogonal with flat spectra.
+
+    The maximum of two numbers: the largest cosine of a principal angle between two classes, and the largest relative spread of a class's
+    singular values, of which those below a thousandth of the largest count as zero.
 
     Args:
         features: ``[n, d]``.
         labels: ``[n]``, no class zero.
     Returns:
-        Between 0, which is reached at the optimum, and 1.
-    Source: :cite:t:`yu2020learning` (the shape of the optimum).
+        Between 0, attained at the optimum, and 1.
     """
     worst, bases = 0.0, []
     for j in labels.unique():
         _, s, right = torch.linalg.svd(features[labels == j], full_matrices=False)
-        rank = int((s > 1e-3 * s[0]).sum())
+        rank = int((s > RANK_RTOL * s[0]).sum())
         worst = max(worst, float(1 - s[rank - 1] / s[0]))
         for other in bases:
             worst = max(worst, float(torch.linalg.matrix_norm(other @ right[:rank].mT, ord=2)))
@@ -165,33 +170,32 @@ def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float
     return worst
 
 
+@single_threaded
 def maximise(
     sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps: float, generator: torch.Generator, steps: int = 200
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], float]:
     r"""Ascends ΔR with L-BFGS under the theorem's constraints :math:`\|X_j\|_F^2 = n_j` and rank :math:`X_j \le r_j`.
 
-    Each class is a product of an ``[n_j, r_j]`` and a transposed ``[d, r_j]`` factor, rescaled to its norm. The start is a random
-    subspace a class, evenly filled, overlapping the others'. Some starts end in a poorer local maximum, in which a class has lost a
-    dimension: a zero singular value is stationary and, to second order, not worth raising. Take the best of several.
+    Each class is a product of an ``[n_j, r_j]`` and a transposed ``[d, r_j]`` factor, rescaled to its norm. The start is a random subspace
+    for each class, evenly filled; the subspaces overlap. Some starts end in a poorer local maximum, in which a class has lost a dimension:
+    a zero singular value is stationary, and the second order does not raise it. Take the best of several starts.
 
     Args:
         sizes, ranks: n_j and r_j of each class.
         dim: d.
         eps: distortion; squared inside.
-        steps: most iterations.
+        steps: largest number of iterations.
     Returns:
         the features reached ``[n, d]`` float64 sorted by class, labels, and the norm of the gradient there (zero at a critical point).
     Raises:
-        ValueError: ranks are not one a class between 1 and its samples and the dimension, or eps or steps is not positive.
-    Source: the problem of :cite:t:`yu2020learning`; the ascent is textbook.
+        ValueError: there is not one rank for each class, between 1 and its samples and the dimension, or eps or steps is not positive.
     """
     if not sizes or len(sizes) != len(ranks) or any(not 1 <= r <= min(n, dim) for n, r in zip(sizes, ranks)):
         raise ValueError(
-            f"ranks must be one a class, between 1 and its samples and dimension {dim}; got {list(ranks)} for classes of {list(sizes)}"
+            f"ranks must be between 1 and the samples of their class and dimension {dim}, got {list(ranks)} for classes of {list(sizes)}"
         )
     positive(eps=eps)
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    integers(steps=steps)
     labels = sorted_labels(sizes)
     shapes = [shape for n, r in zip(sizes, ranks) for shape in ((n, r), (dim, r))]
     factors = [orthonormalise(torch.randn(shape, dtype=torch.float64, generator=generator)) for shape in shapes]

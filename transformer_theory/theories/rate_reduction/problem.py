@@ -11,8 +11,23 @@ from torch import Tensor
 
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import unit_norm
-from .derivatives import sorted_labels
-from .optimum import flat_reduction
+
+
+def sorted_labels(sizes: Sequence[int]) -> Int[Tensor, " n"]:
+    """Labels of samples sorted by class, ``[n]``."""
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
+
+
+def check_ranks(sizes: Sequence[int], ranks: Sequence[int], dim: int) -> None:
+    """Checks that classes of these ranks fit into orthogonal subspaces.
+
+    Raises:
+        ValueError: there is not one rank for each class, between 1 and its samples, or their sum exceeds ``dim``.
+    """
+    if len(sizes) != len(ranks) or sum(ranks) > dim or any(not 1 <= r <= n for r, n in zip(ranks, sizes)):
+        raise ValueError(
+            f"ranks must be between 1 and the samples of their class, with a sum <= {dim}, got {list(ranks)} for classes of {list(sizes)}"
+        )
 
 
 def orthogonal_classes(
@@ -23,10 +38,9 @@ def orthogonal_classes(
     Returns:
         features ``[n, d]`` float64 sorted by class, labels ``[n]``.
     Raises:
-        ValueError: the ranks do not fit (see :func:`flat_reduction`).
-    Source: :cite:t:`yu2020learning`.
+        ValueError: the ranks do not fit (see :func:`check_ranks`).
     """
-    flat_reduction(sizes, ranks, dim, eps=1.0)  # validates
+    check_ranks(sizes, ranks, dim)
     spectra = [[size / rank] * rank for size, rank in zip(sizes, ranks)]
     return with_spectra(sizes, spectra, dim, generator=generator), sorted_labels(sizes)
 
@@ -53,7 +67,7 @@ def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: 
 
 
 def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-    r"""Different features whose classes share one second moment :math:`X_j^\top X_j / n_j`: the case of equality ΔR = 0.
+    r"""Different features whose classes share one second moment :math:`X_j^\top X_j / n_j`: the case ΔR = 0.
 
     Args:
         sizes: samples of each class, each >= dim.
@@ -76,11 +90,10 @@ def gaussian_toy(
 
     Args:
         dim: dimensions and classes (2 and 3 in the paper).
-        per_class: samples a class.
+        per_class: samples of each class.
         noise: standard deviation before the projection.
     Returns:
         features ``[dim * per_class, dim]`` float64 of norm 1 sorted by class, labels.
-    Source: :cite:t:`chan2022redunet`.
     """
     labels = torch.arange(dim).repeat_interleave(per_class)
     centres = torch.eye(dim, dtype=torch.float64)[labels]

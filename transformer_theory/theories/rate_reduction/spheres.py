@@ -11,21 +11,21 @@ gradient is :math:`(G_j - \lambda_j X_j)_j`, and the Riemannian Hessian
 
 where :math:`\lambda_j I` is the curvature of the spheres. A geodesic turns each class in the plane of :math:`X_j` and its direction.
 
-So a critical point is one of the problem with a penalty (:mod:`.landscape`), of its own for each class. Orthogonal classes with flat
+So a critical point is one of the problem with a penalty (:mod:`.landscape`) of its own for each class. Orthogonal classes with flat
 spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions each, are critical. Along a sphere, with :math:`f_j` of :mod:`.optimum`,
 
 * one of these singular values growing at the cost of another has the second derivative :math:`4 s f_j''(s)`, which is negative iff
   :math:`r_j < \sqrt{n_j/n}\, d/\epsilon^2` (:func:`.optimum.largest_rank`),
 * a zero singular value growing in a new dimension has :math:`-\lambda_j < 0`.
 
-Below the bound such X are local maximisers, whatever their ranks (observed: the other eigenvalues are negative too, but for those
-of rotations). Critical, and saddles, are flat spectra beyond the bound; spectra :math:`(a, b, \dots, b)` with
+Below the bound such X are local maximisers for any ranks (observed: the other eigenvalues are negative too, except those of rotations).
+Saddles are flat spectra above the bound; spectra :math:`(a, b, \dots, b)` with
 :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one of which two share a line
-(:func:`on_lines`), with all on one line the minimum ΔR = 0.
+(:func:`on_lines`); all classes on one line give the minimum ΔR = 0.
 
-:cite:t:`wang2024global` treat the problem with a penalty. For this one nothing is claimed: what is not derived above is observed.
+:cite:t:`wang2024global` treat the problem with a penalty. About this problem nothing is claimed: what is not derived above is observed.
 
-Source: the problem of :cite:t:`yu2020learning`; derivatives textbook.
+Source: the problem of :cite:t:`yu2020learning`; derivatives are textbook.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import positive
+from ...core.validation import integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction, rate_reduction_gradient
-from .derivatives import reduction_hessian, scales, sorted_labels
+from .landscape import reduction_hessian, scales
 from .optimum import disorder
-from .problem import with_spectra
+from .problem import sorted_labels, with_spectra
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ class OnSpheres:
 
     def __post_init__(self):
         positive(eps=self.eps)
-        if len(self.sizes) < 2 or min(self.sizes) < 1 or self.dim < 1:
-            raise ValueError(f"the problem needs two classes, samples in each and dim >= 1, got {list(self.sizes)} and dim {self.dim}")
+        integers(dim=self.dim)
+        if len(self.sizes) < 2 or min(self.sizes) < 1:
+            raise ValueError(f"the problem needs two classes with samples in each, got {list(self.sizes)}")
 
     @property
     def unit(self) -> float:
-        """α: no eigenvalue of a rate's Hessian is larger."""
+        """α, an upper bound on the eigenvalues of a rate's Hessian."""
         return scales(self.sizes, self.dim, eps=self.eps)[0]
 
     def value(self, X: Float[Tensor, "n d"]) -> float:
@@ -75,12 +76,12 @@ class OnSpheres:
         return float(rate_reduction(X, sorted_labels(self.sizes), eps=self.eps))
 
     def gradient(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Of ΔR along the spheres."""
+        """Gradient of ΔR along the spheres."""
         G = rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps)
         return G - self._by_class(self._multipliers(X, G)) * X
 
     def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]:
-        """Of ΔR along the spheres, as a matrix on all of R^{nd} whose kernel holds the radii of the classes."""
+        """Hessian of ΔR along the spheres, as a matrix on all of R^{nd}; its kernel contains the radii of the classes."""
         G = rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps)
         curvature = self._by_class(self._multipliers(X, G)).expand(X.shape).flatten()
         radii = self._radii(X)
@@ -88,7 +89,7 @@ class OnSpheres:
         return P @ (reduction_hessian(X, self.sizes, eps=self.eps) - torch.diag(curvature)) @ P
 
     def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The end of the geodesic that starts at X in a direction along the spheres and is as long as this."""
+        """The end of the geodesic from X along ``direction``, which is tangent to the spheres and as long as the geodesic."""
         parts = []
         for x, v in zip(X.split(self.sizes), direction.split(self.sizes)):
             radius = len(x) ** 0.5
@@ -101,16 +102,16 @@ class OnSpheres:
         return torch.cat([len(x) ** 0.5 * x / torch.linalg.matrix_norm(x) for x in X.split(self.sizes)])
 
     def eigenvalues(self, X: Float[Tensor, "n d"]) -> Float[Tensor, " directions"]:
-        """Of the Hessian on the n d - k directions along the spheres, rising, in units of α."""
+        """Eigenvalues of the Hessian on the n d - k directions along the spheres, ascending, in units of α."""
         along = torch.linalg.qr(self._radii(X), mode="complete").Q[:, len(self.sizes) :]
         return torch.linalg.eigvalsh(along.mT @ self.hessian(X) @ along) / self.unit
 
     def steepest(self, X: Float[Tensor, "n d"]) -> float:
-        """Largest of the :meth:`eigenvalues`: positive at a strict saddle, 0 at a maximiser, whose rotations are maximisers too."""
+        """Largest of the :meth:`eigenvalues`: positive at a strict saddle, 0 at a maximiser (its rotations are maximisers too)."""
         return float(self.eigenvalues(X)[-1])
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
-        """How far classes are from orthogonal with flat spectra, see :func:`.optimum.disorder`; 0 at a maximiser."""
+        """Distance from orthogonal classes with flat spectra, see :func:`.optimum.disorder`; 0 at a maximiser."""
         return disorder(X, sorted_labels(self.sizes))
 
     def _multipliers(self, X: Tensor, G: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ class OnSpheres:
         return values[sorted_labels(self.sizes), None]
 
     def _radii(self, X: Tensor) -> Tensor:
-        """Unit vectors from the middles of the spheres to X, ``[nd, k]``."""
+        """Unit vectors from the centres of the spheres to X, ``[nd, k]``."""
         own = torch.nn.functional.one_hot(sorted_labels(self.sizes)).to(X.dtype)
         return torch.einsum("np,nj->npj", X, own / own.sum(0).sqrt()).flatten(0, 1)
 
@@ -133,7 +134,6 @@ def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generat
     Raises:
         ValueError: they do not fit, or a class is too small for the distortion: :math:`n_j^2 \ge 4 (r_j - 1) (n_j/n)/\alpha^2` fails, or
             the values are not a < b.
-    Source: the module's head.
     """
     spectra = []
     for size, rank in zip(problem.sizes, ranks, strict=True):
@@ -155,11 +155,12 @@ def on_lines(problem: OnSpheres, lines: Sequence[int], *, generator: torch.Gener
     Args:
         lines: of each class, numbers from 0 to d - 1.
     Raises:
-        ValueError: they are not one a class, or do not fit into the dimension.
-    Source: the module's head.
+        ValueError: there is not one for each class, or they do not fit into the dimension.
     """
     if len(lines) != len(problem.sizes) or min(lines) < 0 or max(lines) >= problem.dim:
-        raise ValueError(f"lines must be one of 0..{problem.dim - 1} for each of {len(problem.sizes)} classes, got {list(lines)}")
+        raise ValueError(
+            f"lines must be numbers from 0 to {problem.dim - 1}, one for each of {len(problem.sizes)} classes, got {list(lines)}"
+        )
     frame = orthonormalise(torch.randn(problem.dim, problem.dim, dtype=torch.float64, generator=generator))
     columns = [torch.randn(size, 1, dtype=torch.float64, generator=generator) for size in problem.sizes]
     return problem.project(torch.cat([column * frame[line] for column, line in zip(columns, lines)]))

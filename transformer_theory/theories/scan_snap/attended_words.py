@@ -1,111 +1,199 @@
-r"""Which words attention goes to in a language model, beside what counting a text says of them.
+r"""The words that attention selects in a language model, compared with counts of the text.
 
-For every query position whose pair (m, n) of word and next word was counted (:mod:`.continuations`) the weights of the words before it,
-scaled to one, are compared with :math:`P(l \mid m, n)` and with P(l) (Pearson's correlation over positions; shuffled words read 0), and
-their mean distinctness is compared with that of the same words attended uniformly. Beside it: the weight on the query's own position, and
-the stable rank of W_QK. Means over queries.
+For a query word m that is followed by n, :math:`P(l \mid m, n)` is the probability of word l in the window before m, counted for the most
+frequent pairs (m, n) of a text (:func:`count_continuations`). The *distinctness* of word l for query m is
+:math:`\max_n P(l \mid m, n) / \sum_n P(l \mid m, n)`: one if it occurs before one continuation only, 1/K if it is equally likely before all
+K. Rare words are distinct by chance, so distinctness is compared over the same words.
 
-Source: :cite:t:`tian2023scan`.
+For every query position whose pair was counted, the weights of the preceding words, scaled to sum one, are correlated with
+:math:`P(l \mid m, n)` and with P(l) (Pearson's correlation over positions), and their mean distinctness is compared with that of uniform
+attention to the same words. Also measured: the weight on the query's own position, and the stable rank of W_QK. Source:
+:cite:t:`tian2023scan`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.measurement import Row
+from ...core.measurement import Measurement, Null, Unit
+from ...core.metric import Activations, Metric, Place
 from ...core.sources import Source
 from ...metrics.attention import diagonal_mass
-from ...probes import Observation
-from ...probes.reducers import rank_of
-from .continuations import Continuations
+from ...metrics.networks import rank_of
 
 CONDITIONAL = "correlation of attention and P(l | m, n)"
 MARGINAL = "correlation of attention and P(l)"
 DISTINCT = "distinctness of attended words"
 DIAGONAL = "diagonal mass"
 RANK = "stable rank of W_QK"
-FEWEST = 3  # words before a query from which on it counts
-Place = tuple[int, int]  # layer, first head
+SOURCE = Source("tian2023scan")
+MAX_PAIRS, MIN_OCCURRENCES = 300, 10
+MIN_WORDS = 3  # words before a query from which it is counted
+NORM_ATOL = 1e-12  # norm of centred weights below which a correlation is undefined
 
 
-class AttendedWords:
-    """Streams attention of a language model on known sequences; the probe's labels are the numbers of the sequences.
+@dataclass(frozen=True, eq=False)
+class Continuations:
+    """The counted pairs of a text.
 
-    Args:
-        seen: ids of the sequences and the word after each, ``[n, length + 1]``; the model reads all but the last column.
-        counted: of the text that the model learns.
-    Rows a layer and head: "diagonal mass", "stable rank of W_QK" (if the module tells it), and, if any pair was counted, "correlation of
-    attention and P(l | m, n)" and "... P(l)" (null 0) and "distinctness of attended words" (null: uniform attention).
-    Raises:
-        ValueError: in ``update``, if labels that number the sequences were not set.
+    Attributes:
+        keys: m V + n of each pair, increasing, ``[pairs]``.
+        conditional: P(l | m, n), rows sum to one, float64, ``[pairs, V]``.
+        distinctness: of each word for the pair's query, ``[pairs, V]``; NaN where it never occurs or the query has one pair only.
+        frequency: P(l) in the whole text, ``[V]``.
     """
 
-    def __init__(self, seen: Int[Tensor, "n longer"], counted: Continuations):
-        self.ids, self.counted = seen[:, :-1], counted
-        self.pairs = counted.find(seen[:, :-1], seen[:, 1:])
-        self.reset()
+    keys: Int[Tensor, " pairs"]
+    conditional: Float[Tensor, "pairs V"]
+    distinctness: Float[Tensor, "pairs V"]
+    frequency: Float[Tensor, " V"]
+
+    def find(self, query: Int[Tensor, "*n"], following: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+        """Number of the pair (query, following); -1 if it was not counted."""
+        key = query * len(self.frequency) + following
+        place = torch.searchsorted(self.keys, key).clamp(max=len(self.keys) - 1)
+        return torch.where(self.keys[place] == key, place, -1)
+
+
+def count_continuations(
+    ids: Int[Tensor, " n"], *, vocab_size: int, context: int, max_pairs: int = MAX_PAIRS, min_occurrences: int = MIN_OCCURRENCES
+) -> Continuations:
+    """Counts the most frequent pairs that occur often enough behind a whole window.
+
+    Args:
+        ids: the text, in ``[0, vocab_size)``, ``[n]``.
+        vocab_size: V.
+        context: words per window, the query included; at least 2.
+        max_pairs: number of pairs, most frequent first.
+        min_occurrences: of a pair that is counted.
+    Raises:
+        ValueError: no pair occurs often enough, or the window has no word before the query.
+    """
+    if context < 2:
+        raise ValueError(f"context must be at least 2, a query and a word before it, got {context}")
+    positions = torch.arange(context - 1, max(len(ids) - 1, context - 1))  # of the queries with a whole window and a next word
+    keys, member, counts = (ids[positions] * vocab_size + ids[positions + 1]).unique(return_inverse=True, return_counts=True)
+    frequent = counts.argsort(descending=True, stable=True)[:max_pairs]
+    selected = frequent[counts[frequent] >= min_occurrences].sort().values
+    if not len(selected):
+        largest = int(counts.max()) if len(counts) else 0
+        raise ValueError(
+            f"a pair of words must occur at least {min_occurrences} times to be counted, got {largest}; lower min_occurrences, or use more text"
+        )
+    number = torch.full((len(keys),), -1)
+    number[selected] = torch.arange(len(selected))
+    rows = number[member]
+    positions, rows = positions[rows >= 0], rows[rows >= 0]
+    before = ids[positions[:, None] - torch.arange(1, context)]
+    # one bincount over the flat index (pair, word)
+    table = torch.bincount((rows[:, None] * vocab_size + before).flatten(), minlength=len(selected) * vocab_size)
+    conditional = table.view(len(selected), vocab_size).double()
+    conditional = conditional / conditional.sum(1, keepdim=True)
+    _, query = (keys[selected] // vocab_size).unique(return_inverse=True)
+    distinctness = torch.full_like(conditional, torch.nan)
+    for q in range(int(query.max()) + 1):
+        pairs = conditional[query == q]
+        if len(pairs) > 1:
+            distinctness[query == q] = pairs.amax(0) / pairs.sum(0)  # 0 / 0 = NaN where the word never precedes this query
+    frequency = torch.bincount(ids, minlength=vocab_size).double() / len(ids)
+    return Continuations(keys[selected], conditional, distinctness, frequency)
+
+
+class AttendedWords(Metric):
+    """Attention of a language model on known windows, compared with the counts of a text; the labels are the numbers of the windows.
+
+    Rows per layer and head: "diagonal mass", "stable rank of W_QK" (if the bilinear form is known), and, if any pair was counted,
+    "correlation of attention and P(l | m, n)" and "... P(l)" (null: 0, for shuffled words) and "distinctness of attended words" (null:
+    uniform attention). Means over queries.
+
+    Args:
+        windows: ids of the windows and the word after each, ``[n, length + 1]``; the model is given all but the last column.
+        counted: pairs of the text that the model learns.
+
+    Attributes:
+        sums: by layer and first head, ``[2, 5, heads]``: sums and numbers of diagonal mass, the two correlations, distinctness, and
+            distinctness under uniform attention.
+        ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
+
+    Raises:
+        ValueError: in ``update``, if labels that number the windows were not set.
+    """
+
+    kinds = ("attention",)
+
+    def __init__(self, windows: Int[Tensor, "n longer"], counted: Continuations):
+        self.ids, self.counted = windows[:, :-1], counted
+        self.pairs = counted.find(windows[:, :-1], windows[:, 1:])
+        super().__init__()
 
     def reset(self) -> None:
-        """Forgets what was read, not the sequences."""
-        self.sums: dict[Place, Float[Tensor, "what heads"]] = {}
-        self.counts: dict[Place, Float[Tensor, "what heads"]] = {}
-        self.ranks: dict[Place, list[float]] = {}
+        """Starts a new measurement of the same windows."""
+        super().reset()
+        self.ranks: dict[Place, Tensor] = {}
 
-    def update(self, seen: Observation, labels: Int[Tensor, " batch"] | None) -> None:
+    def update(self, activations: Activations) -> None:
         """Adds the attention weights of one module."""
-        if seen.weights is None:
+        if activations.weights is None:
             return
-        if labels is None:
-            raise ValueError("labels must number the sequences that are read, got none; set p.labels before each pass")
-        place, weights = (seen.layer, seen.first_head), seen.weights.double().cpu()
-        if seen.bilinear is not None:
-            self.ranks[place] = [rank_of(W) for W in seen.bilinear]
-        values = _per_query(weights, self.ids[labels.cpu()], self.pairs[labels.cpu()], self.counted)
+        if activations.labels is None:
+            raise ValueError("labels must number the windows, got none; set p.labels before each pass")
+        place, weights, labels = (activations.layer, activations.first_head), activations.weights.double().cpu(), activations.labels.cpu()
+        if activations.bilinear is not None:
+            self.ranks[place] = torch.tensor([rank_of(W) for W in activations.bilinear], dtype=torch.float64)
+        values = _per_query(weights, self.ids[labels], self.pairs[labels], self.counted)
         diagonal = diagonal_mass(weights)  # [batch, heads]
         sums = [diagonal.sum(0), *values.nan_to_num().sum(1)]
         counts = [torch.full_like(diagonal[0], len(diagonal)), *values.isfinite().double().sum(1)]
-        self._add(place, torch.stack(sums), torch.stack(counts))
+        self.add(place, torch.stack([torch.stack(sums), torch.stack(counts)]))
 
-    def compute(self) -> Sequence[Row]:
-        """Up to five rows a layer and head."""
-        rows: list[Row] = []
-        for place, sums in sorted(self.sums.items()):
-            means = (sums / self.counts[place]).T.tolist()  # 0 / 0 where nothing was counted
-            for number, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
-                found = [
-                    (DIAGONAL, diagonal, None),
-                    (CONDITIONAL, conditional, 0.0),
-                    (MARGINAL, marginal, 0.0),
-                    (DISTINCT, distinct, uniform),
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Up to five rows per layer and head."""
+        rows: list[Measurement] = []
+        for place, (sums, counts) in sorted(self.sums.items(), key=lambda item: item[0]):
+            means = (sums / counts).T.tolist()  # 0 / 0 = NaN where no query was counted
+            for head, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
+                zero, uniform_null = Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,))
+                values: list[tuple[str, float, Unit, Null | None]] = [
+                    (DIAGONAL, diagonal, "share", None),
+                    (CONDITIONAL, conditional, "", zero),
+                    (MARGINAL, marginal, "", zero),
+                    (DISTINCT, distinct, "", uniform_null),
                 ]
                 if place in self.ranks:
-                    found.append((RANK, self.ranks[place][number], None))
-                for quantity, value, null in found:
+                    values.append((RANK, float(self.ranks[place][head]), "", None))
+                where = {"layer": place[0], "head": place[1] + head, "source": SOURCE}
+                for quantity, value, unit, null in values:
                     if math.isfinite(value):
-                        where = {"layer": place[0], "head": place[1] + number, "source": str(Source("tian2023scan"))}
-                        null = {} if null is None else {"null": null}
-                        rows.append(Row(theory="scan_snap", quantity=quantity, value=value, **where, **null))
+                        rows.append(Measurement("scan_snap", "in network", quantity, value, unit=unit, null=null, **where))
         return rows
 
-    def merge(self, other: "AttendedWords") -> None:
-        """Adds what another reducer of the same sequences saw."""
+    def merge(self, other: Any) -> None:
+        """Adds the state of another metric of the same windows."""
+        super().merge(other)
         self.ranks = {**other.ranks, **self.ranks}
-        for place, sums in other.sums.items():
-            self._add(place, sums, other.counts[place])
 
-    def _add(self, place: Place, sums: Tensor, counts: Tensor) -> None:
-        self.sums[place] = self.sums[place] + sums if place in self.sums else sums
-        self.counts[place] = self.counts[place] + counts if place in self.counts else counts
+    def state_dict(self) -> dict[str, Tensor]:
+        """The sums, and the ranks as ``"rank.<layer>.<first head>"``."""
+        return super().state_dict() | {f"rank.{layer}.{first}": ranks for (layer, first), ranks in self.ranks.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        self.sums, self.ranks = {}, {}
+        for name, tensor in state.items():
+            *prefix, layer, first = name.split(".")
+            (self.ranks if prefix else self.sums)[int(layer), int(first)] = tensor
 
 
 def _per_query(
     weights: Float[Tensor, "batch heads q k"], ids: Int[Tensor, "batch q"], pairs: Int[Tensor, "batch q"], counted: Continuations
 ) -> Float[Tensor, "what rows heads"]:
-    """Two correlations and two means of distinctness of each query whose pair was counted; NaN where they are not defined."""
-    batch, query = ((pairs >= 0) & (torch.arange(pairs.shape[1]) >= FEWEST)).nonzero().T
+    """Two correlations and two mean distinctnesses of each query whose pair was counted; NaN where they are undefined."""
+    batch, query = ((pairs >= 0) & (torch.arange(pairs.shape[1]) >= MIN_WORDS)).nonzero().T
     pair, words = pairs[batch, query], ids[batch]  # [rows], [rows, k]
     before = (torch.arange(ids.shape[1]) < query[:, None])[:, None]  # [rows, 1, k]
     attention = weights[batch, :, query]  # [rows, heads, k]
@@ -114,18 +202,12 @@ def _per_query(
     distinct = counted.distinctness[pair[:, None], words][:, None]
     known = before & distinct.isfinite()
     uniform = _mean(distinct, known.double(), known).expand(-1, weights.shape[1])
-    return torch.stack(
-        [
-            _correlation(attention, conditional, before),
-            _correlation(attention, marginal, before),
-            _mean(distinct, attention, known),
-            uniform,
-        ]
-    )
+    correlations = [_correlation(attention, conditional, before), _correlation(attention, marginal, before)]
+    return torch.stack([*correlations, _mean(distinct, attention, known), uniform])
 
 
 def _mean(values: Tensor, weights: Tensor, mask: Bool[Tensor, "rows 1 k"]) -> Float[Tensor, "rows heads"]:
-    """Weighted mean over the masked keys; NaN without weight on any."""
+    """Weighted mean over the masked keys; NaN if they have no weight."""
     weights = torch.where(mask, weights, 0.0)
     return (torch.where(mask, values, 0.0) * weights).sum(-1) / weights.sum(-1)
 
@@ -136,4 +218,4 @@ def _correlation(a: Tensor, b: Tensor, mask: Bool[Tensor, "rows 1 k"]) -> Float[
     a, b = (torch.where(mask, x, 0.0) for x in (a, b))
     a, b = (torch.where(mask, x - x.sum(-1, keepdim=True) / n, 0.0) for x in (a, b))
     size = a.norm(dim=-1) * b.norm(dim=-1)
-    return torch.where(size > 1e-12, (a * b).sum(-1) / size, torch.nan)
+    return torch.where(size > NORM_ATOL, (a * b).sum(-1) / size, torch.nan)

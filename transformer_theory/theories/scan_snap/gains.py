@@ -73,7 +73,7 @@ def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, 
     n, first, second = pairs.T
     ratio = 2 * (P[n, first].log() - P[n, second].log())
     z = logits[:, classes.query[n]]
-    moved, other = (z.gather(2, at[None, :, None].expand(len(z), -1, 1))[..., 0] for at in (first, second))
+    moved, other = (z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second))
     start = torch.expm1(ratio)
     return RelativeGains(pairs, start, torch.expm1(ratio + 2 * (moved - other)), start * torch.exp(2 * moved))
 

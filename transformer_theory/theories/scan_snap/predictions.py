@@ -1,11 +1,9 @@
-r"""Where attention goes by each of the four dynamics, from counts alone: nothing is trained here.
+r"""Attention logits predicted from counts alone by each of the four dynamics, without any training.
 
-The flows start at zero with the class probabilities :math:`P(l | n)` and shares of the counted sequences. Each has assumptions of its own:
-the exact flow needs long sequences only; the modified and Lemma 4's need classes with linearly independent features as well, and weak
-overlap to be a good approximation; the closed form speaks of a single common token of classes that are all alike. What does not exist for
-given data says why.
-
-Source: :cite:t:`tian2023scan`.
+The flows start at zero with the class probabilities :math:`P(l | n)` and shares of the counted sequences. Each has its own assumptions. The
+exact flow needs long sequences only. The modified flow and Lemma 4's also need classes with linearly independent features, and weak overlap
+to be a good approximation. The closed form describes a single common token of classes that are all alike. A prediction that does not exist
+for given data states its reason. Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Callable
@@ -22,11 +20,10 @@ from .problem import SequenceClasses
 
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
 TOLERANCES = (1e-8, 1e-10, 1e-12)  # tried in turn until two integrations agree
-PRECISE = 0.01  # error of the integration as a share of the largest logit, up to which it is taken
-UNRESOLVED = "not resolved"  # so begins the reason if a flow exists but its integration failed
-UNMOVED = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
-CLOSE = 0.25  # relative error of logits up to which a prediction counts as right
-ALIKE = 0.1  # relative spread of overlaps and shares up to which classes count as alike
+INTEGRATION_RTOL = 0.01  # largest accepted error of the integration, as a share of the largest logit
+MOVEMENT_ATOL = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
+PREDICTION_RTOL = 0.25  # relative error of logits up to which a prediction counts as right
+ALIKE_RTOL = 0.1  # relative spread of overlaps and shares up to which classes count as alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +31,18 @@ class Prediction:
     """Attention logits over time by one of the dynamics.
 
     Attributes:
-        dynamics: its name.
-        tokens: numbers of the tokens that it speaks of, ``[some]``; none if it does not exist.
+        dynamics: name of the dynamics.
+        tokens: numbers of the tokens that are predicted, ``[some]``; none if the prediction does not exist.
         logits: at the times, ``[t, some]``.
-        reason: why it does not exist; empty if it does.
+        reason: why there is no prediction; empty if there is one.
+        resolved: False if the flow exists but its integration failed.
     """
 
     dynamics: str
     tokens: Int[Tensor, " some"]
     logits: Float[Tensor, "t some"]
     reason: str = ""
+    resolved: bool = True
 
 
 def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float) -> tuple[Prediction, ...]:
@@ -51,11 +50,9 @@ def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: 
 
     Raises:
         ValueError: a rate or time is out of range, see :func:`~.flow.exact_flow`.
-
-    Source: :cite:t:`tian2023scan`.
     """
-    found = [_flow(name, flow, classes, times, eta_y, eta_z) for name, flow in FLOWS]
-    return (*found, _closed_form(classes, times, eta_y, eta_z))
+    flows = [_flow(name, flow, classes, times, eta_y, eta_z) for name, flow in FLOWS]
+    return (*flows, _closed_form(classes, times, eta_y, eta_z))
 
 
 def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
@@ -63,18 +60,18 @@ def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, et
     for tolerance in TOLERANCES:
         try:
             path = flow(classes, times, eta_y=eta_y, eta_z=eta_z, tolerance=tolerance)
-        except Infeasible as error:
-            return _none(name, times, str(error).split(",")[0] + ", which these do not have")
+        except Infeasible:
+            return _none(name, times, "Lemma 3 needs linearly independent classes, which these do not have")
         except NotConverged as error:
-            reason = f"{UNRESOLVED}: {error}"
+            reason = f"not resolved: {error}"
             continue
         logits = path.logits[:, 0]
-        if (moved := float(logits[-1].abs().max())) < UNMOVED:
-            return _none(name, times, f"attention moves by less than {UNMOVED:g}")
-        if path.error <= PRECISE * moved:
+        if (moved := float(logits[-1].abs().max())) < MOVEMENT_ATOL:
+            return _none(name, times, f"attention moves by less than {MOVEMENT_ATOL:g}")
+        if path.error <= INTEGRATION_RTOL * moved:
             return Prediction(name, torch.arange(classes.tokens), logits)
-        reason = f"{UNRESOLVED}: attention moves by {moved:.1e}, two integrations differ by {path.error:.1e}"
-    return _none(name, times, reason)
+        reason = f"not resolved: attention moves by {moved:.1e}, two integrations differ by {path.error:.1e}"
+    return _none(name, times, reason, resolved=False)
 
 
 def _closed_form(classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
@@ -84,25 +81,24 @@ def _closed_form(classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: f
     overlaps = classes.overlap()[~torch.eye(K, dtype=torch.bool)]
     for name, values in (("overlaps", overlaps), ("shares", classes.weights)):
         spread = float((values.max() - values.min()) / values.mean())
-        if spread > ALIKE:
+        if spread > ALIKE_RTOL:
             return _none(CLOSED, times, f"needs classes that are all alike, got {name} that differ by {spread:.0%} of their mean")
     z = -B(times, classes=K, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z, overlap=float(overlaps.mean()))
     return Prediction(CLOSED, common, z[:, None])
 
 
-def _none(name: str, times: Tensor, reason: str) -> Prediction:
-    return Prediction(name, torch.empty(0, dtype=torch.long), torch.empty(len(times), 0, dtype=torch.float64), reason)
+def _none(name: str, times: Tensor, reason: str, *, resolved: bool = True) -> Prediction:
+    return Prediction(name, torch.empty(0, dtype=torch.long), torch.empty(len(times), 0, dtype=torch.float64), reason, resolved)
 
 
-def half_way(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> float:
-    """The time from which on the logits have made half of their movement, interpolated linearly between the times; 0 if none moved.
+def half_way_step(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> float:
+    """The time after which the logits have made half of their movement, interpolated linearly; 0 if none moved.
 
     Movement is the Euclidean distance from the start, as a share of that at the end; the last crossing of one half counts.
 
     Args:
-        times: increasing, the first one of the start.
-
-    Source: ours.
+        times: increasing from the start, ``[t]``.
+        logits: at the times, ``[t, some]``.
     """
     moved = torch.linalg.vector_norm(logits - logits[0], dim=-1)
     if not float(moved[-1]) > 0:
@@ -110,3 +106,8 @@ def half_way(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> flo
     share = moved / moved[-1]
     k = int((share < 0.5).nonzero()[-1])
     return float(times[k] + (times[k + 1] - times[k]) * (0.5 - share[k]) / (share[k + 1] - share[k]))
+
+
+def relative_error(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"]) -> Float[Tensor, " runs"]:
+    """Euclidean distance of predicted and measured change of the logits, as a share of the measured change."""
+    return torch.linalg.vector_norm(predicted - change, dim=1) / torch.linalg.vector_norm(change, dim=1).clamp(min=1e-300)

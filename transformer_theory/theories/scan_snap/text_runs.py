@@ -1,32 +1,43 @@
-r"""Language models that learn a text, and what is read in their attention while they do.
+r"""Language models that learn a text, with metrics of their attention during training, and the phases of that attention.
 
-A run trains a small causal decoder on one text and reads it, in evaluation mode, on fixed windows of another: entropy, sharpness, top-1
-mass, effective support, sink and diagonal mass, how alike successive maps are, what the words attended to are (:mod:`.attended_words`),
-and the loss. What has no null of its own is given what an untrained decoder reads on the same windows ("random weights").
-A run on the same words in another order is a null too: such a text has frequencies to learn and nothing else.
+A run trains a small causal decoder on one text and measures it, in evaluation mode, on fixed windows of another: entropy, sharpness, top-1
+mass, effective support, sink and diagonal mass, the overlap of successive maps, the attended words (:mod:`.attended_words`), and the loss.
+A quantity without a null of its own gets that of an untrained decoder on the same windows. A run on the same words in another order is a
+further null: such a text has word frequencies and no other structure. Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the
+experiments on WikiText-2).
 
-Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the experiments on WikiText-2).
+*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves by
+the chord :math:`\sqrt{2 (1 - \rho_k)}`, at the speed :math:`v_k = \sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. It scans where v is largest. It
+has snapped at the first step after which v stays below a tenth of that. The theory predicts :math:`t_0' = K \ln M / \eta_Y` for the
+transition.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...core.measurement import Row
+from ...core.measurement import Measurement, Null, Table
+from ...core.metric import Metric
 from ...data.text import SHIPPED, Text
+from ...metrics import AttentionMaps, AttentionStatistics
 from ...models.decoder import Decoder
 from ...models.embedding import build
-from ...probes import AttentionMaps, AttentionStatistics, Reducer, probe
-from ...training.language import Recipe, adam, learn, loss, sgd
-from .attended_words import AttendedWords
-from .continuations import LEAST, count_continuations
-from .reducers import ScanAndSnap
+from ...probes import probe
+from .attended_words import MIN_OCCURRENCES, AttendedWords, count_continuations
+from .in_networks import ScanAndSnap
+from .language_training import OptimiserOf, adam, next_word_loss, sgd, train_decoder
 
-RECIPES: dict[str, Callable[[float], Recipe]] = {"sgd": sgd, "adam": adam}
+NAME = "scan_snap"
+OPTIMISERS: dict[str, Callable[[float], OptimiserOf]] = {"sgd": sgd, "adam": adam}
+TRAIN_SHARE = 0.8  # of a text that is learnt if there is no second text
+HELD_OUT_LOSS = "held-out loss"
+SLOW = 0.1  # share of the largest speed below which attention counts as frozen
 
 
 def as_written(text: Text, generator: torch.Generator) -> Text:
@@ -40,23 +51,22 @@ def shuffled(text: Text, generator: torch.Generator) -> Text:
 
 
 ORDERS: dict[str, Callable[[Text, torch.Generator], Text]] = {"as written": as_written, "shuffled": shuffled}
-SHARE = 0.8  # of a text that is learnt if there is no other to read attention on
-HELD_OUT = "held-out loss"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained on what; plain values, so that a run can be sent to another process.
+    """Settings of a training; plain values, so that a run can be sent to another process.
 
     Attributes:
-        text, held_out: files; the shipped text, and the last fifth of the text, if empty.
+        text, held_out: files; if empty the shipped text, and the last fifth of the text.
         words: largest vocabulary.
         depth, dim, dropout: of the decoder; its MLP is as wide as its stream, and it has one head.
         optimiser: "sgd" or "adam", and its rate.
-        steps, batch, length: of training; ``at`` are the steps at which attention is read.
-        windows: on which it is read.
+        steps, batch, length: of training.
+        measured: steps at which attention is measured.
+        windows: number of windows on which it is measured.
         seed: of initial weights and dropout.
-        order: of the words, of both texts: "as written" or "shuffled".
+        order: of the words of both texts, "as written" or "shuffled".
     """
 
     text: str
@@ -65,7 +75,7 @@ class Run:
     depth: int
     rate: float
     steps: int
-    at: tuple[int, ...]
+    measured: tuple[int, ...]
     seed: int
     optimiser: str = "sgd"
     dim: int = 200
@@ -77,54 +87,64 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Followed:
-    """What a run showed.
+class RunResult:
+    """The measurements of a run.
 
     Attributes:
-        rows: of all readings, with ``step`` and ``null``.
-        maps: attention to the first window, ``[readings, layers, queries, keys]``.
+        table: rows of kind "figure" at each measured step.
+        maps: attention to the first window, ``[measured, layers, queries, keys]``.
         losses: of the batches, ``[steps]``.
-        vocabulary: number of words in it.
+        vocabulary: number of words in the vocabulary.
         words: the first window.
     """
 
-    rows: list[Row]
-    maps: Float[np.ndarray, "readings layers q k"]
+    table: Table
+    maps: Float[np.ndarray, "measured layers q k"]
     losses: Float[np.ndarray, " steps"]
     vocabulary: int
     words: tuple[str, ...]
 
-    def series(self, quantity: str, *, head: int = 0) -> Float[np.ndarray, "readings layers"]:
-        """One quantity of each layer at each reading; NaN where it was not read."""
-        own = [row for row in self.rows if row["quantity"] == quantity and row.get("head", head) == head]
-        steps = sorted({row.get("step", 0) for row in self.rows})
-        table = np.full((len(steps), self.maps.shape[1]), np.nan)
-        for row in own:
-            if row["value"] is not None:
-                table[steps.index(row.get("step", 0)), row.get("layer", 0)] = row["value"]
-        return table
+    def series(self, quantity: str, *, head: int = 0) -> Float[np.ndarray, "measured layers"]:
+        """One quantity of each layer at each measured step; NaN where it is missing."""
+        steps = sorted(set(self.table.column("step")))
+        values = np.full((len(steps), self.maps.shape[1]), np.nan)
+        for row in self.table.select(quantity=quantity, head=(head, None)):
+            if row.value is not None:
+                values[steps.index(row.step), row.layer or 0] = row.value
+        return values
+
+    @property
+    def held_out_losses(self) -> Float[np.ndarray, " measured"]:
+        """Loss on the windows at each measured step, nats per word."""
+        return np.array(self.table.select(quantity=HELD_OUT_LOSS).column("value"), dtype=float)
+
+
+def measured_steps(steps: int, measurements: int) -> tuple[int, ...]:
+    """The start, and ``measurements`` more steps at even distances, the last one at the end."""
+    return tuple(sorted({round(k * steps / measurements) for k in range(measurements + 1)}))
 
 
 def texts(text: str, held_out: str, *, words: int) -> tuple[Text, Text]:
-    """What is learnt and what attention is read on, in the vocabulary of the first.
+    """The training text and the held-out text, in the vocabulary of the first.
 
     Raises:
-        ValueError: a file cannot be read as text. Source: :cite:t:`merity2017pointer` (what was measured here is on WikiText-2).
+        ValueError: a file cannot be read as text.
     """
     learnt = Text.read(text or SHIPPED, size=words)
-    return (learnt, learnt.like(held_out)) if held_out else learnt.split(SHARE)
+    return (learnt, learnt.like(held_out)) if held_out else learnt.split(TRAIN_SHARE)
 
 
-def follow(run: Run) -> Followed:
-    """Trains the decoder of a run and reads it at the steps asked for.
+def train_and_measure(**settings) -> RunResult:
+    """Trains the decoder of the :class:`Run` with these settings and measures it at the given steps.
 
     Raises:
-        ValueError: a text that cannot be read or is too short, or settings out of range.
-        NotConverged: the loss became infinite or NaN. Source: :cite:t:`tian2023scan`.
+        ValueError: a text cannot be read or is too short, or a setting is out of range.
+        NotConverged: the loss is not finite.
     """
+    run = Run(**settings)
     generator = torch.Generator().manual_seed(run.seed)
     learnt, held_out = (ORDERS[run.order](one, generator) for one in texts(run.text, run.held_out, words=run.words))
-    seen = held_out.windows(run.windows, length=run.length)
+    windows = held_out.windows(run.windows, length=run.length)
 
     def untrained() -> Decoder:
         sizes = {"dim": run.dim, "hidden": run.dim, "depth": run.depth, "dropout": run.dropout}
@@ -132,51 +152,88 @@ def follow(run: Run) -> Followed:
         assert isinstance(model, Decoder)
         return model
 
-    readers = reducers(learnt, seen)
+    metrics = attention_metrics(learnt, windows)
     keeper, rows, maps = AttentionMaps(keep=1), [], []
 
-    def watch(step: int, model: nn.Module) -> None:
-        rows.extend(read(model, seen, [*readers, keeper], step=step))
+    def callback(step: int, model: nn.Module) -> None:
+        rows.extend(measure_attention(model, windows, [*metrics, keeper], step=step))
         maps.append(np.stack([keeper.arrays()[name][0, 0] for name in sorted(keeper.arrays())]))
 
-    trained = learn(
+    trained = train_decoder(
         untrained(),
         learnt,
-        recipe=RECIPES[run.optimiser](run.rate),
+        optimiser=OPTIMISERS[run.optimiser](run.rate),
         steps=run.steps,
         generator=generator,
         batch=run.batch,
         length=run.length,
-        at=run.at,
-        watch=watch,
+        callback_steps=run.measured,
+        callback=callback,
     )
     with torch.no_grad():
-        nulls = {_place(row): row["value"] for row in read(untrained().eval(), seen, reducers(learnt, seen), step=0)}
-    for row in rows:
-        if row.get("null") is None and (null := nulls.get(_place(row))) is not None:
-            row["null"] = null
-    words = tuple(learnt.vocabulary.words[number] for number in seen[0].tolist())
-    return Followed(rows, np.stack(maps), trained.losses.numpy(), len(learnt.vocabulary), words)
+        reference = measure_attention(untrained().eval(), windows, attention_metrics(learnt, windows), step=0)
+    nulls = {(row.quantity, row.layer, row.head): row.value for row in reference}
+    for number, row in enumerate(rows):
+        value = nulls.get((row.quantity, row.layer, row.head))
+        if row.null is None and value is not None:
+            rows[number] = replace(row, null=Null("untrained network", (value,)))
+    words = tuple(learnt.vocabulary.words[number] for number in windows[0].tolist())
+    return RunResult(Table(rows), np.stack(maps), trained.losses.numpy(), len(learnt.vocabulary), words)
 
 
-def reducers(learnt: Text, seen: Int[Tensor, "n longer"]) -> list[Reducer]:
-    """What is read in attention on windows ``seen``, [n, length + 1]; the words attended to, if a pair of words is frequent enough."""
-    made: list[Reducer] = [AttentionStatistics(), ScanAndSnap()]
+def attention_metrics(learnt: Text, windows: Int[Tensor, "n longer"]) -> list[Metric]:
+    """Metrics on windows ``[n, length + 1]``; with the attended words if a pair of words is frequent enough."""
+    metrics: list[Metric] = [AttentionStatistics(), ScanAndSnap()]
+    vocab_size, context = len(learnt.vocabulary), windows.shape[1] - 1
     try:
-        counted = count_continuations(learnt.ids, vocab_size=len(learnt.vocabulary), context=seen.shape[1] - 1, least=LEAST)
-    except ValueError:  # a short text, in which no pair can be counted
-        return made
-    return [*made, AttendedWords(seen, counted)]
+        counted = count_continuations(learnt.ids, vocab_size=vocab_size, context=context, min_occurrences=MIN_OCCURRENCES)
+    except ValueError:  # a short text, in which no pair is frequent enough
+        return metrics
+    return [*metrics, AttendedWords(windows, counted)]
 
 
-def read(model: nn.Module, seen: Int[Tensor, "n longer"], readers: Sequence[Reducer], *, step: int) -> list[Row]:
-    """One reading, and the loss on the same windows [n, length + 1], as rows of this room. Source: :cite:t:`tian2023scan`."""
-    with probe(model, readers) as p:
-        p.labels, p.step = torch.arange(len(seen)), step
-        value = float(loss(model, seen))
-    rows = [Row(**{**row, "theory": "scan_snap"}) for row in p.result().table]
-    return [*rows, Row(theory="scan_snap", quantity=HELD_OUT, value=value, step=step)]
+def measure_attention(model: nn.Module, windows: Int[Tensor, "n longer"], metrics: Sequence[Metric], *, step: int) -> list[Measurement]:
+    """The metrics and the loss on the same windows ``[n, length + 1]``, as rows of this theory's figures."""
+    with probe(model, metrics) as p:
+        p.labels, p.step = torch.arange(len(windows)), step
+        value = float(next_word_loss(model, windows))
+    rows = [replace(row, theory=NAME, kind="figure", scope="own instances", model="") for row in p.result().table]
+    return [*rows, Measurement(NAME, "figure", HELD_OUT_LOSS, value, unit="nats", split="validation", step=step)]
 
 
-def _place(row: Row) -> tuple:
-    return row["quantity"], row.get("layer"), row.get("head")
+@dataclass(frozen=True)
+class Phases:
+    """The two phases of a head.
+
+    Attributes:
+        scanning: the step around which attention moves fastest; None if it never moves.
+        snapped: the step after which it stays slow; None if it does not within the measurements, or never moves.
+    """
+
+    scanning: float | None
+    snapped: int | None
+
+
+def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLOW) -> Phases:
+    """The phases of one head, see above.
+
+    Args:
+        steps: of the measurements, increasing, at least two.
+        overlaps: of each measurement but the first with its predecessor, in [-1, 1].
+        slow: share of the largest speed below which attention counts as frozen.
+    Raises:
+        ValueError: the lengths do not fit, or the steps do not increase.
+    """
+    if len(steps) != len(overlaps) + 1 or len(steps) < 2:
+        raise ValueError(f"steps must be one more than overlaps, and at least two, got {len(steps)} and {len(overlaps)}")
+    lengths = [later - earlier for earlier, later in pairwise(steps)]
+    if min(lengths) <= 0:
+        raise ValueError("steps must increase, got one that is not later than its predecessor; sort them")
+    speeds = [math.sqrt(2 * max(0.0, 1 - overlap)) / length for overlap, length in zip(overlaps, lengths)]
+    top = max(speeds)
+    if top == 0:
+        return Phases(None, None)
+    fastest = speeds.index(top)
+    last = max((k for k, speed in enumerate(speeds) if speed > slow * top), default=-1)
+    snapped = steps[last + 1] if last + 1 < len(speeds) else None
+    return Phases((steps[fastest] + steps[fastest + 1]) / 2, snapped)

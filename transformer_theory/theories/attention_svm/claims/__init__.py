@@ -1,38 +1,15 @@
-"""What the theory says, as checks that could refute it, each with a control that must be refuted; one file a subject.
+"""The statements of the theory as checks that could refute it, each with a control that must be refuted; one file per subject."""
 
-Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
-"""
-
-from . import (
-    descent,
-    factored,
-    feasibility,
-    graph,
-    joint,
-    mirror,
-    multi_token,
-    prompt,
-    rank,
-    rate,
-    regularisation_path,
-    sequences,
-    solvers,
-)
+from . import descent, graph, joint, multi_token, paths, prompt, sequences, solutions, steps
 
 CLAIMS = (
     *descent.CLAIMS,
-    *factored.CLAIMS,
-    *rate.CLAIMS,
+    *steps.CLAIMS,
     *prompt.CLAIMS,
     *joint.CLAIMS,
-    *regularisation_path.CLAIMS,
-    *mirror.CLAIMS,
+    *paths.CLAIMS,
     *sequences.CLAIMS,
-    *feasibility.CLAIMS,
     *multi_token.CLAIMS,
-    *solvers.CLAIMS,
-    *rank.CLAIMS,
+    *solutions.CLAIMS,
     *graph.CLAIMS,
 )
-
-__all__ = ["CLAIMS"]

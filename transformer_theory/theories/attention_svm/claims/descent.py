@@ -16,7 +16,7 @@ from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import State, descent_direction, normalised_descent, random_start, start
 from ..problem import Instance, cross_attention, equal_distractors, random_selection
-from ..selection import SATURATED, first_step_condition, neighbour_gap
+from ..selection import NEIGHBOUR_RTOL, SATURATION_ATOL, first_step_condition, neighbour_advantage, neighbour_gap
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 from .common import limit_evidence
@@ -39,7 +39,7 @@ class _Run:
     def evidence(self, target: MaxMargin, threshold: float) -> Evidence:
         """1 - cosine to the target."""
         before, after = (1 - float(cosine(state.W, target.W)) for state in (self.half, self.end))
-        selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATED
+        selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATION_ATOL
         return limit_evidence(before, after, threshold, done=selected, detail={"steps": self.end.step, "norm": float(self.end.W.norm())})
 
 
@@ -88,7 +88,7 @@ def _settled(instance: Instance, half: State, end: State) -> list[int]:
     the better neighbour has grown. The steps decide: their distance to W_a then stops falling, while in runs that stay it falls faster
     than that of W.
     """
-    saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATED).all(-1)
+    saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATION_ATOL).all(-1)
     targets = frobenius_max_margins(constraints(instance.tokens, instance.query, instance.selected(end.W)))
     of_W, of_step = (
         torch.stack([1 - cosine(V, targets.W, dim=(-2, -1)) for V in pair])
@@ -171,11 +171,9 @@ def _starts_at(generator: torch.Generator, *, locally_optimal: bool, length: int
     select = random_selection(instance, generator=generator)
     pairs = constraints(instance.tokens, instance.query, select)
     solutions = frobenius_max_margins(pairs)
-    others = instance.scores.flatten(1).gather(1, 4 * pairs.input + pairs.token)
-    chosen = instance.scores.gather(-1, select[..., None]).squeeze(-1).gather(1, pairs.input)
-    near = solutions.margins <= 1 + 1e-6
-    beaten = (near & (others >= chosen)).any(-1)
-    tied = (near & ((others - chosen).abs() < TIE_ATOL)).any(-1)
+    advantage = neighbour_advantage(instance.scores, select, pairs, solutions)  # minus infinity where no neighbour
+    near = solutions.margins <= 1 + NEIGHBOUR_RTOL
+    beaten, tied = (advantage >= 0).any(-1), (advantage.abs() < TIE_ATOL).any(-1)
     radius = 10 * solutions.norm / torch.where(near, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
     suitable = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
     kept = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
@@ -214,7 +212,8 @@ def _does_not_leave(generator: torch.Generator) -> Evidence:
 
 
 RADIUS = (
-    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$ for the smallest margin $1 + m$ beyond the neighbours'"
+    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$, where $1 + m$ is the smallest margin above "
+    "those of the neighbours"
 )
 
 CLAIMS = (
@@ -244,7 +243,8 @@ CLAIMS = (
         assumptions=(
             "general scores",
             "descent has settled: attention is saturated, W still turns towards the max-margin solution W_a, and the steps at least halve "
-            "their distance to it over the second half of the run (near other selections W may approach W_a for a long time before leaving it)",
+            "their distance to it over the second half of the run (near other selections W may approach W_a for a long time before "
+            "leaving it)",
             "the selection of the settled run is feasible",
         ),
         check=_local_selection,

@@ -14,15 +14,15 @@ from ..dynamics import normalised_descent, start
 from ..graph import priority_graph
 from ..next_token import LOG, finite_part, finite_span, next_token_instance, project, random_sequences
 from ..solvers import frobenius_max_margin
-from .draws import MOST, never
-from .settling import settling
+from .common import MAX_DRAWS, limit_evidence, no_instance
 
-PAPER = Source("li2024mechanics")
+SOURCE = Source("li2024mechanics")
+MIN_FINITE_NORM = 0.2
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Descent on cyclic data: W half-way and at the end, what the graphs predict, and what those of other labels would."""
+    """Descent on cyclic data: W half-way and at the end, the prediction of the graphs, and the constraints for other labels."""
 
     half: Tensor
     W: Tensor
@@ -34,7 +34,7 @@ class _Run:
     def distance(self, target: Tensor) -> Evidence:
         """1 - cosine of the part outside S_fin."""
         before, after = (1 - float(cosine(W - project(W, self.basis), target)) for W in (self.half, self.W))
-        return settling(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})  # the norm grows like a logarithm
+        return limit_evidence(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})  # the norm grows like a logarithm
 
     def error(self, predicted: Tensor) -> Evidence:
         """Distance of the part in S_fin from the prediction, in units of the predicted one."""
@@ -43,15 +43,15 @@ class _Run:
 
 
 def _descend(generator: torch.Generator) -> _Run:
-    """On data whose finite part is not zero: labels in a component are not equally frequent."""
+    """Descent on data whose finite part is not zero: labels in a component are not equally frequent."""
     embeddings = torch.nn.functional.normalize(torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1)
-    for _ in range(MOST):
+    for _ in range(MAX_DRAWS):
         ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator)
         finite = finite_part(graph, embeddings, ids, labels)
-        if float(finite.norm()) > 0.2:
+        if float(finite.norm()) > MIN_FINITE_NORM:
             break
     else:
-        raise never("whose finite part is not zero")
+        raise no_instance("whose finite part is not zero")
     instance = next_token_instance(embeddings, ids, labels)
     half = normalised_descent(instance, start(instance), steps=400, loss=LOG)
     end = normalised_descent(instance, half, steps=400, loss=LOG)
@@ -83,8 +83,9 @@ def _shared_equally(generator: torch.Generator) -> Evidence:
 
 
 ASSUMPTIONS = (
-    "log loss of the attention that the label gets (embeddings told apart by the head); each label is a token of its sequence",
+    "log loss of the attention to the label (the head separates the embeddings); each label is a token of its sequence",
     "the embeddings are linearly independent, so that (Graph-SVM) is feasible",
+    r"$\|W_{fin}\|_F > 0.2$: labels within a component are not equally frequent",
 )
 
 CLAIMS = (
@@ -92,8 +93,9 @@ CLAIMS = (
         id="attention_svm/graph-direction",
         statement=r"In next-token prediction the part of $W$ outside $S_{fin}$ converges in direction to the smallest matrix with "
         r"$(e_i - e_j)^\top W e_k = 0$ within the strongly connected components of the token-priority graph of $k$ and "
-        r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them. Value: 1 - cosine.",
-        source=PAPER,
+        r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them.",
+        measures="1 - cosine of the part outside S_fin to the Graph-SVM direction",
+        source=SOURCE,
         assumptions=(*ASSUMPTIONS, "the graphs have a component of several tokens, and a strict priority"),
         check=_direction,
         control=_other_labels,
@@ -102,9 +104,10 @@ CLAIMS = (
     Claim(
         id="attention_svm/graph-finite-part",
         statement=r"In next-token prediction the part of $W$ in $S_{fin}$ converges to the minimiser $W_{fin}$ of the loss in which each "
-        r"sequence keeps only the tokens of its label's component. Value: distance, relative to $\|W_{fin}\|_F$.",
-        source=PAPER,
-        assumptions=(*ASSUMPTIONS, r"$\|W_{fin}\|_F > 0.2$"),
+        r"sequence keeps only the tokens of its label's component.",
+        measures="distance of the part in S_fin from W_fin, relative to its norm",
+        source=SOURCE,
+        assumptions=ASSUMPTIONS,
         check=_finite,
         control=_shared_equally,
         control_description="Attention is predicted to be shared equally within a component.",

@@ -1,17 +1,15 @@
-r"""Claims on prompt and head trained together: p goes to p_mm if all inputs are support vectors of the head, to p_relax if not.
+r"""Claims about prompt and head trained together: p goes to p_mm if all inputs are support vectors of the head, to p_relax if not.
 
-The theorem assumes that moving attention off a selected token costs label margin: with tokens :math:`r_i = \sum_t s_{i,t} x_{i,t}` the
-largest label margin is at most :math:`\Gamma - \nu \max_i (1 - s_{i,a_i})` for some :math:`\nu > 0`, where :math:`\Gamma` is that of the
-selected tokens and i runs over the support vectors. :func:`price` is the largest such :math:`\nu` for a little attention,
+The theorem :cite:p:`tarzanagh2023maxmargin` assumes that moving attention off a selected token costs label margin: with tokens
+:math:`r_i = \sum_t s_{i,t} x_{i,t}` the largest label margin is at most :math:`\Gamma - \nu \max_i (1 - s_{i,a_i})` for some
+:math:`\nu > 0`, where :math:`\Gamma` is that of the selected tokens and i runs over the support vectors. :func:`price` is the largest such :math:`\nu` for a little attention,
 :math:`\partial\Gamma / \partial(1 - s_{i,a_i})` by the envelope theorem.
 
-Inputs have two tokens each, one of them zero with a key of zero; the other is a random point, on the side of the label, and has a random
-key. There a positive price is enough for all attention: :math:`1 / 2\Gamma^2` is the least :math:`\tfrac12\|v\|^2` with
-:math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, which is convex and rises in :math:`1 / s_{i,a_i}`. Draws are repeated until the head has
-the wanted support vectors and the directions that are compared are far apart. The third claim is about descent with equal steps for p and
-v: :mod:`~..dynamics.joint`.
-
-Source: :cite:t:`tarzanagh2023maxmargin`.
+Inputs have two tokens each, one of them zero with a key of zero; the other is a random point, on the side of the label, with a random key.
+There a positive price suffices for all attention: :math:`1 / 2\Gamma^2` is the least :math:`\tfrac12\|v\|^2` with
+:math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, which is convex and increases in :math:`1 / s_{i,a_i}`. Draws are repeated until the head
+has the required support vectors and the directions that are compared differ enough. The third claim is about descent with equal steps for p
+and v: :mod:`~..dynamics.joint`.
 """
 
 from collections.abc import Callable
@@ -26,35 +24,36 @@ from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import prompt
 from ..constraint_set import Constraints
-from ..dynamics.joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
+from ..dynamics import JointInstance, JointState, JointTargets, joint_descent, joint_targets
 from ..solvers import frobenius_max_margin, frobenius_max_margins
-from .draws import MOST, never
-from .settling import settling
+from .common import MAX_DRAWS, limit_evidence, no_instance
 
 SOURCE = Source("tarzanagh2023maxmargin")
-APART = 0.97  # the largest cosine of two directions that 700 steps can tell apart
-BOUND = 0.01
+MAX_COSINE = 0.97  # of the two directions, so that 700 steps separate them
+THRESHOLD = 0.01
 N, D = 3, 3
 SELECT = torch.ones(N, dtype=torch.long)  # the tokens that are not zero
-FARTHER = 2.0  # likely to give one input label margin to spare
-LONGEST = 2.5  # the largest norm of head and prompt that 700 steps can resolve
-DRAWN = 32  # instances at a time
-CHEAPEST = 1e-3  # the least price, in label margin, that is told from none
+SURPLUS = 2.0  # factor on the last input, which is then likely to exceed its label margin
+MAX_NORM = 2.5  # of head and prompt, so that 700 steps resolve them
+BATCH = 32  # instances per draw
+MIN_DUAL = 0.05  # smallest multiplier of the head in the tight case
+MIN_MARGIN = 0.1  # smallest margin that the target asks for
+MIN_PRICE = 1e-3  # label margin per unit of attention; smaller prices count as none
 Case = Callable[[JointTargets], bool]
 
 
 def price(instance: JointInstance, targets: JointTargets, select: Int[Tensor, " n"]) -> float:
-    r"""How fast the largest label margin falls as attention moves off a selected token of a support vector, at the cheapest place.
+    r"""How fast the largest label margin falls as attention moves off a selected token of a support vector, where it falls least.
 
-    With multipliers :math:`\lambda` of the head and :math:`\mu = \lambda / \sum_j \lambda_j`, moving attention from a_i to t takes
-    :math:`\mu_i Y_i (x_{i,a_i} - x_{i,t})^\top v_{mm} / \|v_{mm}\|` of label margin for each unit of attention, to first order.
+    With multipliers :math:`\lambda` of the head and :math:`\mu = \lambda / \sum_j \lambda_j`, moving attention from a_i to t costs
+    :math:`\mu_i Y_i (x_{i,a_i} - x_{i,t})^\top v_{mm} / \|v_{mm}\|` of label margin per unit of attention, to first order.
 
     Args:
         instance: tokens and labels, a single problem.
         targets: its head for the selected tokens.
         select: the selected tokens, ``[n]``.
     Returns:
-        The smallest of these numbers over support vectors i and other tokens t. Not positive: the theorem's assumption fails.
+        The smallest of these numbers over support vectors i and other tokens t. If it is not positive, the theorem's assumption fails.
     """
     chosen = instance.tokens[torch.arange(len(select)), select]
     gains = ((chosen[:, None] - instance.tokens) @ targets.head.W).squeeze(-1) * instance.labels[:, None] / targets.head.norm
@@ -63,42 +62,42 @@ def price(instance: JointInstance, targets: JointTargets, select: Int[Tensor, " 
     return float((shares[:, None] * gains)[others & targets.support[:, None]].min())
 
 
-def _draw(generator: torch.Generator, wanted: Case, *, farther: float = 1.0) -> tuple[JointInstance, JointTargets]:
-    """An instance of the wanted case, whose margins are not too small for a few hundred steps; the last input ``farther`` from zero."""
-    for _ in range(MOST):
-        labels = torch.randint(2, (DRAWN, N), generator=generator).double() * 2 - 1
-        chosen = torch.randn(DRAWN, N, D, generator=generator, dtype=torch.float64)
+def _draw(generator: torch.Generator, case: Case, *, surplus: float = 1.0) -> tuple[JointInstance, JointTargets]:
+    """An instance of a case, whose margins are large enough for a few hundred steps; the last input is multiplied by ``surplus``."""
+    for _ in range(MAX_DRAWS):
+        labels = torch.randint(2, (BATCH, N), generator=generator).double() * 2 - 1
+        chosen = torch.randn(BATCH, N, D, generator=generator, dtype=torch.float64)
         chosen[..., 0] = labels * (chosen[..., 0].abs() + 0.5)
-        chosen[:, -1] *= farther
-        selected_keys = torch.randn(DRAWN, N, D, generator=generator, dtype=torch.float64)
+        chosen[:, -1] *= surplus
+        selected_keys = torch.randn(BATCH, N, D, generator=generator, dtype=torch.float64)
         tokens, keys = (torch.stack([torch.zeros_like(v), v], -2) for v in (chosen, selected_keys))
         heads = frobenius_max_margins(Constraints(labels[..., None] * chosen, torch.ones_like(chosen[..., :1])))
-        prompts = frobenius_max_margins(prompt(keys, SELECT.expand(DRAWN, N)))
-        short = heads.solved & prompts.solved & (torch.maximum(heads.norm, prompts.norm) < LONGEST)
+        prompts = frobenius_max_margins(prompt(keys, SELECT.expand(BATCH, N)))
+        short = heads.solved & prompts.solved & (torch.maximum(heads.norm, prompts.norm) < MAX_NORM)
         for b in short.nonzero().squeeze(-1).tolist():
             instance = JointInstance(tokens[b], labels[b], keys=keys[b])
             targets = joint_targets(instance, SELECT)
-            if wanted(targets):
+            if case(targets):
                 return instance, targets
-    raise never("of the wanted case")
+    raise no_instance("of the required case")
 
 
-def _apart(one: Tensor, other: Tensor) -> bool:
-    return float(cosine(one, other)) < APART
+def _differ(first: Tensor, second: Tensor) -> bool:
+    return float(cosine(first, second)) < MAX_COSINE
 
 
 def _is_tight(targets: JointTargets) -> bool:
-    return targets.tight and bool(targets.head.dual.min() > 0.05)
+    return targets.tight and bool(targets.head.dual.min() > MIN_DUAL)
 
 
 def _is_relaxed(targets: JointTargets) -> bool:
-    enough = targets.equal_steps is targets.relaxed and bool((targets.relaxed.margins > 0.1).all())
-    return enough and _apart(targets.relaxed.W, targets.sharp.W)
+    enough = targets.equal_steps is targets.relaxed and bool((targets.relaxed.margins > MIN_MARGIN).all())
+    return enough and _differ(targets.relaxed.W, targets.sharp.W)
 
 
 def _is_between(targets: JointTargets) -> bool:
-    asked = targets.equal_steps.margins  # the keys that are not selected are zero: one margin an input
-    return bool((asked > 0.1).all()) and _apart(targets.equal_steps.W, targets.relaxed.W)
+    margins = targets.equal_steps.margins  # one per input, since the keys that are not selected are zero
+    return bool((margins > MIN_MARGIN).all()) and _differ(targets.equal_steps.W, targets.relaxed.W)
 
 
 def _distance(instance: JointInstance, targets: JointTargets, target: Tensor, generator: torch.Generator) -> Evidence:
@@ -108,8 +107,8 @@ def _distance(instance: JointInstance, targets: JointTargets, target: Tensor, ge
     end = joint_descent(instance, half, steps=350, rate=0.2)
     before, after = (1 - float(cosine(s.p, target.squeeze(-1))) for s in (half, end))
     selected = bool((instance.attention(end.p).argmax(-1) == 1).all())
-    paid = price(instance, targets, SELECT)
-    return settling(before, after, BOUND, done=selected, in_assumptions=paid > CHEAPEST, detail={"steps": end.step, "price": paid})
+    cost = price(instance, targets, SELECT)
+    return limit_evidence(before, after, THRESHOLD, done=selected, covered=cost > MIN_PRICE, detail={"steps": end.step, "price": cost})
 
 
 def _tight(generator: torch.Generator) -> Evidence:
@@ -118,38 +117,39 @@ def _tight(generator: torch.Generator) -> Evidence:
 
 
 def _one_margin_less(generator: torch.Generator) -> Evidence:
-    for _ in range(MOST):
+    for _ in range(MAX_DRAWS):
         instance, targets = _draw(generator, _is_tight)
-        asked = torch.tensor([0.0] + [1.0] * (N - 1), dtype=torch.float64)
-        less = frobenius_max_margin(replace(prompt(instance.key_vectors, SELECT), rhs=asked))
-        if _apart(less.W, targets.sharp.W):
+        margins = torch.tensor([0.0] + [1.0] * (N - 1), dtype=torch.float64)
+        less = frobenius_max_margin(replace(prompt(instance.key_vectors, SELECT), rhs=margins))
+        if _differ(less.W, targets.sharp.W):
             return _distance(instance, targets, less.W, generator)
-    raise never("whose prompt points elsewhere with one margin less")
+    raise no_instance("whose prompt changes direction with one margin less")
 
 
 def _relaxed(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_relaxed, farther=FARTHER)
+    instance, targets = _draw(generator, _is_relaxed, surplus=SURPLUS)
     return _distance(instance, targets, targets.relaxed.W, generator)
 
 
 def _every_margin(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_relaxed, farther=FARTHER)
+    instance, targets = _draw(generator, _is_relaxed, surplus=SURPLUS)
     return _distance(instance, targets, targets.sharp.W, generator)
 
 
 def _between(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_between, farther=FARTHER)
+    instance, targets = _draw(generator, _is_between, surplus=SURPLUS)
     return _distance(instance, targets, targets.equal_steps.W, generator)
 
 
 def _no_margin(generator: torch.Generator) -> Evidence:
-    instance, targets = _draw(generator, _is_between, farther=FARTHER)
+    instance, targets = _draw(generator, _is_between, surplus=SURPLUS)
     return _distance(instance, targets, targets.relaxed.W, generator)
 
 
 COMMON = (
-    "moving attention off the selected token of a support vector costs label margin (tested: at least 0.001 for each unit of attention)",
+    "moving attention off the selected token of a support vector costs label margin (checked: at least 0.001 per unit of attention)",
     "the selected tokens are linearly separable by label, and their keys from the other tokens'",
+    "the norms of $v_{mm}$ and $p_{mm}$ are below 2.5, so that 700 steps suffice",
     "normalised steps for prompt and head alike; the theorem is about the regularisation path",
 )
 
@@ -158,8 +158,9 @@ CLAIMS = (
         id="attention_svm/joint-tight",
         statement=r"If every input is a support vector of $v_{mm} = \arg\min \|v\|$ subject to $Y_i v^\top x_{i,a_i} \ge 1$, joint descent "
         r"on $(v, p)$ sends the prompt in direction to $p_{mm} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$.",
+        measures="1 - cosine of the prompt to p_mm",
         source=SOURCE,
-        assumptions=("every input is a support vector of the head", *COMMON),
+        assumptions=("every input is a support vector of the head, with a multiplier above 0.05", *COMMON),
         check=_tight,
         control=_one_margin_less,
         control_description="The target asks no margin of one of the support vectors.",
@@ -168,8 +169,13 @@ CLAIMS = (
         id="attention_svm/joint-relaxed",
         statement=r"If some inputs are not support vectors of $v_{mm}$, joint descent on $(v, p)$ sends the prompt in direction to "
         r"$p_{relax} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$ for the support vectors and $\ge 0$ for the others.",
+        measures="1 - cosine of the prompt to p_relax",
         source=SOURCE,
-        assumptions=("the inputs that are no support vectors have label margin enough to spare ($p_{eq}$ is $p_{relax}$)", *COMMON),
+        assumptions=(
+            "the inputs that are no support vectors have a large enough label margin ($p_{eq}$ is $p_{relax}$)",
+            "the margins of $p_{relax}$ are above 0.1, and its cosine to $p_{mm}$ is below 0.97",
+            *COMMON,
+        ),
         check=_relaxed,
         control=_every_margin,
         control_description="The target asks the margin one of every input: $p_{mm}$.",
@@ -178,9 +184,10 @@ CLAIMS = (
         id="attention_svm/joint-equal-steps",
         statement=r"Joint descent with steps of equal length for $p$ and $v$ sends the prompt in direction to $p_{eq}$, which asks of the "
         r"inputs that are not support vectors the margin $\max(0, 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\|p_{eq}\| / \|v_{mm}\|)$: less than "
-        r"one, but not zero. A prediction of our own, from the balance of the inputs' pulls.",
+        r"one, but not zero. A prediction of our own, from the balance of the inputs' gradients.",
+        measures="1 - cosine of the prompt to p_eq",
         source=SOURCE,
-        assumptions=("the margins asked are above 0.1", *COMMON),
+        assumptions=("the margins of $p_{eq}$ are above 0.1, and its cosine to $p_{relax}$ is below 0.97", *COMMON),
         check=_between,
         control=_no_margin,
         control_description="The target asks no margin of those inputs: $p_{relax}$.",

@@ -1,10 +1,8 @@
-r"""Claims on one prompt for one input: every start leads to the best token, or only the starts near a locally optimal one stay there.
+r"""Claims about the prompt of one input, and about the finite part of a prompt, which depends on the loss.
 
-The instances are like the published example in the plane: keys (-.4, 1), (1, 0), (0, 0), moved at random, with scores 1, .9, and .9 or 0:
-tokens 1 and 2 score alike in the first case, and in the second token 1 scores higher than its only neighbour, token 2. And the
-finite part of a prompt, which depends on the loss: :mod:`~..experiments.loss_comparison`.
-
-Source: :cite:t:`tarzanagh2023maxmargin`.
+The instances resemble the published example in the plane :cite:p:`tarzanagh2023maxmargin`: keys (-.4, 1), (1, 0), (0, 0), perturbed at
+random, with scores 1, .9, and .9 or 0. With .9 tokens 1 and 2 score the same and every start leads to token 0; with 0 token 1 scores
+higher than its only neighbour, token 2, so that it is locally optimal and starts near it stay.
 """
 
 import math
@@ -15,19 +13,18 @@ from torch import Tensor
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ..builders import prompt
-from ..dynamics import normalised_descent, start
-from ..dynamics.losses import LINEAR, LOGISTIC, Loss
-from ..experiments.loss_comparison import limit, published_pair
+from ..dynamics import LINEAR, LOGISTIC, Loss, normalised_descent, start
 from ..problem import Instance
+from ..published import prompt_limit, published_pair
 from ..solvers import frobenius_max_margins
-from .settling import settling
+from .common import limit_evidence
 
 SOURCE = Source("tarzanagh2023maxmargin")
 TRIALS = 24
 EQUAL, UNEQUAL = (1.0, 0.9, 0.9), (1.0, 0.9, 0.0)
 
 
-def _moved(scores: tuple[float, ...], generator: torch.Generator) -> Instance:
+def _perturbed(scores: tuple[float, ...], generator: torch.Generator) -> Instance:
     keys = torch.tensor([[-0.4, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     keys = keys + 0.03 * torch.randn(TRIALS, 1, 3, 2, generator=generator, dtype=torch.float64)
     gamma = torch.tensor(scores, dtype=torch.float64).expand(TRIALS, 1, 3)
@@ -36,9 +33,9 @@ def _moved(scores: tuple[float, ...], generator: torch.Generator) -> Instance:
 
 def _directions(instance: Instance, token: int) -> Tensor:
     """p_mm of this token over its norm, ``[trials, 2, 1]``."""
-    solved = frobenius_max_margins(prompt(instance.tokens, torch.full((TRIALS, 1), token)))
-    assert bool(solved.solved.all())  # three points in general position: each is separable from the others
-    return solved.W / solved.norm[:, None, None]
+    solutions = frobenius_max_margins(prompt(instance.tokens, torch.full((TRIALS, 1), token)))
+    assert bool(solutions.solved.all())  # of three points in general position, each is separable from the others
+    return solutions.W / solutions.norm[:, None, None]
 
 
 def _farthest(instance: Instance, begin: Tensor, token: int, steps: int) -> Evidence:
@@ -49,7 +46,7 @@ def _farthest(instance: Instance, begin: Tensor, token: int, steps: int) -> Evid
     before, after = (float((1 - (s.W * goal).sum((-2, -1)) / s.W.norm(dim=(-2, -1))).max()) for s in (half, end))
     share = float((instance.selected(end.W) == token).double().mean())
     detail = {"trials": TRIALS, "share of trials at the token": share, "steps": end.step}
-    return settling(before, after, 0.01, detail=detail)
+    return limit_evidence(before, after, 0.01, detail=detail)
 
 
 def _circle() -> Tensor:
@@ -58,20 +55,20 @@ def _circle() -> Tensor:
 
 
 def _every_start(generator: torch.Generator) -> Evidence:
-    return _farthest(_moved(EQUAL, generator), _circle(), token=0, steps=1000)
+    return _farthest(_perturbed(EQUAL, generator), _circle(), token=0, steps=1000)
 
 
 def _unequal_scores(generator: torch.Generator) -> Evidence:
-    return _farthest(_moved(UNEQUAL, generator), _circle(), token=0, steps=1000)
+    return _farthest(_perturbed(UNEQUAL, generator), _circle(), token=0, steps=1000)
 
 
 def _stays(generator: torch.Generator) -> Evidence:
-    instance = _moved(UNEQUAL, generator)
+    instance = _perturbed(UNEQUAL, generator)
     return _farthest(instance, 10 * _directions(instance, 1), token=1, steps=1000)
 
 
 def _not_locally_optimal(generator: torch.Generator) -> Evidence:
-    instance = _moved(EQUAL, generator)
+    instance = _perturbed(EQUAL, generator)
     return _farthest(instance, 10 * _directions(instance, 1), token=1, steps=1000)
 
 
@@ -79,7 +76,7 @@ def _finite_part(expected: Loss, generator: torch.Generator) -> Evidence:
     scores = tuple((2 + 6 * torch.rand(4, generator=generator, dtype=torch.float64)).tolist())
     instance = published_pair(scores)
     end = normalised_descent(instance, start(instance), steps=600)
-    error = (end.W[:, 1, 0] - limit(torch.tensor(scores, dtype=torch.float64), loss=expected)).abs().max()
+    error = (end.W[:, 1, 0] - prompt_limit(torch.tensor(scores, dtype=torch.float64), loss=expected)).abs().max()
     return Evidence(float(error), 1e-3, "<=", detail={"steps": end.step, "largest score": max(scores)})
 
 
@@ -95,7 +92,8 @@ CLAIMS = (
     Claim(
         id="attention_svm/prompt-global-direction",
         statement=r"With one input, descent on the prompt converges from every start in direction to $p_{mm} = \arg\min \|p\|$ "
-        r"subject to $(k_{opt} - k_t)^\top p \ge 1$. Value: the largest $1 - \cos(p, p_{mm})$ over 24 starts on a circle.",
+        r"subject to $(k_{opt} - k_t)^\top p \ge 1$.",
+        measures="largest 1 - cosine to the max-margin prompt over 24 starts on a circle",
         source=SOURCE,
         assumptions=("one input", "all tokens but the best one have the same score"),
         check=_every_start,
@@ -105,7 +103,8 @@ CLAIMS = (
     Claim(
         id="attention_svm/prompt-local-selection",
         statement=r"Descent on the prompt from far out along $p_a$, the max-margin prompt of a locally optimal token $a$, stays there and "
-        r"converges in direction to $p_a$. Value: the largest $1 - \cos(p, p_a)$ over 24 inputs, with $a$ not the best token.",
+        r"converges in direction to $p_a$.",
+        measures="largest 1 - cosine to the max-margin prompt of the token over 24 inputs, not the best token",
         source=SOURCE,
         assumptions=("the token scores higher than its neighbours", "the start has norm 10 and the direction of $p_a$"),
         check=_stays,
@@ -115,8 +114,8 @@ CLAIMS = (
     Claim(
         id="attention_svm/loss-limit",
         statement=r"Two inputs with tokens $0$ and $(1, \pm 1)$ of scores $C$ and 1: the prompt goes in the direction $(1, 0)$ for every "
-        r"loss, and its second coordinate to $\tfrac12 \ln(C\,\ell'(C) / \ell'(1))$, which depends on the loss. "
-        "Value: the largest distance from the limit over four scores C between 2 and 8.",
+        r"loss, and its second coordinate to $\tfrac12 \ln(C\,\ell'(C) / \ell'(1))$, which depends on the loss.",
+        measures="largest distance from the limit over four scores C between 2 and 8",
         source=SOURCE,
         assumptions=("logistic loss", "the tokens of the example"),
         check=_logistic_limit,

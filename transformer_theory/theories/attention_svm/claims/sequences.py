@@ -1,4 +1,4 @@
-"""Claims about many queries an input with one W: causal and sequence-to-sequence attention."""
+"""Claims about many queries per input with one W: causal and sequence-to-sequence attention."""
 
 import torch
 from torch import Tensor
@@ -10,17 +10,17 @@ from ..builders import causal, sequence_to_sequence
 from ..constraint_set import Constraints
 from ..dynamics import State, normalised_descent, start
 from ..problem import Instance
-from ..selection import SATURATED
+from ..selection import SATURATION_ATOL
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margin
-from .settling import settling
+from .common import limit_evidence
 
-PAPER = "tarzanagh2023transformers"
+SOURCE = Source("tarzanagh2023transformers")
 STEPS = 600
 
 
 def _descend(instance: Instance) -> tuple[State, State]:
-    """Half-way and at the end, from W = 0."""
+    """The states half-way and at the end, from W = 0."""
     half = normalised_descent(instance, start(instance), steps=STEPS // 2)
     return half, normalised_descent(instance, half, steps=STEPS // 2)
 
@@ -30,9 +30,9 @@ def _distance(instance: Instance, constraints: Constraints) -> Evidence:
     half, end = _descend(instance)
     target = frobenius_max_margin(constraints).W
     before, after = (1 - float(cosine(state.W, target)) for state in (half, end))
-    selected = float(1 - instance.attention(end.W).amax(-1).min()) < SATURATED
+    selected = float(1 - instance.attention(end.W).amax(-1).min()) < SATURATION_ATOL
     best = bool((instance.selected(end.W) == instance.optimal()).all())
-    return settling(before, after, 0.02, done=selected, in_assumptions=best, detail={"constraints": len(constraints)})
+    return limit_evidence(before, after, 0.02, done=selected, covered=best, detail={"constraints": len(constraints)})
 
 
 def _causal(generator: torch.Generator) -> tuple[Instance, Tensor, Tensor]:
@@ -75,21 +75,23 @@ CLAIMS = (
     Claim(
         id="attention_svm/causal-direction",
         statement=r"With causal attention, descent on $W$ converges in direction to the max-margin solution of the constraints "
-        r"$(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all $t \le k$. Value: 1 - cosine.",
-        source=Source(PAPER),
+        r"$(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all $t \le k$.",
+        measures="1 - cosine to the max-margin direction",
+        source=SOURCE,
         assumptions=ASSUMPTIONS,
         check=_causal_direction,
         control=_mask_ignored,
-        control_description="The constraints also name the tokens after each position, which attention does not see.",
+        control_description="The constraints include the tokens after each position, which attention does not see.",
     ),
     Claim(
         id="attention_svm/sequence-direction",
-        statement=r"With many queries an input and one $W$, descent converges in direction to the max-margin solution of the "
-        r"constraints $(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1$ of all queries together. Value: 1 - cosine.",
-        source=Source(PAPER),
+        statement=r"With many queries per input and one $W$, descent converges in direction to the max-margin solution of the "
+        r"constraints $(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1$ of all queries together.",
+        measures="1 - cosine to the max-margin direction",
+        source=SOURCE,
         assumptions=ASSUMPTIONS,
         check=_sequence_direction,
         control=_last_query_only,
-        control_description="The constraints of the last query of each input alone.",
+        control_description="Only the constraints of the last query of each input are kept.",
     ),
 )

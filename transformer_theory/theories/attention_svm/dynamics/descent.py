@@ -6,10 +6,9 @@ Weights W (:class:`State`):
 
 Factors of :math:`W = K Q^\top` (:class:`Factors`) take the same step each with its own norm, :math:`g_K = \nabla L(W)\, Q + 2\lambda K` and
 :math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step is exact to rounding for any norm of the
-weights (:mod:`.gradient`). The papers' runs have the rounding unit for both: :math:`\epsilon` stops a run whose gradient underflows, and
-the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` is not cosmetic, since the gradient soon is no larger.
-
-Source: the model is that of :cite:t:`tarzanagh2023transformers`; normalised descent is studied by :cite:t:`vasudeva2025implicit`.
+weights (:mod:`.gradient`). The runs of :cite:t:`tarzanagh2023transformers` have the rounding unit for both: :math:`\epsilon` stops a run whose
+gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters, since the gradient soon is no larger. Normalised descent
+is studied by :cite:t:`vasudeva2025implicit`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,20 +18,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....core.parallel import single_threaded
+from ....core.validation import converted, integers, positive
 from ..problem import Instance
-from .factored import Pair
+from ..validation import check_nonnegative
 from .gradient import Gradient
 from .heads import HeadInstance
 from .losses import LOGISTIC, Loss
-from .settings import check_amount, check_rate, check_steps
 from .spaces import space
 from .states import Factors, State, check_state
 
 AnyState = TypeVar("AnyState", State, Factors)
 
-FAINT = 1e-150  # added to norms, of which the square is lost from 1e-162 on: a direction that faint must not become a long step
+NORM_FLOOR = 1e-150  # added to norms: squares of less than 1e-162 underflow, and a direction that small must not become a long step
+STATIONARY_RTOL = 1e-14  # of the sum of the norms of its terms: a gradient up to this is zero up to rounding
 
 
+@single_threaded
+@converted(float64=("W",))
 def descent_direction(
     instance: Instance | HeadInstance, W: Float[Tensor, "*trials d d_z"], *, loss: Loss = LOGISTIC
 ) -> tuple[Float[Tensor, "*trials d d_z"], Float[Tensor, "*trials"]]:
@@ -42,7 +45,7 @@ def descent_direction(
         M ``[*trials, d, d_z]`` and C ``[*trials]``; ``M * C.exp()[..., None, None]`` is the negative gradient. M is exact to rounding even
         where the gradient underflows. M = 0 if all scores of each input are equal.
     Raises:
-        ValueError: inputs of one token, all queries of a trial zero, or data beyond :func:`~.gradient.check_scale`.
+        ValueError: inputs of one token, all queries of a trial zero, or data out of range (:func:`~.gradient.check_scale`).
         TypeError: no instance, or no loss.
     """
     data = Gradient(instance, loss)
@@ -64,8 +67,8 @@ def normalised_descent(
 
     Args:
         instance: the problems, one or a batch of trials.
-        state: where to start: :func:`~.states.start`, a random start, or what an earlier run returned.
-        steps: how many.
+        state: the start: :func:`~.states.start`, a random start, or what an earlier run returned.
+        steps: number of steps.
         rate: :math:`\eta`, the length of each step.
         loss: of the prediction, label included.
         eps: :math:`\epsilon`, added to the norm of the gradient: 0 is exact, ``torch.finfo(torch.float64).eps`` as published.
@@ -73,15 +76,14 @@ def normalised_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped. Where the gradient is zero the state stays.
     Raises:
-        ValueError: ``steps`` is not a whole number from 0 on, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not
-            finite; the state does not belong to the instance; inputs of one token, a trial of zero queries, or data beyond
-            :func:`~.gradient.check_scale`; or the weights overflow.
-        TypeError: what should be an instance, a state, a loss or a number is none.
+        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not finite; the state does not
+            belong to the instance; inputs of one token, a trial of zero queries, or data out of range (:func:`~.gradient.check_scale`); or
+            the weights overflow.
+        TypeError: an argument of another type.
     """
-    check_steps(steps)
+    integers(minimum=0, steps=steps)
     check_state(instance, state)
-    at = (state.step + steps,)
-    return next(trajectory(instance, state, at=at, rate=rate, loss=loss, eps=eps, penalty=penalty))
+    return next(trajectory(instance, state, at=(state.step + steps,), rate=rate, loss=loss, eps=eps, penalty=penalty))
 
 
 def plain_descent(
@@ -91,18 +93,17 @@ def plain_descent(
 
     Args:
         instance, state, steps, loss, penalty: as in :func:`normalised_descent`.
-        rate: :math:`\eta`, what the gradient is multiplied by.
+        rate: :math:`\eta`, the factor of the gradient.
     Returns:
         The state after them; calling again continues exactly where it stopped.
     Raises:
         ValueError, TypeError: as :func:`normalised_descent`. Steps that are too long overflow sooner or later.
     """
-    check_steps(steps)
-    check_rate(rate)
+    integers(minimum=0, steps=steps)
+    positive(rate=rate)
     check_state(instance, state)
-    at = (state.step + steps,)
-    unit = torch.tensor(rate / instance.tokens.shape[-3], dtype=torch.float64)
-    return next(_run(instance, state, at, loss, penalty, lambda _, C: unit if C is None else unit * C.exp()))
+    factor = torch.tensor(rate / instance.tokens.shape[-3], dtype=torch.float64)
+    return next(_run(instance, state, (state.step + steps,), loss, penalty, lambda _, C: factor if C is None else factor * C.exp()))
 
 
 def trajectory(
@@ -118,24 +119,25 @@ def trajectory(
     """States of :func:`normalised_descent` at the given numbers of steps, counted from the first run's start.
 
     Args:
-        at: the numbers, none smaller than the one before or than ``state.step``; read one at a time.
+        at: the numbers of steps, none smaller than the one before or than ``state.step``; consumed one at a time.
         instance, state, rate, loss, eps, penalty: as in :func:`normalised_descent`.
     Returns:
-        An iterator over the states. Nothing is computed, or refused, before it is asked for the first.
+        An iterator over the states. It computes and checks nothing before it is asked for the first state.
     Raises:
         ValueError: a step lies before the previous one, or as :func:`normalised_descent`.
         TypeError: as :func:`normalised_descent`.
     """
-    check_rate(rate)
-    check_amount(eps=eps)
+    positive(rate=rate)
+    check_nonnegative(eps=eps)
     check_state(instance, state)
-    unit, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
+    # The direction is n e^-C times the gradient, so eps is compared with it as n e^-C eps.
+    rate_tensor, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
     @no_type_check
     def length(size: Tensor, C: Tensor | None) -> Tensor:
         if C is None or not eps:
-            return unit / size.add_(max(least, FAINT))
-        return unit / (-C).exp().mul_(least).add(size).clamp_(min=FAINT)
+            return rate_tensor / size.add_(max(least, NORM_FLOOR))
+        return rate_tensor / (-C).exp().mul_(least).add(size).clamp_(min=NORM_FLOOR)
 
     yield from _run(instance, state, at, loss, penalty, length)
 
@@ -149,44 +151,42 @@ def _run(
     penalty: float,
     length: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Iterator[AnyState]:
-    """Descent whose steps have the given length, of the norm of n e^-C times the gradient and C."""
-    check_amount(penalty=penalty)
+    """Descent with steps of ``length`` (norm of the direction, C)."""
+    check_nonnegative(penalty=penalty)
     data, now = Gradient(instance, loss), state.step
-    place = Pair(data, state, penalty) if isinstance(state, Factors) else space(data, state, penalty)
-    for step in at:
-        check_steps(step)
-        if step < now:
-            raise ValueError(f"steps must increase from {now}, got {step}")
-        with torch.inference_mode(isinstance(instance, Instance)):  # less to keep track of; other heads may differentiate
-            for _ in range(step - now):
+    place = space(data, state, penalty)
+
+    @single_threaded
+    @no_type_check
+    def advance(steps: int) -> None:
+        with torch.inference_mode(isinstance(instance, Instance)):  # cheaper than no_grad; other heads may differentiate
+            for _ in range(steps):
                 c, C = data.coefficients(place.logits())
                 place.move(length(*place.aim(c, C)))
+
+    for step in at:
+        integers(minimum=0, steps=step)
+        if step < now:
+            raise ValueError(f"steps must increase from {now}, got {step}")
+        advance(step - now)
         now = step
         state_now = place.state(step)
         check_state(instance, state_now)  # constant steps can overflow
         yield state_now  # pyright: ignore[reportReturnType]
 
 
+@single_threaded
 @torch.no_grad()
+@converted(float64=("W",))
 def is_stationary(instance: Instance | HeadInstance, W: Tensor, *, loss: Loss = LOGISTIC) -> bool:
     """Whether the gradient at W ``[d, d_z]`` is zero up to rounding: its terms cancel to 1e-14 of the sum of their norms.
 
-    Descent would leave such a point by rounding alone, in a direction that the processor chooses.
+    Descent would leave such a point by rounding alone, in a direction that depends on the processor.
 
     Raises:
-        ValueError: as :class:`~.gradient.Gradient`.
+        ValueError: as :func:`descent_direction`.
     """
     data = Gradient(instance, loss)
     c, _ = data.coefficients(data.logits(data.query @ W.mT))
     terms = c.abs()[..., None] * data.tokens.norm(dim=-1, keepdim=True) * data.query.norm(dim=-1)[..., None, None]
-    return bool((data.pulled(c).mT @ data.query).norm() <= 1e-14 * terms.sum())
-
-
-@no_type_check
-def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
-    """The direction ``[..., d, d_z]`` at norm one, whatever its size, and the logarithm of its norm; zero and a finite number if it is
-    zero."""
-    peak = direction.abs().amax(over, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    scaled = direction / peak
-    norm = torch.linalg.vector_norm(scaled, ord=power, dim=over, keepdim=True).clamp(min=1.0)
-    return scaled / norm, peak.log() + norm.log()
+    return bool((data.pulled(c).mT @ data.query).norm() <= STATIONARY_RTOL * terms.sum())

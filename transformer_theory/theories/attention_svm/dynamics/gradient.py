@@ -1,4 +1,4 @@
-r"""The gradient of the loss in the attention logits, exact to rounding however sharp attention is.
+r"""The gradient of the loss in the attention logits, exact to rounding for any norm of W.
 
 With :math:`s_i = \operatorname{softmax}(a_i)`, logits :math:`a_{i,t} = x_{i,t}^\top W z_i` and gains :math:`\gamma_{i,t}` (the token's
 score, or :math:`Y_i\nabla h(o_i)^\top x_{i,t}` for another head),
@@ -7,19 +7,19 @@ score, or :math:`Y_i\nabla h(o_i)^\top x_{i,t}` for another head),
     c_{i,t} = \ell'(f_i)\, s_{i,t}\Big(\gamma_{i,t} - \sum_\tau s_{i,\tau}\gamma_{i,\tau}\Big).
 
 Attention concentrates on one token, :math:`s_{i,t} \to e^{-\|W\|\cdot\text{margin}}` for the others, and the bracket is then a difference
-of nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on. Here every quantity is a difference to the
-most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and :math:`e = \sum_t s_t\delta_t`, the bracket is
-:math:`\delta_t - e`. And c is kept as :math:`e^{-C} c` with one C a trial, the largest logarithm of a share that matters. Where slopes of
-the loss or differences of gains leave the moderate range, their logarithms count in C too: c is then about one, whatever their size.
+of nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on. Two changes make it exact:
 
-Inputs without a say in W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
+- Every quantity is a difference to the most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and
+  :math:`e = \sum_t s_t\delta_t`, the bracket is :math:`\delta_t - e`.
+- The coefficients are kept as :math:`e^{-C} c` with one C per trial, the largest logarithm of a share that matters. Where slopes of the loss
+  or differences of gains are extreme, their logarithms count in C too, so that the scaled coefficients are of order one.
+
+Inputs that do not influence W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
 the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
-that tokens may be taken from their mean.
+tokens may be centred.
 
-What every step of a run calls, here and beside, takes tensors without names of shapes and is spared run-time checks of types
-(``no_type_check``), which take longer than the step.
-
-Source: the model is that of :cite:t:`tarzanagh2023transformers`.
+Functions that run in every step take tensors without named shapes and are exempt from run-time type checks (``no_type_check``), which cost
+more than the step itself.
 """
 
 import math
@@ -27,23 +27,33 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import no_type_check
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..problem import Instance
 from .heads import HeadInstance
 from .losses import Loss, check_loss
-from .products import Rows
 from .states import check_instance
 
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
-MODERATE = 1e-20  # slopes and differences from here to the inverse need no logarithm
-EXTREME = 1e60  # tokens and queries from the inverse to here: the square of their product is a float64 with room to spare
-FAINT = -600.0  # a logarithm that is nothing beside zero; further down, numbers lose digits and processors their speed
+
+MODERATE_MIN = 1e-20  # slopes and differences of gains between this and its inverse need no logarithm
+DATA_MAX = 1e60  # tokens and queries between the inverse of this and this: the square of their product is a float64
+LOG_FLOOR = -600.0  # logarithms relative to the largest below this are cut off: exp of less is slow and loses digits (subnormal numbers)
+LOG_SCALE_MAX = 200.0  # logarithm of a gradient beside which any penalty is negligible
 
 
 class Gradient:
-    """The data of an instance laid out for many steps, with one batch dimension."""
+    """The data of an instance laid out for many steps, with one batch dimension.
+
+    Attributes:
+        tokens, query: centred tokens ``[trials, n, T, d]`` and queries ``[trials, n, d_z]``.
+        gains: attention -> predictions and gains.
+        offset: added to the logits so that equal tokens count as one and forbidden ones not at all; None if nothing is to be added.
+        tame: slopes and differences of gains are moderate for any attention.
+        distinct: besides, no two tokens of an input have the same score, which allows a shorter formula.
+    """
 
     def __init__(self, instance: Instance | HeadInstance, loss: Loss):
         check_instance(instance)
@@ -55,13 +65,14 @@ class Gradient:
         tokens = instance.tokens.detach().reshape(-1, n, T, d)
         self.query = instance.query.detach().reshape(-1, n, instance.query.shape[-1])
         self.tokens = tokens - tokens.mean(-2, keepdim=True)
-        self.minus_one, self.nothing = tokens.new_tensor(-1.0), tokens.new_tensor(-torch.inf).expand(tokens[..., :1, 0].shape)
+        self.minus_one, self.minus_infinity = tokens.new_tensor(-1.0), tokens.new_tensor(-torch.inf).expand(tokens[..., :1, 0].shape)
         allowed = getattr(instance, "allowed", None)
-        same, self.offset = merged(tokens, None if allowed is None else allowed.reshape(-1, n, T))
+        same, self.offset = merge_equal_tokens(tokens, None if allowed is None else allowed.reshape(-1, n, T))
         silent = (self.query == 0).all(-1, keepdim=True)
         if isinstance(instance, Instance):
             scores = instance.scores.detach().reshape(-1, n, T)
-            if same is not None:  # differences are zero where equal tokens score the same: their mean is then exact
+            if same is not None:
+                # The mean over equal tokens, written with differences: exact where equal tokens score the same.
                 scores = scores + (same * (scores[..., None, :] - scores[..., None])).sum(-1)
             scores = scores.masked_fill(silent, 0.0)
             self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
@@ -78,7 +89,7 @@ class Gradient:
         if self.offset is not None:
             logits = logits + self.offset
         highest, top = logits.max(-1, keepdim=True)
-        gap = logits - highest
+        gap = logits - highest  # log of s_t / s_top
         if self.distinct:
             return self._distinct(gap, top)
         share = gap.exp()
@@ -88,10 +99,12 @@ class Gradient:
         delta = gain - gain.gather(-1, top)
         slope = self.slope(f)
         if not (self.tame or (_moderate(_positive(slope)) and _moderate(delta))):
+            # Every factor in the log domain: level = log(|slope| |delta_t| s_t / s_top). Its maximum over the trial is C.
             level = gap + self.log_slope(f) + delta.abs().log()
             C = level.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
             scaled = level.sub_(C).exp_().mul_(top_share).mul_(delta.sign())
             return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled), C
+        # Tokens that score as the most attended one (delta = 0) have no pull, so they do not set C.
         gap.masked_fill_(delta == 0, -torch.inf)
         C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
@@ -99,13 +112,13 @@ class Gradient:
 
     @no_type_check
     def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-        """The same in fewer operations, where no two tokens of an input have the same score: then top alone has no say in C.
+        """The same in fewer operations, where no two tokens of an input have the same score: then only *top* has no pull.
 
-        Most problems are small and the number of operations is what counts, so that signs are chosen to need none of their own.
+        Most problems are small, so the number of operations decides; signs are arranged so that none needs an operation of its own.
         """
-        gap.scatter_(-1, top, self.nothing)
+        gap.scatter_(-1, top, self.minus_infinity)
         C = gap.amax((-2, -1), keepdim=True)
-        others, scale = gap.sub_(C).clamp_(min=FAINT).exp_(), C.exp()  # e^-C s / s_top, for the others than top
+        others, scale = gap.sub_(C).clamp_(min=LOG_FLOOR).exp_(), C.exp()  # e^-C s_t / s_top of the tokens other than top
         best = self.scores.gather(-1, top)
         pull = torch.sub(self.scores, best).mul_(others)
         lost = torch.addcmul(self.minus_one, others.sum(-1, keepdim=True), scale, value=-1).reciprocal_()  # -s_top
@@ -117,66 +130,86 @@ class Gradient:
     @torch.no_grad()
     @no_type_check
     def descent(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """The negative gradient at W ``[*trials, d, d_z]`` as :func:`~.descent.descent_direction` gives it."""
+        """The negative gradient at W ``[*trials, d, d_z]``, as :func:`~.descent.descent_direction` returns it."""
         shape = W.shape
         c, C = self.coefficients(self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT))
         return -(self.pulled(c).mT @ self.query).reshape(shape), (C - math.log(self.inputs)).reshape(shape[:-2])
 
     @no_type_check
     def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        """c times its scale, and the logarithm of what is left out of it: beyond e^200 any penalty is nothing beside the gradient."""
+        """c times its scale, and the logarithm of the scale that is left out where it would overflow; None for none."""
         if self.tame:
             return c * C.exp(), None
-        held = C.clamp(max=200.0)
-        return c * held.exp(), C - held
+        applied = C.clamp(max=LOG_SCALE_MAX)
+        return c * applied.exp(), C - applied
 
     @cached_property
-    def pulled(self) -> Rows:
+    def pulled(self) -> "Rows":
         """:math:`P_i = X_i^T c_i`, ``[trials, n, T]`` -> ``[trials, n, d]``."""
         return Rows(self.tokens.flatten(0, 1))
 
     @cached_property
-    def logits(self) -> Rows:
-        """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i` up to a number an input, ``[trials, n, d]`` -> ``[trials, n, T]``."""
+    def logits(self) -> "Rows":
+        """:math:`x_{i,t}^T u_i` for :math:`u_i = W z_i` up to a constant per input, ``[trials, n, d]`` -> ``[trials, n, T]``."""
         return Rows(self.tokens.flatten(0, 1).mT)
 
 
+# ---- products of many small matrices: numpy takes about half the time of torch.bmm, and works on the memory of the tensors
+
+
+class Product:
+    """``left @ right`` of matrices ``[b, n, k]`` and ``[b, k, m]``, written to ``out`` ``[b, n, m]`` at each call."""
+
+    def __init__(self, left: Tensor, right: Tensor, out: Tensor):
+        self.left, self.right, self.out = left.numpy(), right.numpy(), out.numpy()
+
+    @no_type_check
+    def __call__(self) -> None:
+        np.matmul(self.left, self.right, out=self.out)
+
+
+class Rows:
+    """Vectors ``[rows, k]`` times one matrix ``[k, m]`` each."""
+
+    def __init__(self, matrices: Tensor):
+        self.matrices = matrices.contiguous().numpy()
+
+    @no_type_check
+    def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
+        """``[trials, n, k]`` -> ``[trials, n, m]``, written to ``out`` if it is passed."""
+        rows, k, m = self.matrices.shape
+        if out is None:
+            out = vectors.new_empty(*vectors.shape[:-1], m)
+        np.matmul(vectors.reshape(rows, 1, k).numpy(), self.matrices, out=out.view(rows, 1, m).numpy())
+        return out
+
+
+# ---- preparation of the data
+
+
 def check_scale(**data: Tensor) -> None:
-    """Refuses data of which products leave the range of float64.
+    """Checks that products of data stay in the range of float64.
 
     Raises:
-        ValueError: says which and how large.
+        ValueError: they may not; the message names the data and their size.
     """
     for name, values in data.items():
         low, high = values.flatten(-2).aminmax(dim=-1)
         largest = torch.maximum(high, -low)
-        wrong = (largest > EXTREME) | (largest < 1 / EXTREME) & (largest > 0)
+        wrong = (largest > DATA_MAX) | (largest < 1 / DATA_MAX) & (largest > 0)
         if bool(wrong.any()):
-            came = float(largest[wrong].flatten()[0])
+            size = float(largest[wrong].flatten()[0])
             raise ValueError(
-                f"{name} must be between {1 / EXTREME:g} and {EXTREME:g} in size, got {came:g}: rescale them (and W, inversely)"
+                f"{name} must be between {1 / DATA_MAX:g} and {DATA_MAX:g} in size, got {size:g}: rescale them (and W, inversely)"
             )
 
 
-@no_type_check
-def _moderate(values: Tensor) -> bool:
-    """Whether all but zeros are of moderate size."""
-    size = values.abs()
-    return bool(((size == 0) | (size >= MODERATE) & (size <= 1 / MODERATE)).all())
-
-
-@no_type_check
-def _positive(slope: Tensor) -> Tensor:
-    """Slopes are: zero means that it is too small a number."""
-    return slope.clamp(min=1e-300)
-
-
-def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Equal tokens of an input as one, and tokens ``[trials, n, T]`` that are not allowed as none.
+def merge_equal_tokens(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Equal tokens ``[trials, n, T, d]`` of an input as one, and tokens that are not ``allowed`` ``[trials, n, T]`` as none.
 
     Returns:
-        The matrix ``[..., T, T]`` that averages over equal tokens; and what to add to the logits ``[..., T]``: the logarithm of their
-        number at the first of them, minus infinity at the others and where a token is not allowed. None if it would change nothing.
+        The matrix ``[..., T, T]`` that averages over equal tokens; and the numbers to add to the logits ``[..., T]``: the logarithm of the
+        number of equal tokens at the first of them, minus infinity at the others and where a token is not allowed. None where nothing changes.
     """
     first = tokens[..., 0].sort(-1).values
     if bool((first[..., 1:] > first[..., :-1]).all()):  # no two tokens agree in their first coordinate
@@ -192,6 +225,9 @@ def merged(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor | None, Tenso
     return (same / count, offset) if bool(offset.any()) else (None, None)
 
 
+merged = merge_equal_tokens
+
+
 def _head_gains(instance: HeadInstance, tokens: Tensor, silent: Tensor) -> Gains:
     trials, labels = instance.trials, instance.labels.reshape(*tokens.shape[:2], 1)
 
@@ -203,3 +239,26 @@ def _head_gains(instance: HeadInstance, tokens: Tensor, silent: Tensor) -> Gains
         return value.reshape(labels.shape) * labels, (gain * labels).masked_fill(silent, 0.0)
 
     return gains
+
+
+@no_type_check
+def _moderate(values: Tensor) -> bool:
+    """Whether all values except zeros are of moderate size."""
+    size = values.abs()
+    return bool(((size == 0) | (size >= MODERATE_MIN) & (size <= 1 / MODERATE_MIN)).all())
+
+
+@no_type_check
+def _positive(slope: Tensor) -> Tensor:
+    """Slopes are positive: zero means underflow."""
+    return slope.clamp(min=1e-300)
+
+
+@no_type_check
+def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
+    """The direction ``[..., d, d_z]`` scaled to norm one, at any size, and the logarithm of its norm; zero and a finite number if it is
+    zero."""
+    peak = direction.abs().amax(over, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    scaled = direction / peak  # no overflow or underflow in the powers
+    norm = torch.linalg.vector_norm(scaled, ord=power, dim=over, keepdim=True).clamp(min=1.0)
+    return scaled / norm, peak.log() + norm.log()

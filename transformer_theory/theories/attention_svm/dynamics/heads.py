@@ -1,10 +1,9 @@
-r"""Heads: what makes a prediction of the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top s_i)`.
+r"""Heads: functions that predict from the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top s_i)`.
 
-A head is a function mixtures ``[..., n, d]`` -> (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), each row
-by itself. For the linear head :math:`h(o) = v^\top o` the *gain* :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}` of a token is its
-score, once and for all: that is :class:`~..problem.Instance`. Other heads change the gains as attention moves: :class:`HeadInstance`.
-
-Source: the one-layer network as a head is that of :cite:t:`tarzanagh2023transformers`.
+A head maps mixtures ``[..., n, d]`` to (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), row by row. For the
+linear head :math:`h(o) = v^\top o` the *gain* :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}` of a token is its score, a constant of
+training: that is :class:`~..problem.Instance`. Other heads change the gains as attention moves: :class:`HeadInstance`. The one-layer network
+as a head is that of :cite:t:`tarzanagh2023transformers`.
 """
 
 from collections.abc import Callable
@@ -14,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..constraint_set import came
-from ..problem import check_signs, check_tokens, detach, token_logits
+from ..problem import convert_fields, token_logits
+from ..validation import check_signs, check_tokens, describe
 
 Head = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -25,14 +24,14 @@ class HeadInstance:
     r"""A training problem for one attention head with any fixed head on its output, batched over independent trials.
 
     Attributes:
-        tokens: x, ``[*trials, n, T, d]``, float64.
+        tokens: x, ``[*trials, n, T, d]``, float64; numpy arrays, float32 and integers are converted, here and below.
         query: z, ``[*trials, n, d_z]``.
         labels: Y, -1 or 1, ``[*trials, n]``.
         head: mixtures ``[*trials, n, d]`` -> (h ``[*trials, n]``, its gradient ``[*trials, n, d]``).
 
     Raises:
-        TypeError: not a tensor, or a head that is no function.
-        ValueError: shapes that do not fit, values that are not finite, other labels, or a head that answers in other shapes.
+        TypeError: an argument that is no tensor or array, or a head that is no function.
+        ValueError: shapes that do not fit, values that are not finite, other labels, or a head that returns other shapes.
     """
 
     tokens: Float[Tensor, "*trials n T d"]
@@ -41,16 +40,16 @@ class HeadInstance:
     head: Head
 
     def __post_init__(self):
+        convert_fields(self, "tokens", "query", "labels")
         check_tokens(self.tokens, self.query)
-        check_signs(self.labels, "labels", self.tokens.shape[:-2])
-        detach(self, "tokens", "query", "labels")
+        check_signs("labels", self.labels, self.tokens.shape[:-2])
         if not callable(self.head):
-            raise TypeError(f"head must be a function of mixtures, got {came(self.head)}; relu_head(V) and differentiable(f) make one")
+            raise TypeError(f"head must be a function of mixtures, got {describe(self.head)}; relu_head(V) and differentiable(f) make one")
         mixture = self.tokens.mean(-2)
-        for name, answer, wanted in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
-            if not isinstance(answer, Tensor) or answer.shape != wanted.shape or answer.dtype != torch.float64:
-                expected = f"a float64 {name} {list(wanted.shape)} of mixtures {list(mixture.shape)}"
-                raise ValueError(f"head must give {expected}, got {came(answer)}")
+        for name, output, expected in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
+            if not isinstance(output, Tensor) or output.shape != expected.shape or output.dtype != torch.float64:
+                wanted = f"a float64 {name} {list(expected.shape)} of mixtures {list(mixture.shape)}"
+                raise ValueError(f"head must return {wanted}, got {describe(output)}")
 
     @property
     def trials(self) -> tuple[int, ...]:
@@ -62,7 +61,7 @@ class HeadInstance:
         return token_logits(self.tokens, self.query, W).argmax(-1)
 
     def attention(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n T"]:
-        """Attention weights, rows sum to one."""
+        """Attention weights; rows sum to one."""
         return token_logits(self.tokens, self.query, W).softmax(-1)
 
     def predictions(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n"]:
@@ -72,12 +71,10 @@ class HeadInstance:
 
 
 def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
-    r"""A network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`; the gradient at a kink takes its lower side, 0.
+    r"""A network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`; the gradient at a kink is the lower one, 0.
 
     Args:
         V: ``[*trials, d, hidden]``, one for each trial, or ``[d, hidden]`` for all.
-
-    Source: :cite:t:`tarzanagh2023transformers`, the experiment with several tokens an input.
     """
 
     def head(mixture: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,10 +85,10 @@ def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
 
 
 def differentiable(f: Callable[[Tensor], Tensor]) -> Head:
-    """A head from any function of torch tensors, its gradient by automatic differentiation.
+    """A head from any function of torch tensors, with its gradient by automatic differentiation.
 
     Args:
-        f: mixtures ``[..., n, d]`` -> values ``[..., n]``, each of its own row, as a ``torch.nn.Module`` does followed by ``squeeze(-1)``.
+        f: mixtures ``[..., n, d]`` -> values ``[..., n]``, row by row, such as a ``torch.nn.Module`` followed by ``squeeze(-1)``.
     """
 
     def head(mixture: Tensor) -> tuple[Tensor, Tensor]:

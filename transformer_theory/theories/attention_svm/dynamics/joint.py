@@ -36,7 +36,7 @@ from ..constraint_set import Constraints, came, check_real, check_tensor
 from ..problem import Instance, check_signs, check_tokens, detach
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
-from .descent import unit
+from .gradient import unit
 from .gradient import check_scale
 from .losses import LOGISTIC, Loss, check_loss
 from .settings import check_amount, check_rate, check_steps

@@ -1,9 +1,7 @@
 r"""Losses of a prediction f, the label included: :math:`f = Y h(\cdot)`, large where the head is right.
 
-A loss is decreasing with a bounded slope on what a run visits: logistic :math:`\log(1 + e^{-f})`, exponential :math:`e^{-f}`, linear
-:math:`-f`.
-
-Source: the class of losses is that of :cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin`.
+A loss is decreasing with a bounded slope on the predictions that a run visits: logistic :math:`\log(1 + e^{-f})`, exponential
+:math:`e^{-f}`, linear :math:`-f`. This is the class of :cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..constraint_set import came
+from ..validation import describe
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,13 @@ class Loss:
 
 
 def check_loss(loss: object) -> None:
-    """Refuses the name of a loss, and whatever else is none.
+    """Checks that a loss is one, not its name.
 
     Raises:
-        TypeError: says what came.
+        TypeError: it is not.
     """
     if not isinstance(loss, Loss):
-        raise TypeError(f"loss must be a Loss such as LOGISTIC, EXPONENTIAL or LINEAR, got {came(loss)}")
+        raise TypeError(f"loss must be a Loss such as LOGISTIC, EXPONENTIAL or LINEAR, got {describe(loss)}")
 
 
 LOGISTIC = Loss(

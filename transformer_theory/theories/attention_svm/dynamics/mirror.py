@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .descent import unit
+from .gradient import unit
 from .gradient import Gradient
 from .losses import LOGISTIC, Loss
 from .settings import check_rate, check_steps

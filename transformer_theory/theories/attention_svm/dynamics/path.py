@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..problem import Instance
-from .descent import unit
+from .gradient import unit
 from .gradient import Gradient
 from .losses import LOGISTIC, Loss
 from .polyak import ExcessLoss, check_scored

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..constraint_set import came
 from ..problem import Instance, token_logits
-from .descent import unit
+from .gradient import unit
 from .gradient import Gradient
 from .losses import LOGISTIC, Loss, check_loss
 from .settings import check_rate, check_steps

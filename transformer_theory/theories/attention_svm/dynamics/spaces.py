@@ -1,24 +1,26 @@
-r"""Where a step is taken: on W itself, on the images :math:`u_i = W z_i`, or on the logits.
+r"""Where a step is taken: on W itself, on the images :math:`u_i = W z_i`, on the logits, or on the factors K and Q.
 
-The gradient is :math:`\tfrac1n\sum_i P_i z_i^\top` with :math:`P_i = \sum_t c_{i,t} x_{i,t}`, so descent takes
-:math:`\sum_{i,t} A_{i,t} x_{i,t} z_i^\top` off where it started, and nothing else of W is ever asked for
-than the logits. A step of length :math:`\alpha` is, in the three spaces,
+The gradient is :math:`\tfrac1n\sum_i P_i z_i^\top` with :math:`P_i = \sum_t c_{i,t} x_{i,t}`, so descent subtracts
+:math:`\sum_{i,t} A_{i,t} x_{i,t} z_i^\top` from its start, and W enters only through the logits. A step of length :math:`\alpha` is, in the
+first three spaces,
 
 .. math:: W \mathrel{-}= \alpha \sum_i P_i z_i^\top, \qquad
     u_i \mathrel{-}= \alpha \sum_j (z_i^\top z_j) P_j, \qquad a \mathrel{-}= \alpha\, G c,
 
-with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)`; and the norm of the gradient is that of the
-matrix, :math:`\langle P, ZZ^\top P\rangle^{1/2}` or :math:`(c^\top G c)^{1/2}`. One step costs :math:`2nTd` (tokens) and, on top, twice
-:math:`n d d_z` on W or :math:`n^2 d` on the images; on the logits :math:`(nT)^2` in all, whatever the dimensions.
+with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick); and the norm of the gradient is
+that of the matrix, :math:`\langle P, ZZ^\top P\rangle^{1/2}` or :math:`(c^\top G c)^{1/2}`. One step costs :math:`2nTd` (tokens) and, on
+top, twice :math:`n d d_z` on W or :math:`n^2 d` on the images; on the logits :math:`(nT)^2` in all, independent of the dimensions.
 
 The last two norms are roots of quadratic forms and hold half the digits where terms cancel, as at a saddle. So a multiple of the identity,
-1e-14 of the largest entry, is added to the form: at most that much is wrong of a step, and it is never longer than it should be.
+1e-14 of the largest entry, is added to the form: at most that share of a step is wrong, and no step is longer than it should be.
 
-Every space, and :class:`~.factored.Pair`, answers to: ``logits()`` ``[trials, n, T]``, up to a number an input; ``aim(c, C)``, which takes
-the coefficients of :mod:`.gradient` and gives the norm of the direction, :math:`n e^{-C}` times the gradient, and C, None standing for 0;
-``move(length)``, which takes off that many directions; ``state(step)``, a copy of where the run stands.
+On factors of :math:`W = K Q^\top`, with :math:`q_i = Q^\top z_i`, the logits are :math:`x_{i,t}^\top K q_i`, W is never formed, and
 
-Source: textbook (kernel trick), for the model of :cite:t:`tarzanagh2023transformers`.
+.. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top .
+
+Each class has ``logits()`` ``[trials, n, T]``, up to a constant per input; ``aim(c, C)``, which takes the coefficients of :mod:`.gradient`
+and returns the norm of the direction, :math:`n e^{-C}` times the gradient, and C (None for 0); ``move(length)``, which subtracts that
+multiple of the direction; and ``state(step)``, a copy of the run's state.
 """
 
 from typing import no_type_check
@@ -26,9 +28,11 @@ from typing import no_type_check
 import torch
 from torch import Tensor
 
-from .gradient import Gradient
-from .products import Rows
-from .states import Carried, State
+from .gradient import Gradient, Product, Rows
+from .states import Carried, Factors, State
+
+FORM_RTOL = 1e-14  # added to quadratic forms, relative to their largest diagonal entry
+CALL_COST = 200  # of one call of a library function, in products of numbers
 
 
 class Weights:
@@ -47,7 +51,7 @@ class Weights:
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         rest: Tensor | None = C
-        if self.decay:
+        if self.decay:  # the penalty has a scale of its own, so the gradient must get its scale back
             c, rest = self.data.unscaled(c, C)
         self.direction = torch.bmm(self.data.pulled(c).mT, self.data.query)
         if self.decay:
@@ -63,8 +67,8 @@ class Weights:
 
 
 class _Span:
-    """Steps in the span of the data: W is where it was less what was taken off. A run is continued from the numbers that it moves, not
-    from W, of which they would differ by rounding."""
+    """Steps in the span of the data: W is the start minus the steps taken. A run continues from the numbers that it moves, since recomputing
+    them from W would change them by rounding."""
 
     def __init__(self, data: Gradient, state: State):
         self.data, self.shape, carried = data, state.W.shape, state.carried
@@ -76,11 +80,11 @@ class _Span:
         self.c, self.direction = self.taken, self.values
 
     def first(self, images: Tensor) -> Tensor:
-        """The numbers to move, of the images ``[trials, n, d]``."""
+        """The numbers to move, from the images ``[trials, n, d]``."""
         raise NotImplementedError
 
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        """The direction of the numbers that c stands for, and the square of the norm of the matrix ``[trials, 1, 1]``."""
+        """The direction of the numbers for coefficients c, and the square of the norm of the matrix ``[trials, 1, 1]``."""
         raise NotImplementedError
 
     @no_type_check
@@ -104,7 +108,7 @@ class Images(_Span):
     """Steps on u = W z, ``[trials, n, d]``."""
 
     def __init__(self, data: Gradient, state: State):
-        self.queries = _steadied(torch.bmm(data.query, data.query.mT))
+        self.queries = _regularised(torch.bmm(data.query, data.query.mT))
         super().__init__(data, state)
 
     def first(self, images: Tensor) -> Tensor:
@@ -122,15 +126,15 @@ class Images(_Span):
 
 
 class Logits(_Span):
-    """Steps on the logits ``[trials, n, T]``: no dimension is left in the cost."""
+    """Steps on the logits ``[trials, n, T]``: the cost does not depend on the dimensions."""
 
     def __init__(self, data: Gradient, state: State):
         trials, n, T, d = data.tokens.shape
         flat = data.tokens.reshape(trials, n * T, d)
         gram = torch.bmm(flat, flat.mT).view(trials, n, T, n, T)
         gram.mul_(torch.bmm(data.query, data.query.mT)[:, :, None, :, None])
-        self.gram = Rows(_steadied(gram.view(trials, n * T, n * T)))
-        self.turned_into = data.tokens.new_empty(trials, 1, n * T)
+        self.gram = Rows(_regularised(gram.view(trials, n * T, n * T)))
+        self.out = data.tokens.new_empty(trials, 1, n * T)
         super().__init__(data, state)
 
     def first(self, images: Tensor) -> Tensor:
@@ -142,15 +146,69 @@ class Logits(_Span):
 
     @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        direction = self.gram(c.view(len(c), 1, -1), out=self.turned_into).view(c.shape)
+        direction = self.gram(c.view(len(c), 1, -1), out=self.out).view(c.shape)
         return direction, (c * direction).sum((-2, -1), keepdim=True)
 
 
-def space(data: Gradient, state: State, penalty: float) -> Weights | Images | Logits:
-    """The space in which a step costs least; on W if there is a penalty, which leaves the span of the data."""
+class Pair:
+    """Steps on K and Q, each with its own norm, with :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss.
+
+    K and Q, and their gradients, are held in one tensor, padded with zeros if :math:`d \\ne d_z`: one operation moves both.
+    """
+
+    def __init__(self, data: Gradient, state: Factors, penalty: float):
+        self.data, self.shapes, self.decay = data, (state.K.shape, state.Q.shape), 2 * penalty * data.inputs
+        trials, n, d_z = data.query.shape
+        self.rows, width = (state.K.shape[-2], d_z), state.K.shape[-1]
+        self.both = data.query.new_zeros(2, trials, max(self.rows), width)
+        self.K, self.Q = (self.both[k, :, :rows] for k, rows in enumerate(self.rows))
+        for view, V in ((self.K, state.K), (self.Q, state.Q)):
+            view.copy_(V.detach().reshape(view.shape))
+        left = data.query.new_zeros(2, trials, n, max(self.rows))  # P, then z
+        left[1, ..., :d_z] = data.query
+        right = data.query.new_zeros(2, trials, n, width)  # q, then K^T P
+        q, r = right
+        self.images, self.P = torch.zeros_like(data.tokens[:, :, 0]), left[0, ..., : self.rows[0]]
+        self.direction = torch.empty_like(self.both)
+        self.turn_queries, self.image = Product(data.query, self.Q, q), Product(q, self.K.mT, self.images)
+        self.turn_pulls = Product(self.P, self.K, r)
+        self.turn = Product(left.flatten(0, 1).mT, right.flatten(0, 1), self.direction.flatten(0, 1))
+
+    @no_type_check
+    def logits(self) -> Tensor:
+        self.turn_queries()
+        self.image()
+        return self.data.logits(self.images)
+
+    @no_type_check
+    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+        rest: Tensor | None = C
+        if self.decay:
+            c, rest = self.data.unscaled(c, C)
+        self.data.pulled(c, self.P)
+        self.turn_pulls()
+        self.turn()
+        if self.decay:
+            self.direction.add_(self.both, alpha=self.decay)
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
+
+    @no_type_check
+    def move(self, length: Tensor) -> None:
+        self.both.addcmul_(self.direction, length, value=-1)
+
+    def state(self, step: int) -> Factors:
+        K, Q = (V.reshape(shape).clone() for V, shape in zip((self.K, self.Q), self.shapes))
+        return Factors(K, Q, step)
+
+
+def space(data: Gradient, state: State | Factors, penalty: float) -> Weights | Images | Logits | Pair:
+    """The space in which a step costs least; W itself if there is a penalty, which leaves the span of the data."""
+    if isinstance(state, Factors):
+        return Pair(data, state, penalty)
     _, n, T, d = data.tokens.shape
     d_z = data.query.shape[-1]
-    images, weights, logits = 2 * T * d + n * d + 600, 2 * T * d + 2 * d * d_z + 600, n * T * T  # products an input; a call is worth 200
+    # Products per input. The first two spaces need three more calls per step than the logits.
+    images, weights, logits = 2 * T * d + n * d + 3 * CALL_COST, 2 * T * d + 2 * d * d_z + 3 * CALL_COST, n * T * T
     if penalty or weights < min(images, logits):
         return Weights(data, state, penalty)
     return Logits(data, state) if logits <= images else Images(data, state)
@@ -160,7 +218,8 @@ def _flat(V: Tensor) -> Tensor:
     return V.detach().reshape(-1, *V.shape[-2:])
 
 
-def _steadied(form: Tensor) -> Tensor:
+def _regularised(form: Tensor) -> Tensor:
+    """Quadratic forms ``[trials, k, k]`` with a small multiple of the identity added."""
     diagonal = form.diagonal(dim1=-2, dim2=-1)
-    diagonal.add_(diagonal.amax(-1, keepdim=True), alpha=1e-14)
+    diagonal.add_(diagonal.amax(-1, keepdim=True), alpha=FORM_RTOL)
     return form

@@ -1,8 +1,6 @@
-"""Where a run stands: made by :func:`start` and its like, taken and returned by every kind of descent, saved and loaded.
+"""The state of a run: made by :func:`start` and its relatives, taken and returned by every kind of descent, saved and loaded.
 
-A run of 100 steps is bit for bit a run of 40, a pause, and a run of 60; with :func:`save` and :func:`load` in the pause as well.
-
-Source: random starts are those of the runs of :cite:t:`tarzanagh2023transformers`.
+A run of 100 steps equals, bit for bit, a run of 40, a pause, and a run of 60; with :func:`save` and :func:`load` in the pause as well.
 """
 
 import os
@@ -16,21 +14,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.files import replacing
-from ..constraint_set import came
+from ....core.validation import as_float64, integers
 from ..problem import Instance
+from ..validation import check_real, check_shape, check_type
 from .heads import HeadInstance
-from .settings import check_steps
+
+STATE_HINT = "start(instance, W=...) makes one of weights"
+INSTANCE_HINT = "Instance(tokens, query, scores) makes one"
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What a run in the span of the data (:mod:`.spaces`) moves in place of W, so that it continues bit for bit.
+    """The numbers that a run in the span of the data (:mod:`.spaces`) moves in place of W, so that it continues bit for bit.
 
     Attributes:
         origin: W where the run started, ``[trials, d, d_z]``.
-        taken: the coefficients of what was taken off, ``[trials, n, T]``.
+        taken: the coefficients of the steps so far, ``[trials, n, T]``.
         values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
-        W: what all this amounts to, ``[*trials, d, d_z]``.
+        W: the weights that follow, ``[*trials, d, d_z]``.
         tokens, query: the data of the run. With another W or other data, descent starts from W.
     """
 
@@ -42,7 +43,7 @@ class Carried:
     query: Float[Tensor, "trials n d_z"]
 
     def belongs(self, W: Tensor, tokens: Tensor, query: Tensor) -> bool:
-        """Whether the run was on these data ``[...]`` and came to this W."""
+        """Whether the run was on these data ``[...]`` and ended at this W."""
         return torch.equal(self.W, W) and torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
 
 
@@ -51,7 +52,7 @@ CARRIED = tuple(f.name for f in fields(Carried) if f.name != "W")
 
 @dataclass(frozen=True)
 class State:
-    """W ``[*trials, d, d_z]`` and the number of steps taken; ``carried`` is the run's own."""
+    """W ``[*trials, d, d_z]`` and the number of steps taken; ``carried`` belongs to the run."""
 
     W: Float[Tensor, "*trials d d_z"]
     step: int = 0
@@ -72,21 +73,21 @@ class Factors:
         return self.K @ self.Q.mT
 
 
-def start(instance: Instance | HeadInstance, *, W: Tensor | None = None) -> State:
+def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"] | None = None) -> State:
     """The state before the first step.
 
     Args:
         instance: the problems, one or a batch of trials.
-        W: the weights, ``[*trials, d, d_z]``, float64; zero if not given.
+        W: the weights, ``[*trials, d, d_z]``; zero by default.
     Returns:
         Those weights at step 0.
     Raises:
-        ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or a trial has no query but zero.
-        TypeError: no instance, or W is no tensor.
+        ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are zero.
+        TypeError: no instance, or W is no tensor or array.
     """
     check_instance(instance)
     shape = (*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1])
-    state = State(instance.tokens.new_zeros(shape) if W is None else W)
+    state = State(instance.tokens.new_zeros(shape) if W is None else as_float64("W", W))
     check_state(instance, state)
     return state
 
@@ -107,37 +108,35 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
     Args:
         instance: the problems, one or a batch of trials.
         generator: of the random numbers.
-        width: the number of columns, which bounds the rank of W; min(d, d_z), no bound at all, if None.
+        width: the number of columns, which bounds the rank of W; None for min(d, d_z), no bound at all.
     Returns:
         Factors at step 0.
     Raises:
-        ValueError: ``width`` is below one or not whole, or as :func:`start`.
-        TypeError: ``width`` is no number, or as :func:`start`.
+        ValueError: ``width`` is below one, or as :func:`start`.
+        TypeError: ``width`` is no integer, or as :func:`start`.
     """
     check_instance(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
     width = min(d, d_z) if width is None else width
-    check_steps(width, "width", least=1)
+    integers(width=width)
     K = _uniform(*instance.trials, d, width, generator=generator)
     return Factors(K, _uniform(*instance.trials, d_z, width, generator=generator))
 
 
 def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
-    """Writes a state to an npz file, in one stroke: a reader sees the old file or the new one, never half of it.
+    """Writes a state to an npz file, atomically: a reader sees the old file or the new one.
 
     Args:
         state: what a run returned.
         path: of the file, in a directory that exists.
     Raises:
-        TypeError: it is no state.
+        TypeError: no state.
     """
-    if not isinstance(state, State | Factors):
-        raise TypeError(f"state must be a State or Factors, got {came(state)}; start(instance, W=...) makes one of weights")
-    path = Path(path)
+    check_type("state", state, State, Factors, hint=STATE_HINT)
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
     if isinstance(state, State) and state.carried is not None:
         arrays |= {f"carried_{name}": getattr(state.carried, name).numpy() for name in CARRIED}
-    with replacing(path) as draft, draft.open("xb") as file:
+    with replacing(Path(path)) as draft, draft.open("xb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
@@ -148,76 +147,59 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         ValueError: the file holds something else.
         FileNotFoundError: there is none.
     """
+    wanted = f"{os.fspath(path)} must be an npz file of a saved State or Factors"
     try:
         file = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, BadZipFile):  # numpy would have its reader unpickle what it does not know
-        raise ValueError(
-            f"{os.fspath(path)} must be an npz file of a saved State or Factors, got another kind; save(state, path) makes one"
-        ) from None
+    except (ValueError, EOFError, BadZipFile):
+        raise ValueError(f"{wanted}, got another kind; save(state, path) makes one") from None
     if isinstance(file, np.ndarray):
-        raise ValueError(
-            f"{os.fspath(path)} must be an npz file of a saved State or Factors, got a single array; save(state, path) makes one"
-        )
+        raise ValueError(f"{wanted}, got a single array; save(state, path) makes one")
     with file:
-        held = {name: file[name] for name in file.files}
-    step = int(held.pop("step", -1))
-    weights = {name: torch.from_numpy(value) for name, value in held.items()}
-    whole = all(f"carried_{name}" in weights for name in CARRIED)
-    parts = {name: weights.pop(f"carried_{name}") for name in CARRIED} if whole else {}
-    if step >= 0 and set(weights) == {"K", "Q"}:
-        return Factors(**weights, step=step)
-    if step >= 0 and set(weights) == {"W"}:
-        return State(weights["W"], step, Carried(W=weights["W"], **parts) if whole else None)
-    raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(held)}")
+        arrays = {name: file[name] for name in file.files}
+    step = int(arrays.pop("step", -1))
+    tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    complete = all(f"carried_{name}" in tensors for name in CARRIED)
+    parts = {name: tensors.pop(f"carried_{name}") for name in CARRIED} if complete else {}
+    if step >= 0 and set(tensors) == {"K", "Q"}:
+        return Factors(**tensors, step=step)
+    if step >= 0 and set(tensors) == {"W"}:
+        return State(tensors["W"], step, Carried(W=tensors["W"], **parts) if complete else None)
+    raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(arrays)}")
 
 
-def check_instance(instance: Instance | HeadInstance) -> None:
-    """Refuses what gives descent nothing to do.
+def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:
+    """Checks that descent has something to do.
 
     Raises:
-        ValueError: inputs of one token, or no query but zero: no W changes any attention then.
-        TypeError: it is no instance.
+        ValueError: inputs of one token, or a trial whose queries are all zero: no W changes any attention then.
+        TypeError: no instance (of one of the ``kinds``, if there are any).
     """
-    if not isinstance(instance, Instance | HeadInstance):
-        raise TypeError(f"instance must be an Instance or a HeadInstance, got {came(instance)}; Instance(tokens, query, scores) makes one")
+    check_type("instance", instance, *(kinds or (Instance, HeadInstance)), hint=INSTANCE_HINT)
     if instance.tokens.shape[-2] < 2:
         raise ValueError("inputs must have at least two tokens, got one: there is nothing to select")
     if bool((instance.query == 0).flatten(-2).all(-1).any()):
-        raise ValueError("every trial must have a query other than zero, got one with zeros alone: no W changes its attention")
+        raise ValueError("every trial must have a non-zero query, got one with zeros alone: no W changes its attention")
 
 
-def check_state(instance: Instance | HeadInstance, state: State | Factors) -> None:
-    """Refuses weights ``[*trials, d, d_z]`` or factors that do not belong to the instance.
+def check_state(instance: Instance | HeadInstance, state: State | Factors, *kinds: type) -> None:
+    """Checks that weights ``[*trials, d, d_z]`` or factors belong to the instance.
 
     Raises:
-        ValueError: says what was expected and what came.
-        TypeError: one of the two is something else.
+        ValueError: another shape or type, or values that are not finite.
+        TypeError: no instance, or no state (of one of the ``kinds``, if there are any).
     """
     check_instance(instance)
-    if not isinstance(state, State | Factors):
-        raise TypeError(f"state must be a State or Factors, got {came(state)}; start(instance, W=...) makes one of weights")
-    rows = {"W": instance.tokens.shape[-1], "K": instance.tokens.shape[-1], "Q": instance.query.shape[-1]}
-    for name in ("W",) if isinstance(state, State) else ("K", "Q"):
-        value, columns = getattr(state, name), instance.query.shape[-1] if isinstance(state, State) else state.K.shape[-1]
-        shape = (*instance.trials, rows[name], columns)
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {came(value)}")
-        if tuple(value.shape) != shape or value.dtype != torch.float64:
-            raise ValueError(f"{name} must be float64 {list(shape)}, got {came(value)}")
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values")
-
-
-def check_weights(instance: Instance | HeadInstance, state: State) -> None:
-    """As :func:`check_state`, for descent that knows no factors.
-
-    Raises:
-        ValueError: as there.
-        TypeError: as there, or the state holds factors.
-    """
-    if isinstance(state, Factors):
-        raise TypeError("state must be a State, got Factors; start(instance, W=state.W) starts from their product")
-    check_state(instance, state)
+    check_type("state", state, *(kinds or (State, Factors)), hint=STATE_HINT)
+    d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
+    if isinstance(state, State):
+        parts = {"W": (state.W, d, d_z)}
+    else:
+        width = state.K.shape[-1] if isinstance(state.K, Tensor) and state.K.ndim else 0
+        parts = {"K": (state.K, d, width), "Q": (state.Q, d_z, width)}
+    for name, (value, *matrix) in parts.items():
+        shape = (*instance.trials, *matrix)
+        check_real(name, value, str(list(shape)), len(shape))
+        check_shape(name, value, shape)
 
 
 def _uniform(*shape: int, generator: torch.Generator) -> Tensor:

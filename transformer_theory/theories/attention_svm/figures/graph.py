@@ -1,50 +1,157 @@
-"""The figure of next-token prediction against the token-priority graphs."""
+"""Next-token prediction: W against the direction and the finite part that the token-priority graphs predict."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ....core.plotting import COLOURS, axes, caption
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
-from .marks import known, mark
+from ....core.sources import Source
+from ....maths.linalg import cosine
+from ..builders import graph_svm
+from ..dynamics import random_start, trajectory
+from ..graph import PriorityGraph, priority_graph
+from ..next_token import LOG, finite_part, finite_span, next_token_instance, project, random_sequences
+from ..problem import Instance
+from ..solvers import frobenius_max_margin
+from .common import NAME, Reference, arrays_of, figure_row, mark_steps, references
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SOURCE = Source("li2024mechanics")
+STORED_SEQUENCES = torch.tensor([[2, 3, 1], [2, 4, 0], [2, 3, 1]]), torch.tensor([2, 2, 1])  # of the released run, five tokens
+STORED_STEP = 1000
+STORED = {"cosine": 0.980232, "finite": 0.003662, "R": 6.850332}  # of that run, one start, at that step
+QUANTITIES = {
+    "cosine": "cosine to the Graph-SVM direction outside S_fin",
+    "free": "cosine to the max-margin direction without the equations",
+    "finite": "distance of the part in S_fin from W_fin",
+    "R": "length R along the Graph-SVM solution",
+}
+STEPS = (1, 3, 10, 30, 100, 300, 1000, 2000, 4000, 10_000)
 BLUE, ORANGE, GREY = COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"]
+Data = tuple[Tensor, Tensor, PriorityGraph]
 
 
-def graph(result: Result) -> "Figure":
-    """Cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the finite part from its prediction; medians and
-    ranges over trials, crosses for the published run."""
-    a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    beside, rate = known(result), float(result.params["rate"])
-    figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
-    _band(left, a["acyclic/steps"], a["acyclic/cosine"], BLUE, "-", "random data")
-    _band(middle, a["cyclic/steps"], a["cyclic/cosine"], BLUE, "-", "random data")
-    _band(middle, a["cyclic/steps"], a["cyclic/free"], GREY, ":", "same, no equations")
-    _band(middle, a["stored/steps"], a["stored/cosine"], ORANGE, "--", "stored sequences")
-    _band(right, a["cyclic/steps"], a["cyclic/finite"], BLUE, "-", "random data")
-    _band(right, a["stored/steps"], a["stored/finite"], ORANGE, "--", "stored sequences")
-    right.axhline(rate / 2, color="black", linewidth=0.8, linestyle=(0, (4, 3)), label="half a step")
-    for ax, quantity in ((middle, "stored: cosine to the Graph-SVM"), (right, "stored: distance of the part")):
-        mark(ax, [(step or 0, y, basis) for (what, step), (y, basis) in beside.items() if what.startswith(quantity)])
-    for ax, title in ((left, "Acyclic: cosine"), (middle, "Cyclic: cosine")):
-        ax.axhline(1, color="black", linewidth=0.7)
-        ax.set(title=title, xlabel="step", xscale="log", ylim=(-1.0, 1.05))
-    lowest = min(float(a[f"{name}/finite"].min(initial=rate)) for name in ("cyclic", "stored"))
-    room = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)  # the legend stands below the curves
-    right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(room, 3))
-    for ax in (left, middle, right):
-        ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
-    said = "The released code's number is of one run." if beside else ""
-    caption(
-        figure,
-        f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: smallest to largest. Cosines are to the "
-        "Graph-SVM direction (no equations: to the direction without its equations). " + said,
-    )
-    return figure
+@dataclass(frozen=True)
+class Graph(RandomExperiment):
+    r"""Normalised descent of the log loss against (Graph-SVM): :math:`W(t) \approx W_{fin} + R(t) W_{svm}`.
+
+    Three kinds of data, with unit embeddings in random directions and random starts: acyclic (4 sequences of 6 out of 8 tokens, d = 8) and
+    cyclic (6 of 4 out of 6, d = 8) as in the paper's figures, and the three sequences of the one run whose numbers are stored with the
+    released code (5 tokens, d = 8), with other embeddings. Cosines are those of the part of W outside S_fin; the part inside is compared
+    with W_fin, from which steps of length :math:`\eta` stay about :math:`\eta/2` away.
+    """
+
+    trials: int = setting(20, ge=1, help="random embeddings and starts, for each kind of data")
+    steps: int = setting(20_000, ge=1, help="steps of descent")
+    rate: float = setting(0.01, gt=0, le=1e6, help="length of a step")
+    dim: int = setting(8, ge=1, help="dimension d of the tokens")
+
+    name = "attention_svm.graph"
+    sources = (SOURCE,)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Rows at the published number of steps and at the last; arrays with every trial's curves."""
+        generator = self.generator()
+
+        def drawn(sequences: int, length: int, tokens: int, cyclic: bool) -> list[Data]:
+            sizes = {"sequences": sequences, "length": length, "tokens": tokens}
+            return [random_sequences(**sizes, cyclic=cyclic, generator=generator) for _ in range(self.trials)]
+
+        yield from self._run("acyclic", drawn(4, 6, 8, cyclic=False), 4000, generator)
+        yield from self._run("cyclic", drawn(6, 4, 6, cyclic=True), 1000, generator)
+        stored = (*STORED_SEQUENCES, priority_graph(*STORED_SEQUENCES, tokens=5))
+        yield from self._run("stored", [stored] * self.trials, STORED_STEP, generator)
+
+    def _run(self, kind: str, data: list[Data], published: int, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+        drawn = [torch.randn(order.tokens, self.dim, generator=generator, dtype=torch.float64) for _, _, order in data]
+        embeddings = [torch.nn.functional.normalize(e, dim=-1) for e in drawn]
+        problems = [next_token_instance(e, ids, labels) for e, (ids, labels, _) in zip(embeddings, data)]
+        instance = Instance(*(torch.stack([getattr(problem, field) for problem in problems]) for field in ("tokens", "query", "scores")))
+        steps = sorted({s for s in (*STEPS, published) if s < self.steps} | {self.steps})
+        begin = random_start(instance, generator=generator)
+        W = torch.stack([state.W for state in trajectory(instance, begin, at=steps, rate=self.rate, loss=LOG)], 1)
+        curves: dict[str, list[Tensor]] = {name: [] for name in QUANTITIES}
+        for path, e, (ids, labels, order) in zip(W, embeddings, data):
+            pairs = graph_svm(order, e)
+            assert pairs.equality is not None
+            svm, target = frobenius_max_margin(pairs).W, finite_part(order, e, ids, labels)
+            free = frobenius_max_margin(pairs.take((~pairs.equality).nonzero().squeeze(-1))).W
+            inside = project(path, finite_span(order, e))
+            curves["cosine"].append(cosine(path - inside, svm.expand_as(path), dim=(-2, -1)))
+            curves["free"].append(cosine(path, free.expand_as(path), dim=(-2, -1)))
+            curves["finite"].append((inside - target).norm(dim=(-2, -1)))
+            curves["R"].append(((path - target) * svm).sum((-2, -1)) / svm.square().sum())
+        stacked = {name: torch.stack(values) for name, values in curves.items()}
+        for step in sorted({min(published, self.steps), self.steps}):
+            yield from self._rows(kind, {name: values[:, steps.index(step)] for name, values in stacked.items()}, step)
+        yield Arrays(
+            {f"{NAME}/{kind}/steps": torch.tensor(steps).numpy(), **{f"{NAME}/{kind}/{name}": v.numpy() for name, v in stacked.items()}}
+        )
+
+    def _rows(self, kind: str, curves: dict[str, Tensor], step: int) -> Iterator[Measurement]:
+        for name, quantity in QUANTITIES.items():
+            if kind == "acyclic" and name in ("free", "finite"):  # there are no equations
+                continue
+            values = curves[name]
+            note = f"median over trials, range {float(values.min()):.4f} to {float(values.max()):.4f}"
+            reference: Reference | None = (1.0, "limit") if name == "cosine" else None
+            if kind == "stored" and step == STORED_STEP and name in STORED and self.at_defaults("rate", "dim"):
+                reference, note = (STORED[name], "printed"), f"{note}; the released number is of one run with another draw"
+            yield figure_row(
+                quantity,
+                float(values.median()),
+                SOURCE,
+                reference=reference,
+                setting=kind,
+                step=step,
+                n=len(values),
+                note=note,
+            )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the finite part from its prediction."""
+        a, stored = arrays_of(result), result.table.select(setting="stored")
+        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
+        _band(left, a["acyclic/steps"], a["acyclic/cosine"], BLUE, "-", "random data")
+        _band(middle, a["cyclic/steps"], a["cyclic/cosine"], BLUE, "-", "random data")
+        _band(middle, a["cyclic/steps"], a["cyclic/free"], GREY, ":", "same, no equations")
+        _band(middle, a["stored/steps"], a["stored/cosine"], ORANGE, "--", "stored sequences")
+        _band(right, a["cyclic/steps"], a["cyclic/finite"], BLUE, "-", "random data")
+        _band(right, a["stored/steps"], a["stored/finite"], ORANGE, "--", "stored sequences")
+        right.axhline(self.rate / 2, color="black", linewidth=0.8, linestyle=(0, (4, 3)), label="half a step")
+        mark_steps(middle, stored.select(quantity=QUANTITIES["cosine"]))
+        mark_steps(right, stored.select(quantity=QUANTITIES["finite"]))
+        for ax, title in ((left, "Acyclic: cosine"), (middle, "Cyclic: cosine")):
+            ax.axhline(1, color="black", linewidth=0.7)
+            ax.set(title=title, xlabel="step", xscale="log", ylim=(-1.0, 1.05))
+        lowest = min(float(a[f"{name}/finite"].min(initial=self.rate)) for name in ("cyclic", "stored"))
+        bottom = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)  # the legend stands below the curves
+        right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(bottom, 3))
+        for ax in (left, middle, right):
+            ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
+        note = "The released code's number is of one run with another draw." if len(references(stored)) else ""
+        caption(
+            figure,
+            f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: range. Cosines are to the "
+            "Graph-SVM direction (no equations: to the direction without its equations). " + note,
+        )
+        return figure
+
+    @classmethod
+    def quick(cls) -> "Graph":
+        """Four trials, 1,000 longer steps: about half a second."""
+        return cls(trials=4, steps=1000, rate=0.05)
 
 
 def _band(ax: "Axes", steps: np.ndarray, curves: np.ndarray, tint: str, dashes: str, label: str) -> None:

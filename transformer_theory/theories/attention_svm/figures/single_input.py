@@ -1,42 +1,138 @@
-"""The figure of one input: paths of the prompt in the plane."""
+"""One input of three tokens in the plane: prompts from six starts, when every start leads to the best token and when some do not."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ....core.plotting import COLOURS, axes, caption
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Measurement
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
+from ..builders import prompt
+from ..dynamics import normalised_descent, start, trajectory
+from ..problem import Instance
+from ..published import PROMPT_KEYS, PROMPT_SCORES, PROMPT_STARTS, published_prompt
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin
+from .common import NAME, Reference, arrays_of, figure_row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SOURCE = Source("tarzanagh2023maxmargin")
+OBJECTIVE, SELECTED, COSINE = "|p_mm|^2 / 2", "token selected", "cosine to p_mm of the selected token"
+OBJECTIVES = (0.49505, 0.5)  # of the max-margin prompts of tokens 0 and 1, by a general solver
+RELEASED = {  # cosines with the released settings, by plain autograd: the range over the starts, and the two that end at token 1
+    ("global", 1.0): 0.9956,
+    ("global", -1.5): 0.9943,
+    ("local", -0.5): 0.9998,
+    ("local", -1.0): 0.9996,
+    ("local", -1.5): 0.9994,
+}
+EPS = 1e-9  # added to the norm of the gradient in the released run
 TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"])  # token 0, the best, and token 1
 GREY = COLOURS["null"]
 REACH = 3.2
 
 
-def single_input(result: Result) -> "Figure":
-    """As published, tokens, paths of p and directions of p_mm, when all starts lead to the best token and when some do not; beside them
-    the distance of p from the direction of the p_mm of the token it selects."""
-    a = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
-    for ax, case in ((left, "global"), (middle, "local")):
-        _plane(ax, a, case)
-    for case, dashes in (("global", "-"), ("local", (0, (4, 2)))):
-        _distances(right, a, case, dashes)
-    right.set(title="1 − cosine to $p_{mm}$", xlabel="step", xscale="log", yscale="log", ylim=(1e-6, 3))
-    _legend(figure)
-    caption(
-        figure,
-        "Left and middle: paths of the prompt p from six starts (black dots); star: the best token, 0; orange: token 1; grey: token 2. "
-        "$p_{mm}$ is the max-margin prompt of the token. Right: each path, to $p_{mm}$ of the token that it ends at.",
-    )
-    left.set(title="Global case", ylabel="$p_2$")
-    middle.set(title="Local case")
-    return figure
+@dataclass(frozen=True)
+class SingleInput(Experiment):
+    """Normalised descent on the prompt p of one input, from six starts, against the max-margin prompts p_mm of two of its tokens.
+
+    Global case: the tokens that are not best have the same score, and every start ends at the best token. Local case: token 1 scores
+    higher than its only neighbour, so it is locally optimal, and the lowest starts end there. The paper shows the paths as pictures; the
+    reference numbers come from its settings by another program. Nothing is drawn at random.
+    """
+
+    steps: int = setting(1000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
+
+    name = "attention_svm.single_input"
+    sources = (SOURCE,)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Rows with the objectives of p_mm and, for each start, the token and the cosine to its p_mm; arrays with the paths."""
+        steps = sorted({*range(0, min(101, self.steps), 2), *range(0, self.steps, 25), self.steps})
+        begin = torch.tensor([[0.0, y] for y in PROMPT_STARTS], dtype=torch.float64)[..., None]
+        keys = torch.tensor([PROMPT_KEYS], dtype=torch.float64)
+        targets = [frobenius_max_margin(prompt(keys, torch.tensor([token]))) for token in (0, 1)]
+        for token, (target, objective) in enumerate(zip(targets, OBJECTIVES)):
+            yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, reference=(objective, "recomputed"), setting=f"token {token}")
+        arrays = {
+            "keys": torch.tensor(PROMPT_KEYS),
+            "targets": torch.stack([target.W.squeeze(-1) for target in targets]),
+            "steps": torch.tensor(steps),
+        }
+        for case in PROMPT_SCORES:
+            instance = published_prompt(case)
+            paths = torch.stack([s.W for s in trajectory(instance, start(instance, W=begin), at=steps, rate=self.rate)])
+            released = normalised_descent(instance, start(instance, W=begin), steps=self.steps, rate=self.rate, eps=EPS)
+            yield from self._rows(case, instance, targets, paths[-1], released.W)
+            arrays[f"paths_{case}"] = paths.squeeze(-1)
+            arrays[f"selected_{case}"] = instance.selected(paths[-1]).squeeze(-1)
+        yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
+
+    def _rows(self, case: str, instance: Instance, targets: list[MaxMargin], W: Tensor, released: Tensor) -> Iterator[Measurement]:
+        select, comparable = instance.selected(W).squeeze(-1), self.at_defaults("steps", "rate")
+        for trial, y in enumerate(PROMPT_STARTS):
+            token = int(select[trial])
+            if token > 1:
+                continue  # not settled yet: token 2 is no neighbour of its own max-margin prompt
+            where, expected = f"{case}, start (0, {y})", None
+            if case == "global":
+                expected = (0.0, "limit")
+            elif comparable:
+                expected = (float(y < -0.5), "recomputed")
+            note = "token 0 is the best, token 1 locally optimal in the local case"
+            yield figure_row(SELECTED, float(token), SOURCE, reference=expected, setting=where, step=self.steps, note=note)
+            goal = targets[token].W.flatten()
+            exact, stalled = (float(cosine(end[trial].flatten(), goal)) for end in (W, released))
+            yield figure_row(COSINE, exact, SOURCE, reference=(1.0, "limit"), setting=f"{where}, exact gradient", step=self.steps)
+            known: Reference | None = (RELEASED[case, y], "recomputed") if comparable and (case, y) in RELEASED else None
+            yield figure_row(
+                COSINE,
+                stalled,
+                SOURCE,
+                reference=known,
+                setting=f"{where}, eps = {EPS:.0e} as released",
+                step=self.steps,
+                note="the released settings stop where the gradient falls below eps",
+            )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Tokens, paths of p and directions of p_mm in the global and the local case; 1 - cosine of p to its p_mm against the step."""
+        a = arrays_of(result)
+        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
+        for ax, case in ((left, "global"), (middle, "local")):
+            _plane(ax, a, case)
+        for case, dashes in (("global", "-"), ("local", (0, (4, 2)))):
+            _distances(right, a, case, dashes)
+        right.set(title="1 − cosine to $p_{mm}$", xlabel="step", xscale="log", yscale="log", ylim=(1e-6, 3))
+        _legend(figure)
+        caption(
+            figure,
+            "Left and middle: paths of the prompt p from six starts (black dots); star: the best token, 0; orange: token 1; grey: token 2. "
+            "$p_{mm}$ is the max-margin prompt of the token. Right: each path, to $p_{mm}$ of the token that it ends at.",
+        )
+        left.set(title="Global case", ylabel="$p_2$")
+        middle.set(title="Local case")
+        return figure
+
+    @classmethod
+    def quick(cls) -> "SingleInput":
+        """200 steps: a third of a second."""
+        return cls(steps=200)
 
 
-def _plane(ax, a: dict[str, np.ndarray], case: str) -> None:
+def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
     for token, tint in enumerate(TINTS):
         end = 9 * a["targets"][token] / np.linalg.norm(a["targets"][token])
         if token == 0 or case == "local":
@@ -50,7 +146,7 @@ def _plane(ax, a: dict[str, np.ndarray], case: str) -> None:
     ax.set(xlim=(-1.5, REACH), ylim=(-1.9, REACH - 0.4), aspect="equal", xlabel="$p_1$")
 
 
-def _distances(ax, a: dict[str, np.ndarray], case: str, dashes) -> None:
+def _distances(ax: "Axes", a: dict[str, np.ndarray], case: str, dashes) -> None:
     unit = a["targets"] / np.linalg.norm(a["targets"], axis=1, keepdims=True)
     for trial, token in enumerate(a[f"selected_{case}"]):
         path = a[f"paths_{case}"][1:, trial]
@@ -59,7 +155,7 @@ def _distances(ax, a: dict[str, np.ndarray], case: str, dashes) -> None:
         ax.plot(a["steps"][1:], np.maximum(distance, 1e-16), color=TINTS[min(token, 1)], linestyle=dashes, linewidth=1)
 
 
-def _legend(figure) -> None:
+def _legend(figure: "Figure") -> None:
     from matplotlib.lines import Line2D
 
     handles = [

@@ -1,4 +1,4 @@
-"""Maps over sizes: numbers with their bands, inputs against tokens, one column a dimension."""
+"""Maps over sizes: numbers with their intervals, inputs against tokens, one column per dimension."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,23 +10,33 @@ from ....core.plotting import axes, caption, heatmap
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CELL, PANEL = 0.315, 1.25  # inches: a cell that two lines of text fit in, a panel as high as its words
+CELL, PANEL = 0.315, 1.25  # inches: a cell for two lines of text, and the least height of a panel
 
 
 class MapRow(NamedTuple):
-    """One row of maps: what it shows, values and half the width of their bands ``[inputs, tokens, dims]``, the value of full colour."""
+    """One row of maps: its label, values and half-widths of their intervals ``[inputs, tokens, dims]``, and the value of full colour."""
 
-    words: str
+    label: str
     values: np.ndarray
     half: np.ndarray
-    most: float
+    maximum: float
 
 
-def size_map(inputs: np.ndarray, tokens: np.ndarray, dims: np.ndarray, rows: Sequence[MapRow], *, says: str) -> "Figure":
-    """The rows of maps, one column a dimension; a dash stands where there is no value.
+def half_width(values: np.ndarray) -> float:
+    """Half the 95 % interval of a mean, by the normal approximation; 0 for fewer than two values."""
+    return 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def mean(values: np.ndarray) -> float:
+    """The mean; NaN without values, which leaves a gap in the figure."""
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def size_map(inputs: np.ndarray, tokens: np.ndarray, dims: np.ndarray, rows: Sequence[MapRow], *, text: str) -> "Figure":
+    """The rows of maps, one column per dimension; a dash stands where there is no value.
 
     Args:
-        says: what the numbers and the signs mean, written below.
+        text: the caption.
     """
     cell = max(CELL, PANEL / len(inputs))
     figure, panels = axes(
@@ -37,24 +47,24 @@ def size_map(inputs: np.ndarray, tokens: np.ndarray, dims: np.ndarray, rows: Seq
     )
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.04, wspace=0.0, hspace=0.0)
     for number, (row, line) in enumerate(zip(rows, panels.reshape(len(rows), -1))):
-        for at, (d, ax) in enumerate(zip(dims, line)):
-            value, half = row.values[:, :, at], row.half[:, :, at]
-            heatmap(ax, value, bar=False, vmin=0, vmax=row.most, cmap="Blues")
-            for (i, j), one in np.ndenumerate(value):
-                text = f"{short(float(one))}\n±{short(float(half[i, j]))}" if np.isfinite(one) else "–"
-                tint = "white" if one > 0.55 * row.most else "black"
-                ax.text(j, i, text, ha="center", va="center", fontsize=7, color=tint, linespacing=1.0)
+        for column, (d, ax) in enumerate(zip(dims, line)):
+            values, half = row.values[:, :, column], row.half[:, :, column]
+            heatmap(ax, values, bar=False, vmin=0, vmax=row.maximum, cmap="Blues")
+            for (i, j), value in np.ndenumerate(values):
+                text_of_cell = f"{short(float(value))}\n±{short(float(half[i, j]))}" if np.isfinite(value) else "–"
+                tint = "white" if value > 0.55 * row.maximum else "black"
+                ax.text(j, i, text_of_cell, ha="center", va="center", fontsize=7, color=tint, linespacing=1.0)
             last = number == len(rows) - 1
             ax.set_xticks(range(len(tokens)), [str(T) if last else "" for T in tokens])
-            ax.set_yticks(range(len(inputs)), ["" if at else str(n) for n in inputs])
+            ax.set_yticks(range(len(inputs)), ["" if column else str(n) for n in inputs])
             ax.grid(visible=False)
             if number == 0:
                 ax.set_title(f"d = {d}")
             if last:
                 ax.set_xlabel("tokens T")
-            if at == 0:
-                ax.set_ylabel(f"{row.words}\ninputs n", fontsize=8)
-    caption(figure, says)
+            if column == 0:
+                ax.set_ylabel(f"{row.label}\ninputs n", fontsize=8)
+    caption(figure, text)
     return figure
 
 

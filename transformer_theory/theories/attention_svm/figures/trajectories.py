@@ -1,63 +1,177 @@
-"""The figure of the two examples in the plane."""
+"""The two examples in the plane: where descent on W and on its factors sends the queries, with the two max-margin solutions."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ....core.plotting import COLOURS, axes, caption
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import cosine
+from ..builders import constraints
+from ..dynamics import Factors, start, trajectory
+from ..problem import Instance
+from ..published import PICTURES, published_picture
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin, nuclear_max_margin
+from .common import NAME, arrays_of, figure_row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.typing import LineStyleType
 
-INPUTS = (COLOURS["rate_reduction"], COLOURS["joma"])  # the two inputs
-RUNS: "tuple[tuple[str, str, LineStyleType], ...]" = (  # descent, the solution it goes to, how both are drawn
+SOURCE = Source("tarzanagh2023transformers")
+PENALTY = torch.finfo(torch.float64).eps  # of the squared norms of K and Q, as published
+COSINES = {"frobenius": "cosine to the Frobenius solution", "nuclear": "cosine to the nuclear solution"}
+BEST_SELECTED = "all best tokens selected"
+RUN_NAMES = {"W": "descent on W", "KQ": "descent on K and Q"}
+KNOWN = {  # the published settings, by general solvers and plain autograd; the paper shows pictures only
+    1: {
+        "W_mm": [[2.85369, -2.70294], [5.37124, 5.58053]],
+        "W*_mm": [[0.486706, 0.469258], [7.005536, 6.754383]],
+        "Frobenius norm": 8.68574,
+        "nuclear norm": 9.754810,
+        "rank": 1,
+        "cosine": 0.99968,
+    },
+    2: {
+        "W_mm": [[0.792552, -1.086473], [-0.633028, -0.347115]],
+        "W*_mm": [[0.99375, -1.25966], [-0.13324, -0.25784]],
+        "Frobenius norm": 1.526360,
+        "nuclear norm": 1.872604,
+        "rank": 2,
+        "cosine": 0.99995,
+    },
+}
+INPUT_TINTS = (COLOURS["rate_reduction"], COLOURS["joma"])
+RUNS: "tuple[tuple[str, str, LineStyleType], ...]" = (  # descent, the solution it goes to, dashes of both
     ("W", "frobenius", "-"),
     ("KQ", "nuclear", (0, (4, 2))),
 )
 SEPARATING = {"frobenius": (0, (1, 1.2)), "nuclear": (0, (6, 2, 1, 2))}
-COSINES = {"W": "cosine to the Frobenius solution, descent on W", "KQ": "cosine to the nuclear solution, descent on K and Q"}
 SHORT = {"W": "W to Frobenius", "KQ": "(K, Q) to nuclear"}
 
 
-def trajectories(result: Result) -> "Figure":
-    """One row an example. Left, as published: the paths of W z_i under descent on W and on (K, Q), over the directions of the two
-    max-margin solutions, and the cosines at the end. Right, a hundred times nearer: the tokens, the same directions, and the lines that
-    they separate by."""
-    arrays = {name.split("/", 1)[1]: value for name, value in result.arrays.items()}
-    reached = {row["quantity"]: row["value"] for row in result.table}
-    figure, panels = axes(2, 2, width=7.0, height=7.0)
-    for number, (far, near) in enumerate(panels.reshape(2, 2), 1):
-        a = {name[2:]: value for name, value in arrays.items() if name.startswith(f"{number}_")}
-        _paths(far, a)
-        cosines = ", ".join(f"{SHORT[run]} {reached[f'picture {number}: {words}']:.5f}" for run, words in COSINES.items())
-        far.set(title=f"Example {number}: paths of $Wz_1$, $Wz_2$", xlabel=f"first coordinate\ncosine at the end: {cosines}")
-        far.xaxis.label.set_fontsize(7.5)
-        reach = 1.25 * float(np.abs(a["tokens"]).max())
-        for i in range(2):
-            _input(near, a, i, reach)
-        near.set(title=f"Example {number}: tokens", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-        near.set_xlabel("first coordinate\n", fontsize=7.5)
-        for ax in (far, near):
-            ax.set_ylabel("second coordinate", fontsize=7.5)
-    _legend(figure)
-    caption(
-        figure,
-        f"Paths: {result.params['steps']} steps of descent from zero (from a small random K and Q = 0 for the factors); the axes on "
-        "the left are scaled apart. A separating line lies half-way between the best token and the nearest other token of its input.",
-    )
-    return figure
+def example(number: int, run: str = "") -> str:
+    """The setting of a row: the picture, and the descent if there is one."""
+    return f"picture {number}, {RUN_NAMES[run]}" if run else f"picture {number}"
 
 
-def _paths(ax, a: dict[str, np.ndarray]) -> None:
+@dataclass(frozen=True)
+class Trajectories(RandomExperiment):
+    """Paths of W z_i in the plane, for the two published examples (n = 2, d = 2, with three and with five tokens per input).
+
+    Normalised descent on W starts at W = 0, that on the factors of W = K Q^T at Q = 0 and a small random K, with the published penalty
+    (the rounding unit times their squared norms). The theory sends the first to the Frobenius solution of the optimal tokens, the second to
+    the nuclear one.
+
+    The paper shows these paths as pictures without numbers. The reference numbers are of the same data and settings, computed separately:
+    the solutions by general convex solvers, the cosine by plain autograd.
+    """
+
+    steps: int = setting(2000, ge=1, help="steps of descent")
+    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
+    scale: float = setting(0.1, gt=0, le=1e3, help="standard deviation of the entries that K starts from")
+
+    name = "attention_svm.trajectories"
+    sources = (SOURCE,)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Rows with the solutions and the cosines at the end; arrays with tokens, solutions and paths."""
+        generator = self.generator()
+        steps = sorted({0, *(int(s) for s in torch.logspace(0, 3, 60).tolist() if s < self.steps), self.steps})
+        for number in PICTURES:
+            instance = published_picture(number)
+            pairs = constraints(instance.tokens, instance.query, instance.optimal())
+            solutions = {"frobenius": frobenius_max_margin(pairs), "nuclear": nuclear_max_margin(pairs)}
+            K = self.scale * torch.randn(2, 2, generator=generator, dtype=torch.float64)
+            runs = {
+                "W": trajectory(instance, start(instance), at=steps, rate=self.rate),
+                "KQ": trajectory(instance, Factors(K, torch.zeros_like(K)), at=steps, rate=self.rate, penalty=PENALTY),
+            }
+            paths = {name: torch.stack([state.W for state in states]) for name, states in runs.items()}
+            yield from self._rows(number, instance, solutions, paths)
+            arrays = {"tokens": instance.tokens, "select": instance.optimal()}
+            matrices = {name: solution.W for name, solution in solutions.items()} | {f"path_{name}": W for name, W in paths.items()}
+            arrays |= {name: instance.query @ W.mT for name, W in matrices.items()}  # W z_i, [..., n, 2]
+            yield Arrays({f"{NAME}/{number}_{name}": value.numpy() for name, value in arrays.items()})
+
+    def _rows(self, number: int, instance: Instance, solutions: dict[str, MaxMargin], paths: dict[str, Tensor]) -> Iterator[Measurement]:
+        known, picture = KNOWN[number], example(number)
+        frobenius, nuclear = solutions["frobenius"], solutions["nuclear"]
+        for name, W in (("W_mm", frobenius.W), ("W*_mm", nuclear.W)):
+            for i, j in product(range(2), range(2)):
+                reference = (known[name][i][j], "recomputed")
+                yield figure_row(f"{name}[{i},{j}]", float(W[i, j]), SOURCE, reference=reference, setting=picture)
+        for quantity, value, note, key in (
+            ("Frobenius norm of W_mm", frobenius.norm, "", "Frobenius norm"),
+            ("nuclear norm of W*_mm", nuclear.norm, f"KKT residual {nuclear.kkt:.0e}", "nuclear norm"),
+            ("rank of W*_mm", float(nuclear.rank), "by complementarity", "rank"),
+        ):
+            yield figure_row(quantity, value, SOURCE, reference=(float(known[key]), "recomputed"), setting=picture, note=note)
+        for run, W in paths.items():
+            variant = example(number, run)
+            for norm, solution in solutions.items():
+                comparable = (run, norm) == ("W", "frobenius") and self.at_defaults("steps", "rate")
+                reference = (known["cosine"], "recomputed") if comparable else None
+                value = float(cosine(W[-1], solution.W))
+                yield figure_row(COSINES[norm], value, SOURCE, reference=reference, setting=variant, step=self.steps)
+            best = bool((instance.selected(W[-1]) == instance.optimal()).all())
+            note = "1 if every input attends to its best token"
+            yield figure_row(BEST_SELECTED, float(best), SOURCE, reference=(1.0, "limit"), setting=variant, step=self.steps, note=note)
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """One row per example. Left, as published: the paths of W z_i under descent on W and on (K, Q), over the directions of the two
+        max-margin solutions, and the cosines at the end. Right, at a hundredth of the scale: the tokens, the same directions, and the lines
+        that they separate by."""
+        arrays = arrays_of(result)
+        figure, panels = axes(2, 2, width=7.0, height=7.0)
+        for number, (far, near) in enumerate(panels.reshape(2, 2), 1):
+            a = {name.partition("_")[2]: value for name, value in arrays.items() if name.partition("_")[0] == str(number)}
+            _paths(far, a)
+            reached = {run: result.select(quantity=COSINES[norm], setting=example(number, run)).one().value for run, norm, _ in RUNS}
+            cosines = ", ".join(f"{SHORT[run]} {value:.5f}" for run, value in reached.items())
+            far.set(title=f"Example {number}: paths of $Wz_1$, $Wz_2$", xlabel=f"first coordinate\ncosine at the end: {cosines}")
+            far.xaxis.label.set_fontsize(7.5)
+            reach = 1.25 * float(np.abs(a["tokens"]).max())
+            for i in range(2):
+                _input(near, a, i, reach)
+            near.set(title=f"Example {number}: tokens", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+            near.set_xlabel("first coordinate\n", fontsize=7.5)
+            for ax in (far, near):
+                ax.set_ylabel("second coordinate", fontsize=7.5)
+        _legend(figure)
+        caption(
+            figure,
+            f"Paths: {self.steps} steps of descent from zero (for the factors from a small random K and Q = 0, with the published "
+            "penalty); the axes on the left are scaled separately. A separating line lies half-way between the best token and the nearest "
+            "other token of its input.",
+        )
+        return figure
+
+    @classmethod
+    def quick(cls) -> "Trajectories":
+        """300 steps: a second."""
+        return cls(steps=300)
+
+
+def _paths(ax: "Axes", a: dict[str, np.ndarray]) -> None:
     from matplotlib.patheffects import withStroke
 
     high = 1.1 * np.abs(a["path_W"][..., 1]).max()
     points = np.concatenate([a[f"path_{run}"].reshape(-1, 2) for run, _, _ in RUNS])
     across = points[np.abs(points[:, 1]) < high, 0]
     pad = 0.15 * float(np.ptp(across))
-    for i, tint in enumerate(INPUTS):
+    for i, tint in enumerate(INPUT_TINTS):
         for run, solution, dashes in RUNS:
             path = a[f"path_{run}"][:, i]
             ax.plot(*path.T, color=tint, linestyle=dashes, linewidth=1.6, zorder=3)
@@ -68,34 +182,35 @@ def _paths(ax, a: dict[str, np.ndarray]) -> None:
     ax.set(xlim=(float(across.min()) - pad, float(across.max()) + pad), ylim=(-high, high))
 
 
-def _input(ax, a: dict[str, np.ndarray], i: int, reach: float) -> None:
-    tokens, select, tint = a["tokens"][i], int(a["select"][i]), INPUTS[i]
+def _input(ax: "Axes", a: dict[str, np.ndarray], i: int, reach: float) -> None:
+    tokens, select, tint = a["tokens"][i], int(a["select"][i]), INPUT_TINTS[i]
     others = np.arange(len(tokens)) != select
     ax.scatter(*tokens[others].T, s=28, color=tint, edgecolors="black", linewidths=0.5, zorder=4)
     ax.scatter(*tokens[select], s=130, marker="*", color=tint, edgecolors="black", linewidths=0.6, zorder=5)
     for _, solution, dashes in RUNS:
         direction = a[solution][i]
         _ray(ax, direction, 4 * reach, color=tint, linestyle=dashes, linewidth=1.5)
-        size = np.linalg.norm(direction)
-        unit = direction / size
-        middle = unit * (tokens[select] @ unit - 0.5 / size)  # half-way between x_a, whose margin is 0, and its nearest, whose margin is 1
+        length = np.linalg.norm(direction)
+        unit = direction / length
+        # Half-way between x_a, whose margin is 0, and its nearest token, whose margin is 1.
+        middle = unit * (tokens[select] @ unit - 0.5 / length)
         line = middle + np.outer([-4 * reach, 4 * reach], [-unit[1], unit[0]])
         ax.plot(*line.T, color=tint, linewidth=0.9, linestyle=SEPARATING[solution], zorder=1)
 
 
-def _ray(ax, direction: np.ndarray, length: float, **drawn) -> None:
+def _ray(ax: "Axes", direction: np.ndarray, length: float, **look) -> None:
     end = length * direction / np.linalg.norm(direction)
-    ax.plot([0, end[0]], [0, end[1]], zorder=2, **drawn)
+    ax.plot([0, end[0]], [0, end[1]], zorder=2, **look)
 
 
-def _legend(figure) -> None:
+def _legend(figure: "Figure") -> None:
     from matplotlib.lines import Line2D
 
     grey = COLOURS["network"]
     (_, _, solid), (_, _, dashed) = RUNS
     handles = [
-        Line2D([], [], marker="o", linestyle="", color=INPUTS[0], label="input 1 (star: best)"),
-        Line2D([], [], marker="o", linestyle="", color=INPUTS[1], label="input 2 (star: best)"),
+        Line2D([], [], marker="o", linestyle="", color=INPUT_TINTS[0], label="input 1 (star: best)"),
+        Line2D([], [], marker="o", linestyle="", color=INPUT_TINTS[1], label="input 2 (star: best)"),
         Line2D([], [], color=grey, linestyle=solid, label=r"descent on $W$"),
         Line2D([], [], color=grey, linestyle=dashed, label=r"descent on $(K, Q)$"),
         Line2D([], [], color=grey, linewidth=0.9, linestyle=solid, label="Frobenius solution"),

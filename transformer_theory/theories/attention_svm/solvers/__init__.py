@@ -1,28 +1,30 @@
-r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`, one file a norm.
+r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`, by norm.
 
-They return a verified :class:`~..solution.MaxMargin` or raise; the batched ones return :class:`~..solution.MaxMargins`, a status a problem.
-Source: :cite:t:`tarzanagh2023transformers`.
+Each returns a verified :class:`~..solution.MaxMargin` or raises; the batched ones return :class:`~..solution.MaxMargins` with a status per
+problem. To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, infeasibility), then :mod:`.active_set` (the method);
+:mod:`.tolerances` names every threshold.
 """
 
-from .frobenius import FEW, frobenius_max_margin, multipliers_of
+from .conic import lp_max_margin, official_rank, spectral_max_margin
+from .frobenius import dual_multipliers, frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
 from .generalised import Generalised, generalised_max_margin, generalised_max_margins
 from .nuclear import nuclear_max_margin, nuclear_max_margins
-from .official import official_rank, rank
-from .other_norms import lp_max_margin, spectral_max_margin
+from .tolerances import GRAM_ONLY_SIZE
+
+FEW, multipliers_of = GRAM_ONLY_SIZE, dual_multipliers
 
 __all__ = [
-    "FEW",
+    "GRAM_ONLY_SIZE",
     "Generalised",
+    "dual_multipliers",
     "frobenius_max_margin",
     "frobenius_max_margins",
     "generalised_max_margin",
     "generalised_max_margins",
     "lp_max_margin",
-    "multipliers_of",
     "nuclear_max_margin",
     "nuclear_max_margins",
     "official_rank",
-    "rank",
     "spectral_max_margin",
 ]

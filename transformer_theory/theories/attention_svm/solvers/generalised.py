@@ -1,6 +1,6 @@
 r"""Attention shared among several tokens: the direction in which W diverges, and the finite part that keeps the shares (Gen-SVM).
 
-With a nonlinear head, descent may keep a set :math:`O_i` of tokens of each input. It is conjectured that
+With a nonlinear head, descent may keep a set :math:`O_i` of tokens of each input. :cite:t:`tarzanagh2023transformers` conjecture that
 :math:`W(k) \approx W_{fin} + R(k)\, W_{dir}` with :math:`R(k) \to \infty`, where
 
 .. math::
@@ -10,8 +10,6 @@ With a nonlinear head, descent may keep a set :math:`O_i` of tokens of each inpu
 
 s being the attention in the limit. The scale that fits a given W best has a closed form, since W_dir is orthogonal to all the equations:
 :math:`R = \langle W_{dir}, W - W_{fin}\rangle / \|W_{dir}\|_F^2`.
-
-Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
 """
 
 from dataclasses import dataclass, replace
@@ -20,14 +18,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....core.validation import as_float64, converted, number
 from ..builders import multi_token
-from ..constraint_set import Constraints, came, check_real
-from ..problem import check_tokens
+from ..constraint_set import Constraints
 from ..solution import MaxMargin, MaxMargins
+from ..validation import check_real, check_shape, check_tokens
 from .frobenius import frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
 
-ROUNDED = 1e-5  # by how much the sum of attention may be off one: thousands of tokens in single precision
+SUM_ATOL = 1e-5  # error of the sum of attention: thousands of tokens in single precision
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Generalised:
     def scale(self, W: Float[Tensor, "*B d d_z"]) -> Float[Tensor, "*B"]:
         r"""R, the multiple of the direction that brings the prediction nearest to W; 0 where the direction is zero (nothing diverges)."""
         square = self.direction.W.square().sum((-2, -1))
-        along = (self.direction.W * (W - self.finite.W)).sum((-2, -1))
-        return torch.where(square > 0, along / square.clamp(min=1e-300), 0.0)
+        inner = (self.direction.W * (as_float64("W", W) - self.finite.W)).sum((-2, -1))
+        return torch.where(square > 0, inner / square.clamp(min=1e-300), 0.0)
 
     def predict(self, W: Float[Tensor, "*B d d_z"]) -> Float[Tensor, "*B d d_z"]:
         r""":math:`W_{fin} + R\, W_{dir}` with the R of :meth:`scale`."""
@@ -59,20 +58,18 @@ def generalised_max_margin(
     r"""Direction and finite part for the tokens that keep attention.
 
     Args:
-        tokens: x, ``[n, T, d]``, float64.
+        tokens: x, ``[n, T, d]``.
         query: z, ``[n, d_z]``.
-        attention: s, that of the weights at hand, far enough that the other tokens have next to none, ``[n, T]``.
+        attention: s, ``[n, T]``, of weights so far out that the tokens outside the sets :math:`O_i` have next to none.
         threshold: tokens with more attention than this are the set :math:`O_i`.
     Returns:
         Both parts, each a verified solution with its own residual.
     Raises:
         Infeasible: no W separates the tokens that share attention from the others, or none gives them these shares.
         NotConverged: a solution could not be verified.
-        TypeError: not a tensor, or a threshold that is not a number.
-        ValueError: as :func:`~..builders.multi_token`, attention that is negative or does not sum to one in an input, a threshold outside
-            [0, 1), or an input in which no token has more attention.
-
-    Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
+        TypeError: no tensor or array, or a threshold that is no number.
+        ValueError: as :func:`~..builders.multi_token`; attention that is negative or does not sum to one in an input; a threshold outside
+            [0, 1); or an input in which no token has more attention than the threshold.
     """
     direction, equations = _constraints(tokens, query, attention, threshold)
     return Generalised(frobenius_max_margin(direction), frobenius_max_margin(equations))
@@ -81,7 +78,7 @@ def generalised_max_margin(
 def generalised_max_margins(
     tokens: Float[Tensor, "B n T d"], query: Float[Tensor, "B n d_z"], attention: Float[Tensor, "B n T"], *, threshold: float = 1e-3
 ) -> Generalised:
-    """:func:`generalised_max_margin` for a batch: ask ``direction.solved`` and ``finite.solved`` which problems have a solution.
+    """:func:`generalised_max_margin` for a batch of B problems; ``direction.solved`` and ``finite.solved`` say which have a solution.
 
     Args:
         tokens, query, attention, threshold: as there, with a leading dimension of B problems.
@@ -89,30 +86,26 @@ def generalised_max_margins(
         Both parts of all problems, each with its status and residual.
     Raises:
         TypeError, ValueError: as :func:`generalised_max_margin`.
-
-    Source: proposed for nonlinear heads in :cite:t:`tarzanagh2023transformers`.
     """
     direction, equations = _constraints(tokens, query, attention, threshold)
     return Generalised(frobenius_max_margins(direction), frobenius_max_margins(equations))
 
 
+@converted(float64=("tokens", "query", "attention"))
 def _constraints(tokens: Tensor, query: Tensor, attention: Tensor, threshold: float) -> tuple[Constraints, Constraints]:
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
-        raise TypeError(f"threshold must be a number in [0, 1), got {type(threshold).__name__}")
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold must lie in [0, 1), got {threshold}; it is an attention that counts as none")
+    """The constraints of the direction, and those of the finite part."""
+    if not 0 <= number("threshold", threshold) < 1:
+        raise ValueError(f"threshold must lie in [0, 1), got {threshold}; it is the attention below which a token counts as unattended")
     check_tokens(tokens, query)
-    check_real(attention, "attention", "[..., n, T]", tokens.ndim - 1)
-    if attention.shape != tokens.shape[:-1]:
-        raise ValueError(f"attention must be a tensor {list(tokens.shape[:-1])}, got {came(attention)}")
+    check_real("attention", attention, "[..., n, T]", tokens.ndim - 1)
+    check_shape("attention", attention, tokens.shape[:-1])
     attention = attention.detach()
     if float(attention.min()) < 0:
-        raise ValueError(f"attention must be at least 0, got {float(attention.min()):.3g}; pass what the softmax gives")
-    off = attention.sum(-1) - 1
-    if float(off.abs().max()) > ROUNDED:
-        raise ValueError(
-            f"attention must sum to 1 in each input, got {float(off.ravel()[off.abs().argmax()]) + 1:.6g}; pass what the softmax gives"
-        )
+        raise ValueError(f"attention must be at least 0, got {float(attention.min()):.3g}; pass the output of a softmax")
+    error = attention.sum(-1) - 1
+    if float(error.abs().max()) > SUM_ATOL:
+        total = float(error.ravel()[error.abs().argmax()]) + 1
+        raise ValueError(f"attention must sum to 1 in each input, got {total:.6g}; pass the output of a softmax")
     chosen = attention > threshold
     direction = multi_token(tokens, query, chosen)
     both = multi_token(tokens, query, chosen, logits=attention.clamp(min=1e-300).log())

@@ -18,8 +18,6 @@ matrix of the system is
 .. math:: H_{ce} = d_c^\top d_e\; z_c^\top B z_e + \tfrac14\big[z_c^\top B n_e\; n_c^\top T z_e + n_c^\top B z_e\; z_c^\top T n_e
     + z_c^\top B z_e\; n_c^\top T n_e + n_c^\top B n_e\; z_c^\top T z_e\big] + \delta_{ce}\, s_c / \lambda_c .
 
-Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`; :cite:t:`helmberg1996interior`,
-:cite:t:`mehrotra1992implementation`.
 """
 
 from dataclasses import dataclass, fields
@@ -27,8 +25,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-ROUNDS = 60
-NEARLY = 0.97  # of the way to the boundary
+from .tolerances import INTERIOR_POINT_ROUNDS
+
+STEP_TO_BOUNDARY = 0.97  # share of the way to the boundary of the cones that a step goes
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
     """
     point = Point(*(getattr(point, field.name).clone() for field in fields(point)))
     left, now = torch.arange(len(cone.rhs)), point
-    for _ in range(ROUNDS):
+    for _ in range(INTERIOR_POINT_ROUNDS):
         now, going = _step(cone, now, tol)
         point.put(left, now)
         if not going.all():
@@ -197,7 +196,7 @@ def _step(cone: Cone, point: Point, tol: float) -> tuple[Point, Tensor]:
     ahead = ahead + dot(point.multipliers + a * predictor.multipliers, point.slack + b * predictor.slack)
     centre = (ahead / (frame.degree * frame.mu)).clamp(min=0.01, max=1) ** 3
     step = frame.direction(centre * frame.mu, predictor)
-    up, down = ((NEARLY * v).clamp(max=1) for v in frame.lengths(step))
+    up, down = ((STEP_TO_BOUNDARY * v).clamp(max=1) for v in frame.lengths(step))
     sound = torch.isfinite(step.multipliers).all(-1) & torch.isfinite(step.weight).all((-2, -1))
     going = ~(frame.done(tol) | frame.failed) & sound
     moved = Point(

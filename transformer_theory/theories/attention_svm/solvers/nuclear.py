@@ -1,181 +1,270 @@
 r"""Maximum-margin token selection in the nuclear norm, the bias of descent on the factors of :math:`W = K Q^\top`.
 
 .. math:: \min \|W\|_* \ \text{ subject to } d_c^\top W z_c \ge b_c, \qquad
-    \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c \lambda_c d_c z_c^\top\Big\|_2 \le 1,\ \lambda \ge 0 .
+    \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c \lambda_c d_c z_c^\top\Big\|_2 \le 1,\ \lambda \ge 0,
 
-The Frobenius problem decides feasibility and gives the start of an interior-point method (:mod:`.interior_point`), whose answer Newton's
-method carries on to rounding (:mod:`.polish`); what is better by its KKT residual is kept. Where queries or differences span one dimension
-only, W has rank one and the Frobenius solution is the answer. Problems that all this leaves short, mostly because constraints nearly cancel
-one another, are settled one by one in better coordinates (:mod:`.nearly_dependent`), if need be from the answer of a general solver
-(Clarabel, through cvxpy). Beyond a few hundred constraints, working sets are solved.
+problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and gives the start of an
+interior-point method (:mod:`.interior_point`); Newton's method carries its answer on to rounding (:mod:`.polish`); of both, the answer with
+the smaller KKT residual is kept. Where queries or differences span one dimension only, W has rank one and the Frobenius solution is the
+answer.
 
-Source: problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
+W is :math:`D^\top \operatorname{diag}(\lambda) Z\, QQ^\top` with the differences D and queries Z as rows, so only the queries need a basis;
+the two sides change places if the span of the differences is the smaller one.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from ....core.errors import NotConverged
+from ....core.errors import Infeasible, NotConverged
+from ....core.parallel import single_threaded
 from ..constraint_set import Constraints
-from ..solution import NOT_CONVERGED, OPTIMAL, MaxMargin, MaxMargins
-from .arguments import check_batch, check_single
-from .frobenius import frobenius_max_margin
+from ..solution import RANK_RTOL, MaxMargin, MaxMargins, kkt_residual
+from .frobenius import check_batch, check_single, frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
-from .interior_point import inside, interior_point
+from .interior_point import Cone, inside, interior_point
 from .polish import polish, square_root
-from .reduced import Answer, Reduced
+from .tolerances import GRAM_RANK_RTOL, NUCLEAR_CACHE, NUCLEAR_KKT_TOL, START_KKT_TOL
 
-STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish starts, the next if it fails
-NEAR = 1e-3  # residual of a Frobenius solution from which the others can start
-LARGE = 300  # constraints from which working sets are faster
-ADDED = 1e-3  # of the tolerance: constraints violated by more join the working set
-CACHE = 2**18  # entries of the Gram matrices worked on at a time
+STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish starts; the next if it fails
 
 
-def nuclear_max_margin(constraints: Constraints, *, tol: float = 1e-9) -> MaxMargin:
-    r"""Smallest matrix, in nuclear norm (sum of singular values), that meets the constraints: that scores every selected token above the
-    others by one.
+@single_threaded
+def nuclear_max_margin(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL) -> MaxMargin:
+    r"""Find the smallest matrix, in nuclear norm (sum of singular values), that scores each selected token above the others by one.
 
-    The solution need not be unique: the norm is not strictly convex. On generic data it is; otherwise any of several may come back, and
-    descent may go to another. KKT residual: violated margins relative to the largest right-hand side; relative to the norm, the duality
-    gap :math:`\|W\|_* - b^\top\lambda` (with :math:`\lambda` scaled to :math:`\|M\|_2 \le 1`, and the norm bounded from above by half the
-    squares of two factors), the complementary products, and negative multipliers.
+    On generic data the solution is unique. Where it is not (the norm is not strictly convex), one of several is returned, and descent may
+    go to another. In the KKT residual :math:`\lambda` is scaled to :math:`\|M\|_2 \le 1`, :math:`M = \sum_c \lambda_c d_c z_c^\top`, and the
+    norm is bounded from above by half the squares of two factors.
 
     Args:
         constraints: as for :func:`frobenius_max_margin`: a single problem, any right-hand sides, equations among them.
         tol: largest KKT residual accepted.
     Returns:
-        The solution with its multipliers, residual, and rank by complementarity; W = 0 if nothing asks for more.
+        The solution W ``[d_x, d_z]`` with its multipliers, residual, and rank by complementarity; W = 0 if it meets the constraints.
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
-        NotConverged: the residual stayed above ``tol``; carries the best point found with its residual.
-        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
-        ValueError: a batch of problems, which is for :func:`nuclear_max_margins`, or a tolerance that is not positive.
-
-    Beyond 300 constraints, working sets are solved, and take long where many constraints bind: 2,900 constraints in 30 dimensions took 18
-    to 34 seconds.
-
-    Source: (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`.
+        NotConverged: the residual stayed above ``tol``; ``state`` is the best iterate with its residual.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is no number.
+        ValueError: a batch of problems (use :func:`nuclear_max_margins`), or a tolerance that is not positive.
     """
-    check_single(constraints, tol, instead="use nuclear_max_margins")
-    near = _near(constraints, tol)
-    solve = _solve if len(constraints) <= LARGE else _solve_large
-    answer = solve(constraints.problem(None), near.W[None], near.dual[None], tol)
-    norm, kkt, gap, rank = (v.item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
-    found = answer.W[0], answer.dual[0], answer.margins[0]
-    solution = MaxMargin(*found, norm, kkt, gap, int(rank), status=OPTIMAL if kkt <= tol else NOT_CONVERGED, rhs=constraints.rhs)
-    if not solution.kkt <= tol:
-        raise NotConverged(
-            f"KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e} by every route: constraints nearly cancel one another, or the "
-            f"solution is nearly not unique; {'pass a larger tol' if kkt < NEAR else 'choose other tokens or fewer inputs'}",
-            state=solution,
-            residuals=solution.kkt,
-        )
+    check_single(constraints, tol, hint="use nuclear_max_margins")
+    near = frobenius_start(constraints)
+    answer = _solve(constraints.problem(None), near.W[None], near.dual[None], tol)
+    solution = _solution(answer, 0, constraints, tol)
+    if solution.status != "optimal":
+        raise _not_converged(solution, tol)
     return solution
 
 
-def nuclear_max_margins(constraints: Constraints, *, tol: float = 1e-9) -> MaxMargins:
-    """:func:`nuclear_max_margin` for a batch of B problems, each with its own status: nothing is raised for one that has no solution.
+@single_threaded
+def nuclear_max_margins(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL) -> MaxMargins:
+    """:func:`nuclear_max_margin` for a batch of B problems. It raises nothing for a problem without a solution.
 
     Args:
-        constraints: a batch with one leading dimension, ``[B, m]``; problems of different length are one batch by :func:`stack`.
+        constraints: a batch with one leading dimension, ``[B, m]``; :func:`stack` makes a batch of problems of different lengths.
         tol: largest KKT residual accepted.
     Returns:
-        One solution a problem; ``status`` says where there is none, and indexing such a problem raises the reason.
+        One solution per problem; ``status`` names the problems without one, and indexing such a problem raises its failure.
     Raises:
-        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is not a number.
+        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is no number.
         ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
-
-    Source: (Att-SVM\\ :math:`_\\star`) of :cite:t:`tarzanagh2023transformers`.
     """
     check_batch(constraints, tol, single="nuclear_max_margin")
     near = frobenius_max_margins(constraints)
-    W, dual, status = near.W, near.dual, list(near.status)
-    for b in (b for b, one in enumerate(near.status) if one == NOT_CONVERGED):
-        try:
-            one = _near(constraints.problem(b), tol)
-        except NotConverged:
-            continue
-        W[b], dual[b], status[b] = one.W, one.dual, OPTIMAL
+    W, dual, failures = near.W, near.dual, list(near.failures)
+    for b, failure in enumerate(failures):
+        state = failure.state if isinstance(failure, NotConverged) else None
+        if isinstance(state, MaxMargin) and state.kkt <= START_KKT_TOL:
+            W[b], dual[b], failures[b] = state.W, state.dual, None
     answer, m = Answer.none(constraints), len(constraints)
-    solved = torch.tensor([b for b, one in enumerate(status) if one == OPTIMAL], dtype=torch.long)
-    solve, most = (_solve, max(1, CACHE // max(1, m) ** 2)) if m <= LARGE else (_solve_large, 1)
-    for part in solved.split(most) if len(solved) else ():
-        answer.put(part, solve(constraints.problem(part), W[part], dual[part], tol))
-    failed = solved[~(answer.kkt[solved] <= tol)]
-    answer.put(failed, Answer.none(constraints.problem(failed)))
+    started = torch.tensor([b for b, failure in enumerate(failures) if failure is None], dtype=torch.long)
+    for part in started.split(max(1, NUCLEAR_CACHE // max(1, m) ** 2)) if len(started) else ():
+        answer.put(part, _solve(constraints.problem(part), W[part], dual[part], tol))
+    failed = started[~(answer.kkt[started] <= tol)]
     for b in failed.tolist():
-        status[b] = NOT_CONVERGED
-    found = answer.W, answer.dual, answer.margins, answer.norm, answer.kkt, answer.gap
-    return MaxMargins(*found, tuple(status), constraints, nuclear_max_margin, answer.rank)
+        failures[b] = _not_converged(_solution(answer, b, constraints.problem(b), tol), tol)
+    answer.put(failed, Answer.none(constraints.problem(failed)))
+    values = answer.W, answer.dual, answer.margins, answer.norm, answer.kkt, answer.gap
+    return MaxMargins(*values, constraints.rhs, tuple(failures), answer.rank)
 
 
-def _near(constraints: Constraints, tol: float) -> MaxMargin:
-    """The Frobenius solution, or, where W is too long to be verified, what comes near: it is a start, and decides nothing else."""
+def frobenius_start(constraints: Constraints) -> MaxMargin:
+    """The Frobenius solution, or its last iterate where W is too long to be verified: a start for the solvers in other norms.
+
+    Raises:
+        Infeasible, NotConverged: as :func:`frobenius_max_margin`, if there is no iterate near a solution.
+    """
     try:
         return frobenius_max_margin(constraints)
-    except NotConverged as refusal:
-        if isinstance(refusal.state, MaxMargin) and refusal.state.kkt <= max(tol, NEAR):
-            return refusal.state
+    except NotConverged as failure:
+        if isinstance(failure.state, MaxMargin) and failure.state.kkt <= START_KKT_TOL:
+            return failure.state
         raise
 
 
-def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:
-    """The best answers found to feasible problems, with their residuals, given their Frobenius solutions and the multipliers."""
+def _solution(answer: "Answer", at: int, constraints: Constraints, tol: float) -> MaxMargin:
+    norm, kkt, gap, rank = (v[at].item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
+    return MaxMargin(
+        answer.W[at].clone(),
+        answer.dual[at].clone(),
+        answer.margins[at].clone(),
+        norm,
+        kkt,
+        gap,
+        constraints.rhs,
+        status="optimal" if kkt <= tol else "not converged",
+        complementary_rank=int(rank),
+    )
+
+
+def _not_converged(solution: MaxMargin, tol: float) -> NotConverged:
+    return NotConverged(
+        f"the KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e}: constraints nearly cancel one another, or the solution is nearly "
+        "not unique; pass a larger tol, or choose other tokens or fewer inputs",
+        state=solution,
+        residuals=solution.kkt,
+    )
+
+
+def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> "Answer":
+    """The best answers to a batch of feasible problems, with their residuals, from their Frobenius solutions W and multipliers."""
     answer, size = Answer.none(c), torch.linalg.vector_norm(W, dim=(-2, -1))
-    left, nothing = (size > 0).nonzero().squeeze(-1), (size == 0).nonzero().squeeze(-1)
-    answer.kkt[nothing] = answer.gap[nothing] = 0.0  # W = 0 meets the constraints
+    left, zero = (size > 0).nonzero().squeeze(-1), (size == 0).nonzero().squeeze(-1)
+    answer.kkt[zero] = answer.gap[zero] = 0.0  # W = 0 meets the constraints
     if not len(left):
         return answer
     problems = Reduced.of(c.problem(left), size[left])
-    if problems.cone.query.shape[-1] == 1:  # weights of rank one have the same length in all norms
-        answer.improve(left, problems.whole(W[left], dual[left] / size[left, None]))
-        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)
-        left, problems = left[again], problems[again]
-    point = inside(problems.cone, dual[left] / size[left, None])
+    multipliers = dual[left] / size[left, None]
+    if problems.cone.query.shape[-1] == 1:  # a W of rank one has the same length in all norms
+        answer.improve(left, problems.whole(W[left], multipliers))
+    point = inside(problems.cone, multipliers)
     for stage in STAGES:
-        if not len(left):
-            return answer
+        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)
+        if not len(again):
+            break
+        left, point, problems = left[again], point[again], problems[again]
         point = interior_point(problems.cone, point, tol=stage)
         answer.improve(left, problems.factored(*polish(problems.cone, point)))
-        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)
-        left, point, problems = left[again], point[again], problems[again]
-        answer.improve(left, problems.factored(point.multipliers, square_root(point.weight)))
-    for at in range(len(left)):
-        one, here = problems[at : at + 1], left[at : at + 1]
-        _alone(one, answer, here, tol)
+        unpolished = ~(answer.kkt[left] <= tol)
+        if bool(unpolished.any()):
+            answer.improve(left, problems.factored(point.multipliers, square_root(point.weight)))
     return answer
 
 
-def _alone(one: Reduced, answer: Answer, here: Tensor, tol: float) -> None:
-    """Improves the answer to a single problem by what takes longer, as far as it is needed."""
-    answer.improve(here, one.settled(answer[here], tol))
-    for start in (one.approached, one.general):
-        found = None if bool(answer.kkt[here] <= tol) else start()
-        if found is not None:
-            for better in (found, one.factored(*polish(one.cone, one.point(found))), one.settled(found, tol)):
-                answer.improve(here, better)
+@dataclass(frozen=True)
+class Answer:
+    """The fields of :class:`~..solution.MaxMargins` that have a value for each problem, being improved in place."""
+
+    W: Tensor
+    dual: Tensor
+    margins: Tensor
+    norm: Tensor
+    kkt: Tensor
+    gap: Tensor
+    rank: Tensor
+
+    @classmethod
+    def none(cls, c: Constraints) -> "Answer":
+        """Zeros, with infinite residuals."""
+        zeros, infinite = torch.zeros_like(c.difference[..., 0]), c.difference.new_full(c.batch, torch.inf)
+        W = c.difference.new_zeros(*c.batch, c.difference.shape[-1], c.query.shape[-1])
+        return cls(W, zeros, zeros.clone(), torch.zeros_like(infinite), infinite, infinite.clone(), torch.zeros_like(infinite).long())
+
+    def put(self, index: Tensor, other: "Answer") -> None:
+        """Overwrites some problems."""
+        for field in fields(self):
+            getattr(self, field.name)[index] = getattr(other, field.name)
+
+    def improve(self, index: Tensor, other: "Answer") -> None:
+        """Replaces, among the problems ``index``, those for which ``other`` has a smaller residual."""
+        better = (other.kkt < self.kkt[index]).nonzero().squeeze(-1)
+        self.put(index[better], Answer(*(getattr(other, field.name)[better] for field in fields(self))))
 
 
-def _solve_large(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> Answer:
-    """:func:`_solve` for one problem of many constraints, by working sets: first those that nearly bind in the Frobenius solution, then
-    also what the answer violates, until it violates none. If an answer cannot be verified, the whole problem is solved at once."""
-    m, scale = len(c), float(c.rhs.abs().amax()) or 1.0
-    working = (dual[0] > 0) | c.equality[0]
-    near = (c.margins(W) - c.rhs)[0].topk(min(m, max(LARGE // 2, int(1.5 * working.sum()))), largest=False).indices
-    working[near] = True
-    while int(working.sum()) < m / 2:
-        where = working.nonzero().squeeze(-1)
-        index = (slice(None), where)
-        part = _solve(c.problem(index), W, dual[index], tol)
-        if not bool(part.kkt <= tol):
-            break
-        margins = c.margins(part.W)
-        short = torch.where(working, 0.0, c.rhs - margins)[0] / scale
-        if not bool((short > ADDED * tol).any()):
-            every = torch.zeros_like(dual).index_copy_(1, where, part.dual)
-            return replace(part, dual=every, margins=margins, kkt=torch.maximum(part.kkt, short.amax()))
-        working |= short >= max(ADDED * tol, float(short.topk(min(m, len(where))).values[-1]))  # the set at most doubles
-    return _solve(c, W, dual, tol)
+@dataclass(frozen=True)
+class Reduced:
+    """B problems in the coordinates of the interior point: in the span of one side, with the Frobenius norms ``size`` as the unit of W.
+
+    Attributes:
+        constraints: as given.
+        difference: the side that needs no basis, ``[B, m, p]``.
+        basis: orthonormal columns that span the other, ``[B, p', q]``.
+        cone: the problems in these coordinates.
+        size: Frobenius norms of their Frobenius solutions, ``[B]``.
+        swapped: the sides have changed places.
+    """
+
+    constraints: Constraints
+    difference: Tensor
+    basis: Tensor
+    cone: Cone
+    size: Tensor
+    swapped: bool
+
+    @classmethod
+    def of(cls, c: Constraints, size: Tensor) -> "Reduced":
+        coordinates, basis = _span(c.query)
+        swapped = min(len(c), c.difference.shape[-1]) < basis.shape[-1]
+        if swapped:
+            coordinates, basis = _span(c.difference)
+        other = c.query if swapped else c.difference
+        cone = Cone(other @ other.mT, coordinates, c.rhs / size[:, None], c.equality)
+        return cls(c, other, basis, cone, size, swapped)
+
+    def __getitem__(self, index) -> "Reduced":
+        parts = (self.constraints.problem(index), self.difference[index], self.basis[index], self.cone[index], self.size[index])
+        return Reduced(*parts, self.swapped)
+
+    def factored(self, multipliers: Tensor, Q: Tensor) -> Answer:
+        r"""The answer :math:`W = MQQ^\top`; its norm is at most :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)`: no singular values needed."""
+        M, inner = self._combine(multipliers), Q.mT @ Q
+        # An iterate that overflowed is replaced by zeros, which meet no constraint and so are never the answer.
+        lost = ~(torch.isfinite(M).all(-1).all(-1) & torch.isfinite(inner).all(-1).all(-1))
+        if bool(lost.any()):
+            at = lost.nonzero().squeeze(-1)
+            multipliers, Q, M, inner = (v.index_fill(0, at, 0.0) for v in (multipliers, Q, M, inner))
+        left = M @ Q
+        norm = 0.5 * (left.square().sum((-2, -1)) + Q.square().sum((-2, -1)))
+        return self._checked(left @ (self.basis @ Q).mT, multipliers, norm, torch.linalg.eigvalsh(inner).flip(-1), M)
+
+    def whole(self, W: Tensor, multipliers: Tensor) -> Answer:
+        """The answer W ``[B, d_x, d_z]``, such as a Frobenius solution of rank one."""
+        W = (W.mT if self.swapped else W) / self.size[:, None, None]
+        within = W @ self.basis
+        sigma = torch.nn.functional.pad(torch.linalg.svdvals(within), (0, max(0, within.shape[-1] - within.shape[-2])))
+        return self._checked(W, multipliers, sigma.sum(-1), sigma, self._combine(multipliers))
+
+    def _combine(self, multipliers: Tensor) -> Tensor:
+        """M ``[B, p, q]``; its square formed through inner products of constraints would lose half the digits where they nearly cancel."""
+        return self.difference.mT @ (multipliers[..., None] * self.cone.query)
+
+    def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, M: Tensor) -> Answer:
+        """Residuals of W and its multipliers, which combine to M; ``sigma`` are the singular values of W, in this unit like ``norm``."""
+        c, cone = self.constraints, self.cone
+        bound = torch.linalg.eigvalsh(M.mT @ M).flip(-1).clamp(min=0).sqrt()
+        dual = multipliers / bound[:, :1].clamp(min=1)  # shrunk until the dual norm is at most one
+        W = (W.mT if self.swapped else W) * self.size[:, None, None]
+        margins, scale = c.margins(W), cone.rhs.abs().amax(-1)
+        slack = (margins - c.rhs) / self.size[:, None]
+        objective = norm.clamp(min=1e-300)
+        gap = (norm - (cone.rhs * dual).sum(-1)).abs() / objective
+        kkt = kkt_residual(*(v.numpy() for v in (slack, dual, cone.free)), scale=scale.numpy(), objective=objective.numpy())
+        kkt = torch.maximum(torch.from_numpy(kkt), gap)
+        kkt = torch.where(torch.isfinite(kkt), kkt, torch.inf)
+        # Complementarity: a direction belongs to W if its singular value, relative to the first, exceeds the slack of the dual there.
+        rank = (sigma > (1 - bound).clamp(min=RANK_RTOL) * sigma[:, :1]).sum(-1)
+        return Answer(W, dual, margins, norm * self.size, kkt, gap, rank)
+
+
+def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates ``[B, m, q]`` and an orthonormal basis ``[B, d, q]`` of the rows ``[B, m, d]``; q is the largest rank in the batch."""
+    whole = None
+    if rows.shape[-1] > rows.shape[-2]:
+        whole, triangle = torch.linalg.qr(rows.mT)
+        rows = triangle.mT
+    values, vectors = torch.linalg.eigh(rows.mT @ rows)
+    rank = max(1, int((values > GRAM_RANK_RTOL * values[:, -1:]).sum(-1).max()))
+    basis = vectors[..., -rank:]
+    return rows @ basis, basis if whole is None else whole @ basis

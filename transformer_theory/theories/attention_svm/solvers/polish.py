@@ -19,9 +19,9 @@ from torch import Tensor
 
 from .interior_point import Cone, Point, dot
 
-STEPS = 8
-SETTLED = 1e-15  # of the equations, whose terms are at most about one
-RIDGE = 1e-11  # on the multipliers: those of dependent constraints are not unique; the equations, and so the limit, stay exact
+from .tolerances import NEWTON_STEPS, RIDGE
+
+EQUATION_ATOL = 1e-15  # of the equations, whose terms are at most about one
 
 
 def polish(cone: Cone, point: Point) -> tuple[Tensor, Tensor]:
@@ -64,11 +64,11 @@ def _newton(cone: Cone, multipliers: Tensor, Q: Tensor, active: Tensor) -> tuple
     found = multipliers.gather(1, order) * held
     eye, columns = torch.eye(q, dtype=Q.dtype), torch.eye(r, dtype=Q.dtype)
     hessian = Q.new_zeros(count, most + q * r, most + q * r)
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         rows, square = small.image(found)
         ZQ, nQ = small.query @ Q, rows @ Q
         slope = torch.cat([dot(nQ, ZQ) - small.rhs, (square @ Q - Q).flatten(1)], -1)
-        if float(slope.abs().amax()) <= SETTLED:
+        if float(slope.abs().amax()) <= EQUATION_ATOL:
             break
         cross = rows[..., None] * ZQ[:, :, None] + small.query[..., None] * nQ[:, :, None]
         rotations = columns[:, None] * (square - eye + Q @ Q.mT)[:, :, None, :, None] - Q[:, :, None, None, :] * Q.mT[:, None, :, :, None]

@@ -1,10 +1,7 @@
-"""Checkable statements of JoMA, each with a control that must fail; one file a subject.
+"""The claims of JoMA, each with a control that must fail; one file per subject."""
 
-Source: :cite:t:`tian2024joma`, :cite:t:`zhai2023stabilizing`.
-"""
+from . import flows, invariants, latents
 
-from . import invariants, lower_layer, mixture, orbit, recovery, tree, two_phases
-
-CLAIMS = (*invariants.CLAIMS, *orbit.CLAIMS, *two_phases.CLAIMS, *lower_layer.CLAIMS, *tree.CLAIMS, *mixture.CLAIMS, *recovery.CLAIMS)
+CLAIMS = (*invariants.CLAIMS, *flows.CLAIMS, *latents.CLAIMS)
 
 __all__ = ["CLAIMS"]

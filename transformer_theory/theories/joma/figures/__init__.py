@@ -1,11 +1,5 @@
-"""Pictures, drawn from stored results alone; one file a picture."""
+"""The figures of the paper redone, and some that go further; one experiment per file."""
 
-from .analysis import draw
-from .hierarchy import hierarchy
-from .invariant import invariant
-from .linear_orbit import linear_orbit
-from .lower_layer import lower_layer
-from .relatives import relatives
-from .two_phases import two_phases
+from ....core.experiment import experiments_in
 
-__all__ = ["draw", "hierarchy", "invariant", "linear_orbit", "lower_layer", "relatives", "two_phases"]
+EXPERIMENTS = experiments_in(__name__, __path__)

@@ -1,54 +1,177 @@
-"""The softmax invariant over training: the paper's Figs. 2 and 3 with the relative error beside the correlation."""
+"""Figs. 2 and 3: how well the logits of softmax attention follow from the MLP's weights over training.
 
-from typing import TYPE_CHECKING
+Source: :cite:t:`tian2024joma`.
+"""
 
-from ....core.plotting import axes, caption, heatmap, label_ends, line, shades, text_figure
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement, judge
+from ....core.plotting import axes, caption, heatmap, label_ends, line, shades, style, text_figure
 from ....core.result import Result
-from .analysis import diagonal
+from ....core.sources import Source
+from ..block import Softmax, gaussian_block, gaussian_contexts, random_contexts
+from ..dynamics import Model, gradient_descent
+from ..invariants import factorisation_error, first_term, fixed_mean, goodness_of_fit, mean_attention, moving_mean
+from ..on_data import MAX_ASSUMPTION, MAX_ERROR, diagonal
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "joma"
+NAME, FIGURE = "joma", Source("tian2024joma", "Fig. 2")
+CORRELATION = "correlation of the predicted change of the logits"
+ERROR = "relative error of the predicted change of the logits"
+MEASURES = {"correlation": (CORRELATION, 1.0), "error": (ERROR, 0.0)}  # array name -> quantity, perfect value
+KINDS = {"Gaussian": gaussian_contexts, "random": random_contexts}
 WAYS = {"first": "first term", "both": "both terms", "moving": "moving mean"}
+MARKS = (100, 1000, 2000)
 
 
-def invariant(result: Result) -> "Figure":
-    """A row a kind of contexts: correlation, relative error, predicted against true, the lower layer at the end, one unit over time."""
-    kinds = [kind for kind in ("Gaussian", "random") if f"{NAME}/{kind}_true" in result.arrays]
-    if not kinds:
-        return text_figure("joma.invariant: nothing was measured")
-    figure, panels = axes(len(kinds), 5, width=12.0, height=2.6 * len(kinds))
-    steps = result.arrays[f"{NAME}/steps"]
-    for row, kind in enumerate(kinds):
-        correlation, error, sides, lower, unit = panels[5 * row : 5 * row + 5]
-        for (way, label), tint in zip(WAYS.items(), shades(len(WAYS))):
-            for ax, measure in ((correlation, "correlation"), (error, "error")):
-                values = result.arrays[f"{NAME}/{kind}_{way}_{measure}"][:, 1:]
-                ax.fill_between(steps[1:], values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
-                line(ax, steps[1:], values.mean(0), color=tint, label=label)
-            if way != "first":
-                sides.plot(result.arrays[f"{NAME}/{kind}_{way}"], result.arrays[f"{NAME}/{kind}_true"], ".", color=tint, label=label)
-        correlation.set(title=f"{kind.capitalize()}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
-        error.set(title="Relative error", xlabel="step", yscale="log")
-        label_ends(error)
-        diagonal(sides, result.arrays[f"{NAME}/{kind}_true"])
-        sides.set(title="Change of z", xlabel="predicted", ylabel="measured")
-        sides.legend(loc="best")
-        image = heatmap(lower, result.arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
-        image.axes.set_aspect("auto")
-        lower.set_xticks(range(0, 20, 5))
-        lower.set_yticks(range(0, 20, 5))
-        lower.set(title="Lower layer", xlabel="token", ylabel="unit")
-        tokens = result.arrays[f"{NAME}/{kind}_unit"].T
-        for token, (values, tint) in enumerate(zip(tokens, shades(len(tokens)))):
-            line(unit, steps, values, color=tint, label=f"token {token}")
-        unit.set(title="Unit 0", xlabel="step", ylabel="v")
-        unit.autoscale_view()  # the labels stand where the limits say
-        label_ends(unit)
-    caption(
-        figure,
-        "Bands: all draws; lines: their mean. First draw in the three columns on the right; dashed: equality. 'Both terms' takes the mean "
-        "attention of the start, 'moving mean' that of each moment.",
-    )
-    return figure
+@dataclass(frozen=True)
+class Invariant(RandomExperiment):
+    """Softmax attention at T = 1/2 on 10 distinct and 10 common tokens of 20 classes, full-batch descent on the cross-entropy.
+
+    Beside the paper's correlation stands the relative error, to which the correlation is blind, and two variants of the prediction: the
+    first term alone, and the mean attention of each moment instead of that of the start.
+    """
+
+    steps: int = setting(2000, ge=10, help="of gradient descent")
+    rate: float = setting(0.1, gt=0, le=10, help="learning rate")
+    temperature: float = setting(0.5, ge=1e-2, le=1e2, help="of the softmax")
+    scale: float = setting(0.01, gt=0, le=10, help="standard deviation of the start")
+    seeds: int = setting(5, ge=1, le=100, help="draws of contexts and start")
+
+    name: ClassVar[str] = "joma.invariant"
+    sources: ClassVar[tuple[Source, ...]] = (Source("tian2024joma"),)
+
+    @classmethod
+    def quick(cls) -> "Invariant":
+        return cls(steps=200, seeds=2)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Correlation and relative error of the predicted change of the logits, at 100, 1000, 2000 steps and at the end."""
+        saved = np.unique(np.linspace(0, self.steps, 201).astype(int)).tolist()
+        marks = sorted({mark for mark in MARKS if mark in saved} | {self.steps})
+        generator, arrays = self.generator(), {f"{NAME}/steps": np.array(saved)}
+        for kind, draw in KINDS.items():
+            curves: dict[str, list[Tensor]] = {f"{way}_{measure}": [] for way in WAYS for measure in MEASURES}
+            for seed in range(self.seeds):
+                contexts, model = draw(generator), Model(Softmax(self.temperature))
+                start = gaussian_block(contexts, units=20, scale=self.scale, generator=generator)
+                path = gradient_descent(start, contexts, model, rate=self.rate, steps=self.steps, save_steps=saved)
+                change = path.states.logits[:, 0] - path.states.logits[0, 0]
+                predicted = {
+                    "first": first_term(model.attention, path),
+                    "both": fixed_mean(model, contexts, path),
+                    "moving": moving_mean(model, contexts, path),
+                }
+                for way, values in predicted.items():
+                    fit = goodness_of_fit(values, change)
+                    curves[f"{way}_correlation"].append(fit.correlation)
+                    curves[f"{way}_error"].append(fit.error)
+                mean = mean_attention(model, contexts, path)
+                shift, loss = (mean - mean[0]).abs().sum(-1) / 2, factorisation_error(model, contexts, path)
+                for mark in marks:
+                    index = saved.index(mark)
+                    numbers = (float(x[index]) for x in (curves["both_error"][-1], shift, loss))
+                    yield self._judged(kind, seed, mark, *numbers)
+                if not seed:
+                    arrays |= {
+                        f"{NAME}/{kind}_true": change[-1].numpy(),
+                        f"{NAME}/{kind}_both": predicted["both"][-1].numpy(),
+                        f"{NAME}/{kind}_moving": predicted["moving"][-1].numpy(),
+                        f"{NAME}/{kind}_lower": path.states.lower[[0, -1]].numpy(),
+                        f"{NAME}/{kind}_unit": path.states.lower[:, 0, :4].numpy(),
+                    }
+            arrays |= {f"{NAME}/{kind}_{name}": torch.stack(values).numpy() for name, values in curves.items()}
+            for mark in marks:
+                yield from self._means(kind, mark, {name: [float(curve[saved.index(mark)]) for curve in c] for name, c in curves.items()})
+        yield Arrays(arrays)
+
+    def _means(self, kind: str, step: int, values: dict[str, list[float]]) -> Iterator[Measurement]:
+        for way, label in WAYS.items():
+            for name, (quantity, perfect) in MEASURES.items():
+                draws = values[f"{way}_{name}"]
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    quantity,
+                    sum(draws) / len(draws),
+                    predicted=None if way == "first" else perfect,  # nobody predicts with the first term alone
+                    setting=f"{kind} contexts, {label}",
+                    n=self.seeds,
+                    step=step,
+                    source=FIGURE,
+                    note=f"A mean over draws, from {min(draws):.3g} to {max(draws):.3g}.",
+                )
+
+    def _judged(self, kind: str, seed: int, step: int, error: float, shift: float, loss: float) -> Measurement:
+        """The error of the paper's invariant in one draw; covered where attention does not move and the second moment factorises."""
+        covered = shift <= MAX_ASSUMPTION and loss <= MAX_ASSUMPTION
+        return Measurement(
+            NAME,
+            "figure",
+            ERROR,
+            error,
+            predicted=0.0,
+            op="<=",
+            threshold=MAX_ERROR,
+            verdict=judge(error, "<=", MAX_ERROR, covered=covered),
+            setting=f"{kind} contexts, one draw",
+            step=step,
+            seed=seed,
+            source=FIGURE,
+            note=f"The mean attention has moved {shift:.2g} of its mass; the factorisation loses {loss:.2g} of dz/dt at this step.",
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """A row per kind of contexts: correlation, relative error, predicted and measured change, lower layer at the end, one unit."""
+        kinds = [kind for kind in KINDS if f"{NAME}/{kind}_true" in result.arrays]
+        if not kinds:
+            return text_figure(f"{self.name}: nothing was measured")
+        figure, panels = axes(len(kinds), 5, width=12.0, height=2.6 * len(kinds))
+        for row, kind in enumerate(kinds):
+            _plot_kind(panels[5 * row : 5 * row + 5], kind, result)
+        caption(
+            figure,
+            "Bands: all draws; lines: their mean. First draw in the three columns on the right; dashed: equality. 'Both terms' takes the "
+            "mean attention of the start, 'moving mean' that of each moment.",
+        )
+        return figure
+
+
+def _plot_kind(panels: "np.ndarray | list[Axes]", kind: str, result: Result) -> None:
+    correlation, error, sides, lower, unit = panels
+    steps, arrays = result.arrays[f"{NAME}/steps"], result.arrays
+    for (way, label), tint in zip(WAYS.items(), shades(len(WAYS))):
+        for ax, measure in ((correlation, "correlation"), (error, "error")):
+            values = arrays[f"{NAME}/{kind}_{way}_{measure}"][:, 1:]
+            ax.fill_between(steps[1:], values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
+            line(ax, steps[1:], values.mean(0), color=tint, label=label)
+        if way != "first":
+            sides.plot(arrays[f"{NAME}/{kind}_{way}"], arrays[f"{NAME}/{kind}_true"], ".", color=tint, label=label)
+    correlation.set(title=f"{kind.capitalize()}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
+    error.set(title="Relative error", xlabel="step", yscale="log")
+    label_ends(error)
+    diagonal(sides, arrays[f"{NAME}/{kind}_true"])
+    sides.set(title="Change of z", xlabel="predicted", ylabel="measured")
+    sides.legend(loc="best")
+    image = heatmap(lower, arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
+    image.axes.set_aspect("auto")
+    lower.set_xticks(range(0, 20, 5))
+    lower.set_yticks(range(0, 20, 5))
+    lower.set(title="Lower layer", xlabel="token", ylabel="unit")
+    tokens = arrays[f"{NAME}/{kind}_unit"].T
+    for token, (values, tint) in enumerate(zip(tokens, shades(len(tokens)))):
+        line(unit, steps, values, color=tint, label=f"token {token}")
+    unit.set(title="Unit 0", xlabel="step", ylabel="v")
+    unit.autoscale_view()  # label_ends places labels by the final limits
+    label_ends(unit)

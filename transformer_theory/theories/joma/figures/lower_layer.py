@@ -1,43 +1,117 @@
-"""The lower layer over time: its stable rank, and its columns at three moments."""
+"""The stable rank of the lower layer in the theory's own dynamics: it falls and comes back if some tokens are salient.
 
-from typing import TYPE_CHECKING
+Source: :cite:t:`tian2024joma`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, line, text_figure
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement, Null
+from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, line, style, text_figure
 from ....core.result import Result
+from ....core.sources import Source
+from ....maths.linalg import stable_rank
+from ..nonlinear import equal_columns, gaussian_points, linear_layer, nonlinear_layer, rank_bounce
+from ..orbit import blow_up_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "joma"
+NAME, JOMA = "joma", Source("tian2024joma")
+NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
+STABLE_RANK = {"start": "stable rank at the start", "least": "smallest stable rank", "end": "stable rank at the end"}
+DROP, REBOUND = "drop of the stable rank", "rebound of the stable rank"
+FIRST_TIME = 1e-7  # of the curves; until then V is a multiple of the critical points
 
 
-def lower_layer(result: Result) -> "Figure":
-    """Stable rank over time (medians and ranges of the draws; linear units: the first draw), and V of the first draw at three times."""
-    if f"{NAME}/times" not in result.arrays:
-        return text_figure("joma.lower_layer: nothing was measured")
-    figure, (curve, *panels) = axes(1, 4, height=2.6, width=9.5)
-    times = result.arrays[f"{NAME}/times"]
-    for how, name in (("nonlinear", NAME), ("no token salient", "null")):
-        ranks = result.arrays[f"{NAME}/rank_{how}"]
-        curve.fill_between(times, ranks.min(0), ranks.max(0), color=COLOURS[name], alpha=0.15, linewidth=0)
-        line(curve, times, np.median(ranks, axis=0), name=name, label=how)
-    line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_linear"][0], name="raw", label="linear")
-    shown, layers = result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"]
-    curve.set(
-        title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, result.arrays[f"{NAME}/rank_nonlinear"]), ylim=(0, None)
-    )
-    for time, layer, panel in zip(shown, layers, panels):
-        heatmap(panel, layer / np.abs(layer).max(), vmin=-1, vmax=1, cmap="RdBu_r", bar=False)
-        panel.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
-    label_ends(curve)
-    caption(figure, "Bands: all draws. Linear units: the first draw, up to its blow-up. Colour: V over its largest entry, first draw.")
-    return figure
+@dataclass(frozen=True)
+class LowerLayer(RandomExperiment):
+    """Units with normal critical points: stable rank of the lower layer over time, nonlinear and linear, and with no token salient."""
+
+    units: int = setting(12, ge=2, le=500, help="of the lower layer")
+    tokens: int = setting(20, ge=2, le=500, help="of the context")
+    scale: float = setting(1.0, gt=0, le=3, help="standard deviation of the critical points' entries")
+    until: float = setting(1e3, ge=1, le=1e5, help="last time of the flow")
+    seeds: int = setting(20, ge=1, le=1000, help="draws of the critical points")
+
+    name: ClassVar[str] = "joma.lower_layer"
+    sources: ClassVar[tuple[Source, ...]] = (JOMA, Source("rudelson2007sampling"))
+
+    @classmethod
+    def quick(cls) -> "LowerLayer":
+        return cls(units=6, tokens=8, seeds=3)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Start, minimum and end of the stable rank, means over the draws, and the smallest drop and rebound."""
+        times = torch.logspace(math.log10(FIRST_TIME), math.log10(self.until), 200, dtype=torch.float64)
+        remaining, generator = torch.logspace(0, -12, 200, dtype=torch.float64)[1:], self.generator()
+        draws = [gaussian_points(generator, units=self.units, tokens=self.tokens, scale=self.scale) for _ in range(self.seeds)]
+        equal = [equal_columns(points) for points in draws]
+        flows = {  # the direction of V at the start, and V at later times
+            NONLINEAR: (draws, [nonlinear_layer(points, times) for points in draws]),
+            LINEAR: (draws, [linear_layer(points, remaining) for points in draws]),
+            EQUAL: (equal, [nonlinear_layer(points, times) for points in equal]),
+        }
+        bounces = {how: [rank_bounce(*pair) for pair in zip(*flow)] for how, flow in flows.items()}
+        for how, curves in bounces.items():
+            for when, quantity in STABLE_RANK.items():
+                values = [getattr(curve, when) for curve in curves]
+                note = f"A mean over draws, from {min(values):.3g} to {max(values):.3g}."
+                mean = sum(values) / len(values)
+                yield Measurement(NAME, "figure", quantity, mean, setting=how, n=self.seeds, source=JOMA, note=note)
+        for quantity, name, null in ((DROP, "drop", EQUAL), (REBOUND, "rebound", LINEAR)):
+            shares = {how: [getattr(curve, name) / curve.start for curve in curves] for how, curves in bounces.items()}
+            yield Measurement(
+                NAME,
+                "figure",
+                quantity,
+                min(shares[NONLINEAR]),
+                null=Null(null, tuple(shares[null])),
+                side=">=",
+                n=self.seeds,
+                source=JOMA,
+                note="As a share of the start; the smallest of the draws.",
+            )
+        yield from self._arrays(times, remaining, draws[0], {how: layers for how, (_, layers) in flows.items()})
+
+    def _arrays(self, times: Tensor, remaining: Tensor, points: Tensor, layers: dict[str, list[Tensor]]) -> Iterator[Arrays]:
+        ranks = {how: torch.stack([stable_rank(layer) for layer in draws]) for how, draws in layers.items()}
+        shown = [0, int(ranks[NONLINEAR][0].argmin()), len(times) - 1]
+        arrays = {"times": times, "shown": times[shown], "layers": layers[NONLINEAR][0][shown], "points": points}
+        arrays["blow_up"] = (1 - remaining) * blow_up_time(points.norm(dim=0))
+        arrays |= {f"rank_{how}": curves for how, curves in ranks.items()}
+        yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Stable rank over time (medians and ranges of the draws; linear units: first draw), and V of the first draw at three times."""
+        if f"{NAME}/times" not in result.arrays:
+            return text_figure(f"{self.name}: nothing was measured")
+        figure, (curve, *panels) = axes(1, 4, height=2.6, width=9.5)
+        times, nonlinear = result.arrays[f"{NAME}/times"], result.arrays[f"{NAME}/rank_{NONLINEAR}"]
+        for how, name in ((NONLINEAR, NAME), (EQUAL, "null")):
+            ranks = result.arrays[f"{NAME}/rank_{how}"]
+            curve.fill_between(times, ranks.min(0), ranks.max(0), color=COLOURS[name], alpha=0.15, linewidth=0)
+            line(curve, times, np.median(ranks, axis=0), name=name, label=how)
+        line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_{LINEAR}"][0], name="raw", label=LINEAR)
+        curve.set(title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, nonlinear), ylim=(0, None))
+        for time, layer, panel in zip(result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"], panels):
+            heatmap(panel, layer / np.abs(layer).max(), vmin=-1, vmax=1, cmap="RdBu_r", bar=False)
+            panel.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
+        label_ends(curve)
+        caption(figure, "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest entry, first draw.")
+        return figure
 
 
 def _moving(times: np.ndarray, ranks: np.ndarray) -> tuple[float, float]:
-    """The times at which the ranks are on their way, with a decade before and after."""
+    """The times at which the ranks change, with a decade before and after."""
     moved = np.flatnonzero((np.abs(ranks / ranks[:, :1] - 1) > 0.01).any(0))
     first, last = (moved[0], moved[-1]) if len(moved) else (0, len(times) - 1)
     return max(times[0], times[first] / 10), min(times[-1], times[last] * 10)

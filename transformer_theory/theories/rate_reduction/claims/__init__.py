@@ -1,10 +1,7 @@
-"""Checkable statements on coding rates, the MCR² optimum, ReduNet and clustering, each with a control that must fail; one file a subject.
+"""Checkable statements on coding rates, the MCR² optimum, ReduNet and clustering, each with a control that must fail."""
 
-Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`, :cite:t:`chan2022redunet`, :cite:t:`ma2007segmentation`.
-"""
+from . import algorithms, optimum, rates
 
-from . import clustering, landscape, optimum, rates, redunet
-
-CLAIMS = (*rates.CLAIMS, *optimum.CLAIMS, *landscape.CLAIMS, *redunet.CLAIMS, *clustering.CLAIMS)
+CLAIMS = (*rates.CLAIMS, *optimum.CLAIMS, *algorithms.CLAIMS)
 
 __all__ = ["CLAIMS"]

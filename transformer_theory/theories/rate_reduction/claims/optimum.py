@@ -1,20 +1,33 @@
-"""The optimum of MCR²: its value in closed form, and orthogonal classes with flat spectra."""
+"""Claims on the optimum of MCR² and on the landscape of the regularised problem.
 
-from torch import Generator
+Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....metrics.coding import rate_reduction
+from ..ascent import ascend, polish
+from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 from ..optimum import disorder, flat_reduction, maximise, optimum
-from .instance import DIM, EPS, RANKS, SIZES
 
 MCR2, LANDSCAPE = Source("yu2020learning"), Source("wang2024global")
+EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
+SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
+SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # of the regularised problem
+CONSTRUCTED = 5  # critical points in closed form
+GRADIENT_RTOL = 1e-9  # of critical points, in units of the penalty
+LEVEL_ATOL = 1e-6  # eigenvalues of the Hessian in units of the penalty, and disorder, below which they count as zero
 
 
-def _best_of_ascents(generator: Generator, target: float, *, least: int = 3, most: int = 10) -> float:
-    """The largest ΔR that ascents from several starts reach under rank <= 4; after the first few, only until the target is met."""
+def _best_of_ascents(generator: Generator, target: float, *, first: int = 3, limit: int = 10) -> float:
+    """The largest ΔR of the first ascents under rank <= 4, continued with further starts until the target is met or the limit is."""
     best, starts = 0.0, 0
-    while starts < least or (best < target - 1e-9 and starts < most):
+    while starts < first or (best < target - 1e-9 and starts < limit):
         features, labels, _ = maximise(SIZES, RANKS, DIM, eps=EPS, generator=generator)
         best, starts = max(best, float(rate_reduction(features, labels, eps=EPS))), starts + 1
     return best
@@ -23,13 +36,13 @@ def _best_of_ascents(generator: Generator, target: float, *, least: int = 3, mos
 def _optimum(generator: Generator) -> Evidence:
     target = optimum(SIZES, DIM, eps=EPS, budget=RANKS).value
     best = _best_of_ascents(generator, target)
-    attained = best >= target - 1e-9  # otherwise the search failed, which says nothing against the statement
+    attained = best >= target - 1e-9  # otherwise the search failed, which is no evidence against the statement
     return Evidence(best - target, 1e-9, "<=", converged=attained, detail={"reached": best, "closed form": target})
 
 
 def _optimum_control(generator: Generator) -> Evidence:
     collapsed = flat_reduction(SIZES, (1, 1, 1), DIM, eps=EPS)
-    return Evidence(_best_of_ascents(generator, collapsed, least=1) - collapsed, 1e-9, "<=")
+    return Evidence(_best_of_ascents(generator, collapsed, first=1) - collapsed, 1e-9, "<=")
 
 
 def _geometry(generator: Generator) -> Evidence:
@@ -42,17 +55,85 @@ def _geometry_control(generator: Generator) -> Evidence:
     return Evidence(disorder(features, labels), 1e-5, "<=", detail={"gradient": gradient})
 
 
+def _problem() -> Regularised:
+    return Regularised(SMALL_SIZES, SMALL_DIM, EPS, 0.5 * largest_penalty(SMALL_SIZES, SMALL_DIM, eps=EPS))
+
+
+def _start(problem: Regularised, generator: Generator) -> Tensor:
+    """Gaussian entries with standard deviation from 0.1 to 3."""
+    scale = 10 ** (1.5 * float(torch.rand((), generator=generator)) - 1)
+    return scale * torch.randn(sum(problem.sizes), problem.dim, dtype=torch.float64, generator=generator)
+
+
+def _ends(problem: Regularised, generator: Generator, count: int) -> list[Tensor]:
+    """End points of ascents from random starts."""
+    return [ascend(problem, _start(problem, generator)) for _ in range(count)]
+
+
+def _others(problem: Regularised, generator: Generator, *, searches: int) -> Iterator[Tensor]:
+    """Critical points that are no maximisers: five constructed ones (singular values at the smaller root, two classes on one line), which
+    the seed only rotates, then those that a search for zeros of the gradient finds from random starts."""
+    for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 0, 1))):
+        yield orthogonal_critical_point(problem, smaller, larger, generator=generator)
+    first, second, _ = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator).split(problem.sizes)
+    left = torch.linalg.svd(second, full_matrices=False).U[:, :1]
+    line = torch.linalg.svd(first, full_matrices=False).Vh[:1]
+    shared = polish(problem, torch.cat([first, first.norm() * left @ line, torch.zeros(problem.sizes[2], problem.dim, dtype=first.dtype)]))
+    candidates = [shared, *(polish(problem, _start(problem, generator)) for _ in range(searches))]
+    yield from (X for X in candidates if _critical(problem, X) and problem.disorder(X) > LEVEL_ATOL)
+
+
+def _critical(problem: Regularised, X: Tensor) -> bool:
+    return float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.penalty
+
+
+def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
+    problem = _problem()
+    points = list(_others(problem, generator, searches=0)) if of_saddles else _ends(problem, generator, 2)
+    steepest = max(map(problem.steepest, points))
+    critical = all(_critical(problem, X) for X in points)
+    detail = {"largest eigenvalue": steepest, "points": len(points), "of them zero, whose disorder is 0 by definition": _zeros(points)}
+    return Evidence(max(map(problem.disorder, points)), LEVEL_ATOL, "<=", converged=critical, detail=detail)
+
+
+def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
+    problem = _problem()
+    points = _ends(problem, generator, 1) if of_maximisers else list(_others(problem, generator, searches=4))
+    steepness = [problem.steepest(X) for X in points]
+    critical = all(_critical(problem, X) for X in points)
+    detail: dict[str, float] = {"points": len(points)}
+    if not of_maximisers:
+        searched = steepness[CONSTRUCTED:]
+        detail["constructed points, equal up to rotation for every seed"] = CONSTRUCTED
+        detail["smallest eigenvalue of the constructed"] = min(steepness[:CONSTRUCTED])
+        detail["distinct values of F of searched points"] = len(
+            {round(problem.value(X) / problem.penalty, 6) for X in points[CONSTRUCTED:]}
+        )
+        if searched:
+            detail["smallest eigenvalue of the searched"] = min(searched)
+    return Evidence(min(steepness), 1e-3, ">=", converged=critical, detail=detail)
+
+
+def _zeros(points: list[Tensor]) -> int:
+    return sum(float(X.abs().max()) < LEVEL_ATOL for X in points)
+
+
+ASSUMED = (
+    "the problem has the penalty λ‖X‖²/2 instead of the constraint on the scale",
+    r"$0 < \lambda < \alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})$",
+)
 CLAIMS = (
     Claim(
         id="rate_reduction/optimum",
         statement=r"Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the largest rate reduction is "
         r"$\sum_j \frac{s_j}{2}\left[\log(1 + \frac{\alpha n_j}{s_j}) - \frac{n_j}{n}\log(1 + \frac{\alpha_j n_j}{s_j})\right]$ "
         r"with the best $s_j \le r_j$.",
+        measures="largest rate reduction of the ascents less the closed form, nats",
         source=MCR2,
-        assumptions=("the ranks fit: their sum is at most d",),
+        assumptions=("the ranks fit: their sum is at most d", "the best of at least 3 and at most 10 ascents is taken"),
         check=_optimum,
         control=_optimum_control,
-        control_description="puts the value of collapsed classes (rank one each) in the place of the optimum's",
+        control_description="replaces the value of the optimum by that of collapsed classes, of rank one each",
         corrects=r"The printed condition on the distortion, $\varepsilon^4 < (n_j/n)\, d^2/r_j^2$, does not make every dimension pay: the "
         "best $s_j$ may be smaller than $r_j$.",
     ),
@@ -60,12 +141,36 @@ CLAIMS = (
         id="rate_reduction/orthogonal-flat",
         statement=r"At a maximiser the classes are orthogonal, $X_i X_j^\top = 0$ for $i \ne j$, and the non-zero singular values of each "
         r"class are equal.",
+        measures="distance from orthogonal classes with flat spectra",
         source=LANDSCAPE,
-        assumptions=("there is room: the ranks' sum is at most d", "the distortion is small"),
+        assumptions=("the ranks fit: their sum is at most d", "the distortion is small"),
         check=_geometry,
         control=_geometry_control,
-        control_description="puts five classes into three dimensions, where they cannot be orthogonal",
+        control_description="takes five classes in three dimensions, where they cannot be orthogonal",
         corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its others; at a maximum there is "
         "none.",
+    ),
+    Claim(
+        id="rate_reduction/maximisers",
+        statement=r"Ascents of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ end at critical points with orthogonal classes of "
+        r"singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of "
+        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$.",
+        measures="largest distance from the shape of a maximiser",
+        source=LANDSCAPE,
+        assumptions=ASSUMED,
+        check=lambda generator: _disorder(generator, of_saddles=False),
+        control=lambda generator: _disorder(generator, of_saddles=True),
+        control_description="takes critical points that are no maximisers",
+    ),
+    Claim(
+        id="rate_reduction/strict-saddles",
+        statement=r"Every critical point of $F$ of another shape has a direction of ascent: the largest eigenvalue of $\nabla^2 F$ is "
+        r"positive (here: above $\lambda / 1000$).",
+        measures="smallest of the largest eigenvalues of the Hessian, in units of λ",
+        source=LANDSCAPE,
+        assumptions=(*ASSUMED, "searched points are kept if the gradient is below 1e-9 λ and their shape is not that of a maximiser"),
+        check=lambda generator: _steepness(generator, of_maximisers=False),
+        control=lambda generator: _steepness(generator, of_maximisers=True),
+        control_description="takes the maximisers instead",
     ),
 )

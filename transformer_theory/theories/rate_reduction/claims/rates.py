@@ -1,4 +1,4 @@
-r"""Coding rates: what knowing the classes saves, hard or soft, how it moves with the features, and what it means in bits.
+r"""Claims on coding rates: the nats that classes save, hard or soft, the gradient, and the meaning in bits.
 
 The bounds of "equal-moments" are Jensen's inequality with a modulus: with :math:`\beta = d/\epsilon^2`, :math:`S_j = X^\top\Pi_jX/n_j`
 and :math:`\sigma` the largest eigenvalue of any :math:`S_j`, the second derivative of :math:`\tfrac12\log\det(I + \beta S)` along D lies
@@ -24,9 +24,9 @@ from ....metrics.coding import (
     rate_reduction_gradient,
 )
 from ..problem import equal_moments
-from .instance import EPS
 
 MCR2, REDUNET, LENGTH = Source("yu2020learning"), Source("chan2022redunet"), Source("ma2007segmentation")
+EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SHAPES = ((12, 3, 2), (40, 8, 3), (60, 8, 5), (30, 50, 4), (200, 16, 10))  # samples, dimensions, classes
 
 
@@ -67,7 +67,7 @@ def _nonnegative_control(generator: Generator) -> Evidence:
 
 
 def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
-    """How far the second moments S_j are from their mean, the weighted mean of the squared distances; and the largest eigenvalue."""
+    """Weighted mean of the squared distances of the second moments S_j from their mean; and the largest eigenvalue of any S_j."""
     classes = [features[labels == j] for j in labels.unique()]
     mean = features.mT @ features / len(features)
     moments = [own.mT @ own / len(own) for own in classes]
@@ -76,23 +76,23 @@ def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def _equal_moments(generator: Generator) -> Evidence:
-    """The smallest factor by which ΔR clears either bound, from far apart moments to nearly equal ones; equal ones give rounding."""
+    """The smallest factor by which ΔR satisfies a bound, from very different moments to nearly equal ones; equal ones give rounding."""
     features, labels = equal_moments((15, 20, 40), 6, generator=generator)
-    beta, bend = 6 / EPS**2, _normal(generator, 6, 6)
+    beta, change = 6 / EPS**2, _normal(generator, 6, 6)
     features = features / (beta * _spread(features, labels)[1]) ** 0.5  # βσ = 1: the two bounds are a factor of four apart
     detail = {}
     for size in (1.0, 1e-1, 1e-2, 1e-3):
-        unequal = torch.where((labels == 0)[:, None], features + size * features @ bend, features)
+        unequal = torch.where((labels == 0)[:, None], features + size * features @ change, features)
         reduction, (spread, largest) = float(rate_reduction(unequal, labels, eps=EPS)), _spread(unequal, labels)
-        detail[f"over the lower bound, bent by {size:g}"] = reduction / (0.25 * (beta / (1 + beta * largest)) ** 2 * spread)
-        detail[f"under the upper bound, bent by {size:g}"] = 0.25 * beta**2 * spread / reduction
+        detail[f"ΔR over the lower bound, moments changed by {size:g}"] = reduction / (0.25 * (beta / (1 + beta * largest)) ** 2 * spread)
+        detail[f"upper bound over ΔR, moments changed by {size:g}"] = 0.25 * beta**2 * spread / reduction
     equal = abs(float(rate_reduction(features, labels, eps=EPS)))
-    detail["1e-12 over what equal moments give"] = 1e-12 / max(equal, 1e-16)
+    detail["1e-12 over ΔR of equal moments"] = 1e-12 / max(equal, 1e-16)
     return Evidence(min(detail.values()), 1.0, ">=", detail=detail)
 
 
 def _equal_moments_control(generator: Generator) -> Evidence:
-    """Classes with one mean, and unlike second moments: distances of means do not bound ΔR from above."""
+    """Classes with equal means and different second moments: distances of means do not bound ΔR from above."""
     labels = torch.arange(3).repeat_interleave(20)
     classes = [_random_features(generator, 20, 6) for _ in range(3)]
     features = torch.cat([own - own.mean(0) for own in classes])
@@ -102,7 +102,7 @@ def _equal_moments_control(generator: Generator) -> Evidence:
 
 
 def _above_the_chord(generator: Generator, *, sign: float) -> Evidence:
-    """The largest rise of ΔR above the straight line between two memberships."""
+    """The largest excess of ΔR over the chord between two memberships."""
     rises = []
     for n, d, k in SHAPES:
         features = _random_features(generator, n, d)
@@ -130,38 +130,39 @@ def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
     gaps = []
     for n, d, k in ((40, 7, 3), (10, 20, 3), (30, 8, 10)):
         features, labels = _random_features(generator, n, d) / d, torch.arange(n) % k
-        for given in (labels, _random_memberships(generator, n, k)):
-            own = given if given.ndim == 2 else torch.nn.functional.one_hot(labels, k).double()
+        for classes in (labels, _random_memberships(generator, n, k)):
+            memberships = classes if classes.ndim == 2 else torch.nn.functional.one_hot(labels, k).double()
             leaf = features.clone().requires_grad_()
-            (automatic,) = torch.autograd.grad(_plain_reduction(leaf, own), leaf)
-            shares = own.mean(0) if weighted else torch.ones(k, dtype=own.dtype)
-            compressed = features @ compression_operators(features, given, eps=EPS)
-            operators = features @ expansion_operator(features, eps=EPS) - torch.einsum("nj,jnd->nd", own * shares, compressed)
-            candidates = [operators, rate_reduction_gradient(features, given, eps=EPS)] if weighted else [operators]
+            (automatic,) = torch.autograd.grad(_plain_reduction(leaf, memberships), leaf)
+            shares = memberships.mean(0) if weighted else torch.ones(k, dtype=memberships.dtype)
+            compressed = features @ compression_operators(features, classes, eps=EPS)
+            operators = features @ expansion_operator(features, eps=EPS) - torch.einsum("nj,jnd->nd", memberships * shares, compressed)
+            candidates = [operators, rate_reduction_gradient(features, classes, eps=EPS)] if weighted else [operators]
             gaps += [float((automatic - closed).abs().max() / automatic.abs().max()) for closed in candidates]
     return Evidence(max(gaps) if weighted else min(gaps), 1e-9, "<=")
 
 
 def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
-    """Bits a vector that the length spends beyond the rate-distortion function; the worse of the distances to zero and to the bound."""
-    room, detail = [], {}
+    """Excess bits per vector of the length over the rate-distortion function: the smaller of its distances to zero and to the bound."""
+    slack, detail = [], {}
     for n, d in ((50, 3), (400, 8)):
         features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)
-        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without squaring the condition
+        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without forming X^T X
         for share in (1.0, 0.3, 0.01):
             eps = share * math.sqrt(d * variances[0])  # up to here each direction is coded
             needed = 0.5 * np.log2(d * variances / eps**2).sum()
             excess = unit * float(coding_length(features, eps=eps)) / (n + d) - needed
             bound = eps**2 / (2 * d * math.log(2)) * (1 / variances).sum()
-            room += [excess, bound - excess]
+            slack += [excess, bound - excess]
             detail[f"excess bits, n = {n}, share {share:g}"] = float(excess)
-    return Evidence(float(min(room)), -1e-9, ">=", detail=detail)
+    return Evidence(float(min(slack)), -1e-9, ">=", detail=detail)
 
 
 CLAIMS = (
     Claim(
         id="rate_reduction/nonnegative",
         statement=r"$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft memberships $\Pi_j$.",
+        measures="smallest rate reduction, nats",
         source=MCR2,
         assumptions=("each sample's memberships sum to one", "the rates of the classes are weighted by their shares"),
         check=_nonnegative,
@@ -173,26 +174,29 @@ CLAIMS = (
         statement=r"$\Delta R = 0$ if and only if all second moments $S_j = X_j^\top X_j / n_j$ are equal: with "
         r"$V = \sum_j \frac{n_j}{n} \|S_j - \frac1n X^\top X\|_F^2$, $\beta = d/\epsilon^2$ and $\sigma$ the largest eigenvalue of any "
         r"$S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta R \le \frac{\beta^2}{4} V$.",
+        measures="smallest ratio of the rate reduction to its lower bound, or of its upper bound to it",
         source=MCR2,
-        assumptions=("each sample belongs to one class",),
+        assumptions=("each sample belongs to one class", "features are scaled to βσ = 1"),
         check=_equal_moments,
         control=_equal_moments_control,
-        control_description="puts the distances of the classes' means in the place of those of their second moments",
+        control_description="replaces the distances of second moments by those of the classes' means",
     ),
     Claim(
         id="rate_reduction/soft-memberships",
-        statement=r"$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the line between any two, so none that are "
-        r"uncertain save more than the best labels.",
+        statement=r"$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the chord between any two, so uncertain "
+        r"memberships never save more than the best labels.",
+        measures="largest excess of the rate reduction over the chord, nats",
         source=LENGTH,
         assumptions=("each sample's memberships sum to one",),
         check=lambda generator: _above_the_chord(generator, sign=1.0),
         control=lambda generator: _above_the_chord(generator, sign=-1.0),
-        control_description="claims the line to lie on or below ΔR",
+        control_description="claims that the chord lies on or below ΔR",
     ),
     Claim(
         id="rate_reduction/gradients",
         statement=r"$\nabla_X \Delta R = XE - \sum_j \frac{n_j}{n} \Pi_j X C_j$ with $E = \alpha(I + \alpha X^\top X)^{-1}$ and "
         r"$C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.",
+        measures="largest relative error of the gradient",
         source=REDUNET,
         assumptions=("each sample's memberships sum to one and are held fixed",),
         check=lambda generator: _gradient_gap(generator, weighted=True),
@@ -204,8 +208,9 @@ CLAIMS = (
         statement=r"$L = (n + d)\, R / \ln 2$ are bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer than "
         r"the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, "
         r"eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
+        measures="smallest distance of the excess bits per vector from their bounds",
         source=LENGTH,
-        assumptions=("the second moment has full rank", "the distortion is below every direction's share"),
+        assumptions=("the second moment has full rank", "the distortion is at most that of the smallest eigenvalue"),
         check=lambda generator: _excess_bits(generator, unit=1.0),
         control=lambda generator: _excess_bits(generator, unit=math.log(2)),
         control_description="counts nats for bits",

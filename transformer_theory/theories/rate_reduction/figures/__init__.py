@@ -1,9 +1,7 @@
-"""Pictures of rate reduction, drawn from the stored arrays alone."""
+"""The figures of the papers redone, and some of our own; one experiment a file."""
 
-from .analysis import curve, draw, similarity, spectra
-from .gaussians import gaussians
-from .label_corruption import label_corruption
-from .landscape import landscape
-from .shifts import shifts
+from ....core.experiment import experiments_in
 
-__all__ = ["curve", "draw", "gaussians", "label_corruption", "landscape", "shifts", "similarity", "spectra"]
+EXPERIMENTS = experiments_in(__name__, __path__)
+
+__all__ = ["EXPERIMENTS"]

@@ -1,41 +1,155 @@
-"""Where ascents of the rate reduction end, and its critical points."""
+"""Ends of ascents of the rate reduction, and its critical points.
 
+Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....core.plotting import COLOURS, axes, line, null_band
+import torch
+
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement, judge
+from ....core.plotting import COLOURS, axes, line, null_band, style
 from ....core.result import Result
+from ....core.sources import Source
+from ....metrics.coding import rate_reduction
+from ..ascent import ascend, polish
+from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
+from ..on_data import MCR2, NAME
+from ..optimum import maximise, optimum
+from ..spheres import OnSpheres, on_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "rate_reduction"
-KINDS = (
+GLOBAL = Source("wang2024global")
+SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
+SMALL_SIZES, SMALL_DIM = (3, 4, 4), 4  # of the others, whose Hessian has 44 rows
+GRADIENT_RTOL, LEVEL_ATOL = 1e-9, 1e-6  # of critical points; both in the problem's unit
+CONSTRAINED, PENALTY, SPHERES = "constrained scale and rank", "penalty", "spheres"
+KINDS = (  # of critical points, as the arrays number them: label, marker, colour
     ("end of an ascent", "o", "rate_reduction"),
     ("zero of the gradient, searched", "x", "attention_svm"),
     ("constructed", "s", "null"),
 )
+DISORDER = "largest disorder of a critical point without direction of ascent"
+STEEPNESS = "smallest of the largest Hessian eigenvalues at all other critical points"
 
 
-def landscape(result: Result) -> "Figure":
-    """Left: the rate reduction that each start reaches, sorted, beside the optimum. Right: critical points of the regularised problem by
-    value and largest eigenvalue of the Hessian; at the line lie maximisers, above it saddles with a way up, below it zero."""
-    figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
-    values = result.arrays[f"{NAME}/reached"]
-    line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
-    null_band(left, float(result.arrays[f"{NAME}/closed_form"]), label="optimum, closed form")
-    left.set_xlabel("start, sorted by where it ends")
-    left.set_ylabel("ΔR reached, nats")
-    left.set_title("Ascents under the constraint")
-    left.locator_params(axis="x", integer=True)
-    left.margins(y=0.15)
-    points = result.arrays[f"{NAME}/critical"]
-    right.axhline(0, color=COLOURS["null"], linewidth=0.9)
-    for kind, (label, marker, tint) in enumerate(KINDS):
-        own = points[points[:, 0] == kind]
-        hollow = {"facecolors": "none", "edgecolors": COLOURS[tint]} if marker == "s" else {"color": COLOURS[tint]}
-        right.scatter(own[:, 1], own[:, 3], s=22, marker=marker, linewidths=1.0, label=label, **hollow)
-    right.set_title("Critical points, with a penalty")
-    right.set_ylabel("largest Hessian eigenvalue / λ")
-    right.set_xlabel("ΔR - λ‖X‖²/2, nats")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=3, fontsize=7, frameon=False)
-    return figure
+@dataclass(frozen=True)
+class Landscape(RandomExperiment):
+    """Ends of random starts: every maximiser is orthogonal and flat, but only the best of them keeps all dimensions.
+
+    First under the constraint on the scale, three classes of 20 samples with rank at most 4 in 12 dimensions. Then with a penalty instead,
+    11 samples in 4 dimensions, where every critical point can be classified by all eigenvalues of its Hessian: ends of ascents, zeros of
+    the gradient found by a search that ignores the direction of ascent, and constructed saddles. Last the same under the constraint, with
+    the Hessian along the spheres.
+    """
+
+    starts: int = setting(100, ge=1, help="ascents of the constrained problem, and as many ascents and searches of the other")
+    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+    share: float = setting(0.5, gt=0, lt=1, help="penalty, as a share of the largest that leaves maximisers other than zero")
+
+    name = "rate_reduction.landscape"
+    sources = (MCR2, GLOBAL)
+
+    @classmethod
+    def quick(cls) -> "Landscape":
+        return cls(starts=3)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Values reached, and value, disorder and largest eigenvalue of every critical point."""
+        generator = self.generator()
+        yield from self._constrained(generator)
+        yield from self._regularised(generator)
+        yield from self._on_spheres(generator)
+
+    def _constrained(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+        best = optimum(SIZES, DIM, eps=self.eps, budget=RANKS).value
+        reached = []
+        for _ in range(self.starts):
+            features, labels, _ = maximise(SIZES, RANKS, DIM, eps=self.eps, generator=generator)
+            reached.append(float(rate_reduction(features, labels, eps=self.eps)))
+        values, excess = torch.tensor(reached, dtype=torch.float64), max(reached) - best
+        judged = {"predicted": 1e-9, "op": "<=", "threshold": 1e-9, "verdict": judge(excess, "<=", 1e-9), "unit": "nats"}
+        yield _row("excess of the best start over the closed form", excess, CONSTRAINED, source=MCR2, **judged)
+        share = float((values > best - 1e-9).double().mean())
+        yield _row("share of starts that reach the optimum", share, CONSTRAINED, unit="share", n=len(reached), source=MCR2)
+        yield Arrays({f"{NAME}/reached": values.sort().values.numpy(), f"{NAME}/closed_form": torch.tensor(best).numpy()})
+
+    def _regularised(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+        problem = Regularised(SMALL_SIZES, SMALL_DIM, self.eps, self.share * largest_penalty(SMALL_SIZES, SMALL_DIM, eps=self.eps))
+        ascents, searches, constructed = [], [], []
+        typical = (SMALL_DIM * self.eps**2) ** 0.5  # the size of X at which αS is about 1
+        for _ in range(self.starts):
+            size = typical * 10 ** float(torch.rand((), generator=generator) - 0.5)
+            start = size * torch.randn(sum(SMALL_SIZES), SMALL_DIM, dtype=torch.float64, generator=generator)
+            ascents.append(ascend(problem, start))
+            searches.append(polish(problem, start))
+        for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 1, 1))):
+            constructed.append(orthogonal_critical_point(problem, smaller, larger, generator=generator))
+        classified = []
+        for number, (kind, points) in enumerate(zip(KINDS, (ascents, searches, constructed))):
+            critical = [X for X in points if float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.penalty]
+            classified += [(number, problem.value(X), problem.disorder(X), problem.steepest(X)) for X in critical]
+            quantity, note = f"share of critical points, {kind[0]}", f"gradient below {GRADIENT_RTOL:g} of the penalty"
+            yield _row(quantity, len(critical) / len(points), PENALTY, unit="share", n=len(points), source=GLOBAL, note=note)
+        table = torch.tensor(classified, dtype=torch.float64)
+        yield Arrays({f"{NAME}/critical": table.numpy()})
+        level = table[:, 3] <= LEVEL_ATOL
+        worst = float(table[level, 2].max()) if bool(level.any()) else float("nan")
+        judged = {"predicted": 0.0, "op": "<=", "threshold": LEVEL_ATOL, "verdict": judge(worst, "<=", LEVEL_ATOL)}
+        note = "0: orthogonal classes with singular values 0 or one common number"
+        yield _row(DISORDER, worst, PENALTY, n=int(level.sum()), source=GLOBAL, note=note, **judged)
+        steepness = float(table[~level, 3].min())
+        judged = {"predicted": 1e-3, "op": ">=", "threshold": 1e-3, "verdict": judge(steepness, ">=", 1e-3)}
+        yield _row(STEEPNESS, steepness, PENALTY, n=int((~level).sum()), source=GLOBAL, note="in units of the penalty", **judged)
+        ends = table[(table[:, 0] == 0) & level, 1]
+        if len(ends):
+            share = float((ends > ends.max() - 1e-9).double().mean())
+            note = f"values {float(ends.min()):.4f} to {float(ends.max()):.4f} nats"
+            yield _row("share of ascents that end at the best value", share, PENALTY, unit="share", n=len(ends), source=GLOBAL, note=note)
+
+    def _on_spheres(self, generator: torch.Generator) -> Iterator[Measurement]:
+        """All eigenvalues again, under the constraint on the scale. No source states them, so these rows have none."""
+        problem = OnSpheres(SMALL_SIZES, SMALL_DIM, self.eps)
+        shape = (sum(SMALL_SIZES), SMALL_DIM)
+        starts = [problem.project(torch.randn(shape, dtype=torch.float64, generator=generator)) for _ in range(self.starts)]
+        points = [search(problem, start) for search in (ascend, polish) for start in starts]
+        points += [on_lines(problem, lines, generator=generator) for lines in ((0, 1, 2), (0, 0, 1), (0, 0, 0))]
+        critical = [X for X in points if float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.unit]
+        classified = torch.tensor([(problem.disorder(X), problem.steepest(X)) for X in critical], dtype=torch.float64)
+        level, note = classified[:, 1] <= LEVEL_ATOL, "observed; no source states it"
+        yield _row(DISORDER, float(classified[level, 0].max()), SPHERES, n=int(level.sum()), note=note)
+        yield _row(STEEPNESS, float(classified[~level, 1].min()), SPHERES, n=int((~level).sum()), note=f"in units of α; {note}")
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Left: the rate reduction that each start reaches, sorted, beside the optimum. Right: critical points of the regularised problem
+        by value and largest eigenvalue of the Hessian; maximisers lie at zero, saddles with a direction of ascent above, X = 0 below."""
+        figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
+        values = result.arrays[f"{NAME}/reached"]
+        line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
+        null_band(left, float(result.arrays[f"{NAME}/closed_form"]), label="optimum, closed form")
+        left.set_xlabel("start, sorted by value reached")
+        left.set_ylabel("ΔR reached, nats")
+        left.set_title("Ascents under the constraint")
+        left.locator_params(axis="x", integer=True)
+        left.margins(y=0.15)
+        points = result.arrays[f"{NAME}/critical"]
+        right.axhline(0, color=COLOURS["null"], linewidth=0.9)
+        for number, (label, marker, tint) in enumerate(KINDS):
+            members = points[points[:, 0] == number]
+            hollow = {"facecolors": "none", "edgecolors": COLOURS[tint]} if marker == "s" else {"color": COLOURS[tint]}
+            right.scatter(members[:, 1], members[:, 3], s=22, marker=marker, linewidths=1.0, label=label, **hollow)
+        right.set_title("Critical points, with a penalty")
+        right.set_ylabel("largest Hessian eigenvalue / λ")
+        right.set_xlabel("ΔR - λ‖X‖²/2, nats")
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=3, fontsize=7, frameon=False)
+        return figure
+
+
+def _row(quantity: str, value: float, setting: str, **columns) -> Measurement:
+    return Measurement(NAME, "figure", quantity, value, setting=setting, **columns)

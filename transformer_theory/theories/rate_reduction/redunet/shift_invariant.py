@@ -1,8 +1,8 @@
-r"""ReduNet for signals and images whose class does not depend on where things stand: all cyclic shifts of a sample count as samples.
+r"""ReduNet for signals and images whose class does not depend on position: all cyclic shifts of a sample count as samples.
 
 A sample is c channels on a cyclic grid of :math:`T` places (a ring, a torus), and this network *is* the ReduNet of :mod:`.vector` built
 from all :math:`nT` shifted samples as vectors in :math:`R^{cT}`. Their second moment is block circulant, so the Fourier transform over the
-grid splits it into T Hermitian blocks of c x c, and nothing of size :math:`cT` is ever made. With :math:`V(\omega) \in C^{n\times c}` the
+grid splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT` is formed. With :math:`V(\omega) \in C^{n\times c}` the
 (unnormalised) transform of the samples at frequency ω
 
 .. math::
@@ -13,24 +13,30 @@ grid splits it into T Hermitian blocks of c x c, and nothing of size :math:`cT` 
 
 with one norm for the whole sample (Parseval: :math:`\|x\|^2 = \frac1T\sum_\omega\|v(\omega)\|^2`). Every layer commutes with shifts:
 features of a shifted sample are the shifted features, its distances :math:`\|xC_j\|` and its predicted class are the same. E and the C_j
-are convolutions, though no one asked for a convolutional network. Rates are those of the shifted samples as vectors, in nats; some
-texts divide them by T. The grid may have any number of axes; of real samples half the frequencies suffice.
+are convolutions. Rates are those of the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any number of
+axes; half the frequencies suffice for real samples.
 
-A linear lifting of one channel to many cannot help: at each frequency all samples then lie on one line of :math:`C^c`
-(see :mod:`.lifting`).
+Two liftings give an image many channels on a cyclic grid:
+
+* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary: without it
+  every sample's channels at frequency ω are multiples of one vector, :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)` for one input
+  channel, so that no operator between channels could separate the classes.
+* :func:`polar`: the image on rings around its centre: a rotation is a cyclic shift over angles; the rings are the channels.
+
+``lift`` commutes with cyclic shifts; ``polar`` turns a quarter turn of the image into a shift by a quarter, both to rounding.
 
 Source: :cite:t:`chan2022redunet`.
 """
 
+import math
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from .constructed import Constructed, grow
-from .operators import check_samples, check_settings, class_sizes
+from ....core.validation import converted, same_dtype
+from .construction import Constructed, check_samples, check_settings, class_sizes, grow
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Spectrum:
         last[0] = 1
         if grid[-1] % 2 == 0:
             last[-1] = 1
-        return cls(grid, last.repeat(prod(grid[:-1])))
+        return cls(grid, last.repeat(math.prod(grid[:-1])))
 
     def forward(self, samples: Float[Tensor, "n c *grid"]) -> Complex[Tensor, "f n c"]:
         """The transform of real samples, a matrix ``[n, c]`` for each kept frequency."""
@@ -68,7 +74,7 @@ class Spectrum:
     def norms(self, rows: Complex[Tensor, "*many f n c"]) -> Float[Tensor, "*many n"]:
         """Norm of each whole sample, by Parseval's identity."""
         squares = torch.view_as_real(rows).square().sum((-2, -1))
-        return torch.einsum("...fn,f->...n", squares, self.weights / prod(self.grid)).sqrt()
+        return torch.einsum("...fn,f->...n", squares, self.weights / math.prod(self.grid)).sqrt()
 
     def total(self, rates: Float[Tensor, "*many f"]) -> Float[Tensor, "*many"]:
         """Sum over all T frequencies."""
@@ -115,6 +121,7 @@ class ShiftInvariantReduNet(Constructed):
 
     spectrum: Spectrum
 
+    @converted(floats=("samples",))
     def transform(self, samples: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n c *grid"]:
         """New samples through all layers, with estimated memberships; commutes with cyclic shifts.
 
@@ -123,11 +130,12 @@ class ShiftInvariantReduNet(Constructed):
         Returns:
             ``[n, c, *grid]``, norms 1.
         Raises:
-            ValueError: channels or grid are not the network's, or a sample is zero or not finite.
+            ValueError: channels, grid or dtype are not the network's, or a sample is zero or not finite.
         """
         if samples.shape[1:] != self.features.shape[1:]:
             expected = ", ".join(map(str, self.features.shape[1:]))
             raise ValueError(f"samples must have shape [n, {expected}] as in training, got {list(samples.shape)}")
+        same_dtype(samples=samples, network=self.features)
         check_samples(samples)
         rows = self.spectrum.unit_norm(self.spectrum.forward(samples))
         for each in self.layers[:-1]:
@@ -135,14 +143,15 @@ class ShiftInvariantReduNet(Constructed):
         return self.spectrum.backward(rows)
 
     def distances(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of samples that went through :meth:`transform`, by the last layer."""
+        """``||x C_j||`` of samples that passed :meth:`transform`, by the last layer."""
         return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum)
 
 
+@converted(floats=("samples",), int64=("labels",))
 def construct_shift_invariant(
     samples: Float[Tensor, "n c *grid"], labels: Int[Tensor, " n"], *, layers: int, eps: float, step: float, sharpness: float = 500.0
 ) -> ShiftInvariantReduNet:
-    """Builds the network of the module's head layer by layer, all frequencies at once.
+    """Builds the shift-invariant network layer by layer, all frequencies at once.
 
     Args:
         samples: ``[n, c, T]`` on a ring, ``[n, c, h, w]`` on a torus; normalised as whole samples first.
@@ -154,10 +163,9 @@ def construct_shift_invariant(
     Returns:
         :class:`ShiftInvariantReduNet`; its features and rates equal those of :func:`.vector.construct` on all shifts.
     Raises:
-        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels are no integers, leave out a class or differ in number
-            from the samples; layers is below 1; or eps, step or sharpness is not positive, or eps so small that adding the identity is
-            lost.
-    Source: :cite:t:`chan2022redunet`.
+        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels leave out a class or differ in number from the samples;
+            layers is below 1; eps, step or sharpness is not positive; or eps is so small that adding the identity is lost to rounding.
+        TypeError: samples hold no real numbers, labels or layers no integers.
     """
     if samples.ndim < 3 or 0 in samples.shape:
         raise ValueError(f"samples must have shape [n, c, T] or [n, c, h, w], no side empty, got {list(samples.shape)}; add a channel axis")
@@ -168,7 +176,76 @@ def construct_shift_invariant(
     spectrum = Spectrum.of(samples)
     rows = spectrum.unit_norm(spectrum.forward(samples[order]))
     growth = grow(rows, sizes, steps=layers, eps=eps, step=step, unit_norm=spectrum.unit_norm, total=spectrum.total)
-    built = tuple(SpectralLayer(made[0], made[1:], growth.shares) for made in growth.operators)
+    built = tuple(SpectralLayer(layer[0], layer[1:], growth.shares) for layer in growth.operators)
     result = torch.empty_like(samples)
     result[order] = spectrum.backward(growth.rows)
     return ShiftInvariantReduNet(built, eps, step, sharpness, result, growth.rates, spectrum)
+
+
+def random_filters(
+    channels: int, inputs: int, size: tuple[int, ...], *, generator: torch.Generator
+) -> Float[Tensor, "channels inputs *size"]:
+    """Gaussian filters of norm 1, ``[channels, inputs, *size]`` float64.
+
+    Args:
+        channels: number of filters.
+        inputs: channels of what they are applied to.
+        size: places along each axis.
+    Raises:
+        ValueError: one of these is below 1, or there is no axis.
+    """
+    if not size or min(channels, inputs, *size) < 1:
+        raise ValueError(f"filters need at least one channel, input and place along each axis, got {channels}, {inputs}, {list(size)}")
+    drawn = torch.randn(channels, inputs, *size, dtype=torch.float64, generator=generator)
+    return drawn / torch.linalg.vector_norm(drawn.flatten(1), dim=1).view(-1, *[1] * (1 + len(size)))
+
+
+@converted(floats=("samples", "filters"))
+def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c *size"]) -> Float[Tensor, "n channels *grid"]:
+    r"""Rectified cyclic convolutions, :math:`\max(0, \sum_c w_{kc} \circledast x_c)`.
+
+    Args:
+        samples: ``[n, c, *grid]``, of the dtype of the filters.
+        filters: ``[channels, c, *size]``, no larger than the grid.
+    Returns:
+        ``[n, channels, *grid]``, >= 0.
+    Raises:
+        ValueError: channels, axes or dtypes differ, or a filter is larger than the grid.
+    """
+    grid, size = tuple(samples.shape[2:]), tuple(filters.shape[2:])
+    if not grid or len(grid) != len(size) or samples.shape[1] != filters.shape[1] or any(s > g for s, g in zip(size, grid)):
+        raise ValueError(
+            f"filters must have shape [channels, c, *size] for samples [n, c, *grid], no larger than the grid; "
+            f"got {list(filters.shape)} for {list(samples.shape)}"
+        )
+    same_dtype(samples=samples, filters=filters)
+    axes = tuple(range(2, samples.ndim))
+    product = torch.einsum("nc...,kc...->nk...", torch.fft.rfftn(samples, dim=axes), torch.fft.rfftn(filters, s=grid, dim=axes))
+    return torch.fft.irfftn(product, s=grid, dim=axes).clamp(min=0)
+
+
+@converted(floats=("images",))
+def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float[Tensor, "n rows angles"]:
+    r"""Images on rings around their middle, by bilinear interpolation; zeros outside the image.
+
+    Args:
+        images: ``[n, c, h, w]``.
+        rings: radii, evenly spaced up to the nearest edge.
+        angles: places on each ring; a rotation by :math:`2\pi s/` ``angles`` is about a shift by s (exactly, for quarter turns of square
+            images if 4 divides ``angles``).
+    Returns:
+        ``[n, rings * c, angles]``, ring by ring within each channel.
+    Raises:
+        ValueError: images are not [n, c, h, w], or rings or angles is below 1.
+    """
+    if images.ndim != 4 or 0 in images.shape:
+        raise ValueError(f"images must have shape [n, c, h, w], no side empty, got {list(images.shape)}; add a channel axis")
+    if min(rings, angles) < 1:
+        raise ValueError(f"rings and angles must be at least 1, got {rings} and {angles}")
+    height, width = images.shape[2:]
+    radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings  # in pixels
+    turn = 2 * math.pi * torch.arange(angles, dtype=images.dtype) / angles
+    across, down = radius[:, None] * turn.cos(), radius[:, None] * turn.sin()
+    places = torch.stack([2 * across / width, 2 * down / height], -1).to(images.device)
+    values = torch.nn.functional.grid_sample(images, places.expand(len(images), -1, -1, -1), align_corners=False)
+    return values.flatten(1, 2)

@@ -7,22 +7,24 @@ With rows :math:`x`, :math:`S = X^\top X`, :math:`S_j = X_j^\top X_j`, :math:`\g
 
 and a layer moves along it on the sphere: :math:`x^+ = (x + \eta(xE - \sum_j \gamma_j \pi_j\, xC_j)) / \|\cdot\|`. E expands all features,
 :math:`C_j` compresses class j: it is near zero on the span of class j, so a small :math:`\|xC_j\|` says "class j". Training samples know
-their class; a new sample takes :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`.
+their class; a new sample takes :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`. ΔR rises at every layer if η is small enough
+(:func:`.guaranteed_step`), not for any η.
 
-Source: :cite:t:`chan2022redunet`. ΔR rises at every layer if η is small enough (:mod:`.step`), not for any η.
+:class:`TrainableReduNet` is the same network with its operators as parameters, to be trained by back-propagation. It starts as the
+constructed network. Once trained, E and the :math:`C_j` need be neither symmetric nor operators of any features.
+
+Source: :cite:t:`chan2022redunet`.
 """
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from ....core.validation import positive
+from ....core.validation import converted, positive, same_dtype
 from ....metrics.coding import unit_norm
-from ....metrics.coding.checks import check_tensor
-from .constructed import Constructed, Growth, grow
-from .operators import check_samples, check_settings, class_sizes
+from .construction import Constructed, Growth, check_samples, check_settings, class_sizes, grow
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,17 @@ class Layer:
         return unit_norm(features + step * self._moves(features, compressed, guessed))
 
 
+@converted(floats=("features",), int64=("labels",))
 def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float) -> Layer:
-    """The layer that belongs to these features: E and C_j of the module's head.
+    """The layer of these features: their operators E and C_j.
 
     Args:
         features: ``[n, d]``.
         labels: ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
-        ValueError: labels are no integers or leave out a class, or eps is not positive, or too small for the identity to be more than
-            rounding.
-    Source: :cite:t:`chan2022redunet`.
+        ValueError: labels leave out a class, eps is not positive, or so small that adding the identity is lost to rounding.
+        TypeError: labels are no integers.
     """
     positive(eps=eps)
     sizes = class_sizes(labels, len(features))
@@ -84,13 +86,14 @@ def _grow(rows: Tensor, sizes: Tensor, *, steps: int, eps: float, step: float) -
 
 
 def _layers(growth: Growth) -> tuple[Layer, ...]:
-    return tuple(Layer(made[0], made[1:], growth.shares) for made in growth.operators)
+    return tuple(Layer(both[0], both[1:], growth.shares) for both in growth.operators)
 
 
 @dataclass(frozen=True)
 class ReduNet(Constructed):
     """A constructed network of :class:`Layer`; ``features`` are ``[n, d]``."""
 
+    @converted(floats=("features",))
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """New samples through all layers, with estimated memberships.
 
@@ -99,7 +102,7 @@ class ReduNet(Constructed):
         Returns:
             ``[n, d]``, norms 1.
         Raises:
-            ValueError: the width is not the network's, or a sample is zero or not finite.
+            ValueError: width or dtype are not the network's, or a sample is zero or not finite.
         """
         self._check(features)
         check_samples(features)
@@ -108,41 +111,74 @@ class ReduNet(Constructed):
             rows = each.advance(rows, step=self.step, sharpness=self.sharpness)
         return rows
 
+    @converted(floats=("transformed",))
     def distances(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of samples that went through :meth:`transform`, by the last layer. Raises ValueError for another shape."""
+        """``||x C_j||`` of samples that passed :meth:`transform`, by the last layer.
+
+        Raises:
+            ValueError: width or dtype are not the network's.
+        """
         self._check(transformed)
         return self.layers[-1].distances(transformed)
 
     def _check(self, features: Float[Tensor, "n d"]) -> None:
-        check_tensor("features", features)
         if features.ndim != 2 or features.shape[1] != self.features.shape[1]:
             hint = "; a single sample is x[None]" if features.ndim == 1 else ""
             raise ValueError(f"features must have shape [n, {self.features.shape[1]}] as in training, got {list(features.shape)}{hint}")
+        same_dtype(samples=features, network=self.features)
 
 
+class TrainableReduNet(nn.Module):
+    """A constructed ReduNet with expansions ``[L, d, d]`` and compressions ``[L + 1, k, d, d]`` as parameters.
+
+    Args:
+        net: the constructed network.
+    """
+
+    shares: Float[Tensor, " k"]
+
+    def __init__(self, net: ReduNet):
+        super().__init__()
+        self.expansions = nn.Parameter(torch.stack([each.expansion for each in net.layers[:-1]]))
+        self.compressions = nn.Parameter(torch.stack([each.compressions for each in net.layers]))
+        self.register_buffer("shares", net.layers[0].shares.clone())
+        self.step, self.sharpness = net.step, net.sharpness
+
+    def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Samples ``[n, d]`` through all layers, norms 1."""
+        rows = unit_norm(features)
+        for expansion, compressions in zip(self.expansions, self.compressions):
+            rows = Layer(expansion, compressions, self.shares).advance(rows, step=self.step, sharpness=self.sharpness)
+        return rows
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        r"""Logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``: their softmax is the soft prediction of the constructed network."""
+        return -self.sharpness * torch.linalg.vector_norm(self.transform(features) @ self.compressions[-1], dim=-1).mT
+
+
+@converted(floats=("features",), int64=("labels",))
 def construct(
     features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, layers: int, eps: float, step: float, sharpness: float = 500.0
 ) -> ReduNet:
     """Builds the network layer by layer from training samples; nothing is trained by back-propagation.
 
     Args:
-        features: ``[n, d]``, float64 (or float32); normalised to the sphere first.
+        features: ``[n, d]``, float64 or float32; normalised to the sphere first.
         labels: ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer one may still raise it for training samples, which know
-            their class, and throw samples that have to guess it across the sphere: ΔR does not show that.
+        step: η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may still raise it for training samples, which know
+            their class, and scatter new samples, whose class is estimated; ΔR does not show that.
         sharpness: λ of the softmax for new samples.
     Returns:
         :class:`ReduNet`.
     Raises:
-        ValueError: a feature is zero or not finite, labels are no integers, leave out a class or differ in number from the features, layers
-            is below 1, eps, step or sharpness is not positive, or eps is so small that adding the identity is lost to rounding.
-    Source: :cite:t:`chan2022redunet`. Training samples use their labels.
+        ValueError: a feature is zero or not finite, labels leave out a class or differ in number from the features, layers is below 1, eps,
+            step or sharpness is not positive, or eps is so small that adding the identity is lost to rounding.
+        TypeError: features hold no real numbers, labels or layers no integers.
     """
-    check_tensor("features", features)
     if features.ndim != 2 or 0 in features.shape:
-        raise ValueError(f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten what is wider")
+        raise ValueError(f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten images")
     check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)
     sizes = class_sizes(labels, len(features))
     check_samples(features)

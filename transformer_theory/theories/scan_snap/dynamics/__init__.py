@@ -1,20 +1,17 @@
-r"""Training of the one-layer model by gradient descent, in count form: the exact dynamics, finite samples included.
+r"""Gradient descent of the one-layer model in count form: the exact dynamics, finite samples included.
 
-The model of :cite:t:`tian2023scan`: softmax attention of the query over the contextual tokens (the query itself is no key), attended
-tokens normalised to Euclidean norm one, a linear decoder Y, cross-entropy. No positions and one-hot tokens, so a sequence is its vector of
-counts, and nothing costs more for a longer sequence. Everything takes leading axes of independent runs (seeds, learning rates).
+The model of :cite:t:`tian2023scan`: softmax attention of the query over the contextual tokens (the query is not a key), attended tokens
+scaled to Euclidean norm one, a linear decoder Y, cross-entropy. Without positions and with one-hot tokens a sequence is its vector of
+counts, so the cost does not depend on its length. Everything takes leading axes of independent runs (seeds, learning rates).
 
-:mod:`.weights` the two matrices, :mod:`.batches` any sequences and Lemma 1's descent directions, :mod:`.sampling` the paper's fresh
-sequences, :mod:`.multinomial` their counts, :mod:`.grouped` their directions class by class, :mod:`.optimisers`, :mod:`.training` the
-loop.
+:mod:`.model` the matrices, batches and descent directions; :mod:`.sampling` the paper's fresh sequences; :mod:`.grouped` their directions
+class by class; :mod:`.training` optimisers and the loop.
 """
 
-from .batches import Batch, Descent, Pass, attend, epochs, forward, minibatches, population
 from .grouped import GroupedBatch, Layout
-from .optimisers import Adam, HeavyBall
+from .model import Batch, Descent, Pass, Weights, attend, epochs, forward, minibatches, population
 from .sampling import sampled
-from .training import State, Trajectory, gradient_descent, load, save
-from .weights import Weights
+from .training import Adam, HeavyBall, Optimiser, State, Trajectory, gradient_descent, load, save
 
 __all__ = [
     "Adam",
@@ -23,6 +20,7 @@ __all__ = [
     "GroupedBatch",
     "HeavyBall",
     "Layout",
+    "Optimiser",
     "Pass",
     "State",
     "Trajectory",

@@ -1,15 +1,13 @@
-r"""Descent directions of a sampled batch whose sequences are grouped by class, with leading runs.
+r"""Descent directions of a sampled batch whose sequences are grouped by class, for several runs at once.
 
-Sequences of a class have few tokens in common with those of others: the *shared* tokens, that several classes have, and their class's *own*
-ones. So a sequence is a row of W = shared + own counts instead of one over all S tokens, the shared part of every product is one matrix
-product, and the own part one small product a class:
+A sequence holds only *shared* tokens, which several classes have, and its class's *own* tokens. It is stored as a row of W = shared + own
+counts instead of one over all S tokens. The shared part of every product is one matrix product, the own part one small product per class:
 
     v = x e^{z - max},   f = v / |v|_2,   logits = f Y,   r = e_n - alpha,   dz = f o (Y r - f (f.Y r)),   dY = f r^T
 
-where :math:`e^{z - \max}` is computed once a class instead of once a sequence, as only the direction of v enters (and once a sequence if
-that underflows).
+:math:`e^{z - \max}` is computed once per class, since only the direction of v enters (and once per sequence if that underflows).
 
-Source: :cite:t:`tian2023scan` (Lemma 1); the arrangement is ours.
+Source: :cite:t:`tian2023scan` (Lemma 1).
 """
 
 import math
@@ -21,22 +19,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..problem import SequenceClasses
-from .batches import Descent
-from .weights import Weights
+from .model import Descent, Weights
 
-FEW = 4  # classes up to which all tokens count as shared: then one product over all is cheaper than one a class
+MAX_CLASSES_SHARED = 4  # up to this many classes all tokens count as shared: one large product is cheaper than one per class
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which tokens are shared, which are whose, and in which order they stand.
+    """Order of the tokens: the shared ones first, then those of each class.
 
     Attributes:
-        order: token at each place: the shared ones, then ``width`` own ones of each class (filled up with token 0), ``[shared + K width]``.
-        place: where each token stands (of its first place), ``[S]``.
-        conditional: P(l | n) of the shared and the class's own tokens, zero at filled places, ``[K, W]``.
+        order: token at each place: the shared ones, then ``width`` own ones of each class (padded with token 0), ``[shared + K width]``.
+        place: first place of each token, ``[S]``.
+        conditional: P(l | n) of the shared and the class's own tokens, zero at padded places, ``[K, W]``.
         query: of each class, ``[K]``.
-        shared, width: numbers of shared tokens and of places for own ones a class; W is their sum.
+        shared, width: number of shared tokens, and of places for own tokens per class; W is their sum.
     """
 
     order: Int[Tensor, " places"]
@@ -48,15 +45,15 @@ class Layout:
 
     @classmethod
     def of(cls, classes: SequenceClasses) -> "Layout":
-        """The layout in which the products are cheapest: with few classes all tokens count as shared."""
-        if classes.classes > FEW:
+        """The layout with the cheapest products: with few classes all tokens count as shared."""
+        if classes.classes > MAX_CLASSES_SHARED:
             return cls.by_class(classes)
         every = torch.arange(classes.tokens)
         return cls(every, every, classes.conditional, classes.query, shared=classes.tokens, width=0)
 
     @classmethod
     def by_class(cls, classes: SequenceClasses) -> "Layout":
-        """The layout that has each class's distinct tokens apart."""
+        """The layout that separates each class's distinct tokens."""
         own = classes.distinct()
         shared = (~own.any(0)).nonzero()[:, 0]
         width = int(own.sum(1).max())
@@ -73,7 +70,7 @@ class Layout:
 
     @cached_property
     def natural(self) -> bool:
-        """Whether the tokens stand in their own order, so that nothing need be moved."""
+        """Whether the layout keeps the order of the tokens, so that nothing has to be moved."""
         return torch.equal(self.order, torch.arange(len(self.place)))
 
     @cached_property
@@ -87,10 +84,10 @@ class GroupedBatch:
     """Sequences of each run as counts, sorted by class.
 
     Attributes:
-        layout: what the columns mean.
+        layout: meaning of the columns.
         counts: of shared and own tokens, ``[runs, batch, W]``.
-        target: the class of each, increasing, ``[runs, batch]``.
-        largest: at least the number of sequences of any class in any run.
+        target: class of each sequence, increasing within a run, ``[runs, batch]``.
+        largest: upper bound on the number of sequences of a class in a run.
     """
 
     layout: Layout
@@ -99,7 +96,7 @@ class GroupedBatch:
     largest: int
 
     def dense(self) -> Float[Tensor, "runs batch S"]:
-        """The counts of all S tokens."""
+        """Counts of all S tokens."""
         at = self.layout
         R, B, _ = self.counts.shape
         own = self.target[..., None] * at.width + at.shared + torch.arange(at.width)
@@ -107,13 +104,13 @@ class GroupedBatch:
         return self.counts.new_zeros(R, B, len(at.order)).scatter_(-1, places, self.counts)[..., at.place]
 
     def descent(self, weights: Weights) -> Descent:
-        """Mean loss of each run and the closed-form descent directions of its weights ``[runs, ...]``; exact, like ``forward``."""
+        """Mean loss of each run and the closed-form descent directions of its weights ``[runs, ...]``; equals :func:`.forward`."""
         at = self.layout
         Y, Z = weights.decoder, weights.attention
         if not at.natural:
             Y, Z = Y[:, at.order], Z[..., at.order]
         R, K, C = len(Y), len(at.query), Y.shape[-1]
-        row = self.target + K * torch.arange(R)[:, None]  # of the pair run, class
+        row = self.target + K * torch.arange(R)[:, None]  # number of the pair (run, class)
         f = self._features(Z, row)
         shared, own = f[..., : at.shared], f[..., at.shared :]
         logits = shared @ Y[:, : at.shared]
@@ -124,7 +121,7 @@ class GroupedBatch:
             logits += groups.scatter(gathered @ decoders).view_as(logits)
         residual, loss = _residual(logits, self.target, weights.rest)
         residual /= self.target.shape[-1]
-        along = (residual * logits).sum(-1, keepdim=True)  # f.g, as g = Y r
+        along = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r
         g = residual @ Y[:, : at.shared].mT
         dY = shared.mT @ residual
         if at.width:
@@ -149,7 +146,8 @@ class GroupedBatch:
         scale = torch.exp(z - z.amax(-1, keepdim=True)).flatten(0, 1)
         v = self.counts.to(z.dtype) * scale[row]
         norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-        if float(norm.amin()) < torch.finfo(z.dtype).tiny ** 0.25:  # a sequence without the tokens of the class that have the attention
+        if float(norm.amin()) < torch.finfo(z.dtype).tiny ** 0.25:
+            # A sequence without the tokens that hold the attention of its class: scale by its own largest score instead.
             own = z.flatten(0, 1)[row] + self.counts.to(z.dtype).log()
             v = torch.exp(own - own.amax(-1, keepdim=True))
             norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
@@ -160,7 +158,7 @@ class GroupedBatch:
         return Z[..., self.layout.shared :].unflatten(-1, (len(self.layout.query), self.layout.width))
 
     def _to_queries(self, dz: Tensor, Z: Tensor) -> Tensor:
-        """Sums directions ``[runs, batch, W]`` over the sequences of each query, those of own tokens over the sequences of each class."""
+        """Sums directions ``[runs, batch, W]`` by query; those of own tokens by class."""
         at = self.layout
         shared = _sums(at.query[self.target], dz[..., : at.shared], Z.shape[1])
         if not at.width:
@@ -173,7 +171,7 @@ class GroupedBatch:
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """Moves rows of sequences to a zero-filled block a run and class, and back."""
+    """Moves rows of sequences to a zero-padded block per run and class, and back."""
 
     slot: Int[Tensor, " rows"]
     blocks: int
@@ -196,17 +194,17 @@ class _Groups:
 
 
 def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
-    """e_n - alpha, with 1 - alpha_n as the sum of the others (nothing cancels), and the mean loss, nats, ``[runs]``."""
-    here = target[..., None]
+    """e_n - alpha, with 1 - alpha_n as the sum of the others (no cancellation), and the mean loss, nats, ``[runs]``."""
+    index = target[..., None]
     if rest:
         logits = torch.cat([logits[..., :-1], logits[..., -1:] + math.log(rest)], -1)
     top = logits.amax(-1, keepdim=True)
-    mine = logits.gather(-1, here) - top
-    alpha = torch.exp(logits - top).scatter_(-1, here, 0.0)
+    target_logit = logits.gather(-1, index) - top
+    alpha = torch.exp(logits - top).scatter_(-1, index, 0.0)
     others = alpha.sum(-1, keepdim=True)
-    total = others + mine.exp()
-    residual = alpha.div_(-total).scatter_(-1, here, others / total)
-    return residual, (total.log() - mine)[..., 0].mean(-1)
+    total = others + target_logit.exp()
+    residual = alpha.div_(-total).scatter_(-1, index, others / total)
+    return residual, (total.log() - target_logit)[..., 0].mean(-1)
 
 
 def _sums(group: Tensor, rows: Tensor, groups: int) -> Tensor:

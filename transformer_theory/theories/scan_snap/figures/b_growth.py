@@ -1,30 +1,116 @@
-"""The growth of B for several learning rates."""
+"""The growth of B on two time scales (Figure 9): the value of B at the snapping time depends on the ratio of the rates alone."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from ....core.plotting import COLOURS, axes, caption, label_ends, shades
+import numpy as np
+import torch
+
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Measurement, judge
+from ....core.plotting import COLOURS, axes, caption, label_ends, shades, style
 from ....core.result import Result
+from ....core.sources import Source
+from ..closed_form import gamma, printed_B, snapping_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "scan_snap"
+NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 9")
+B_AT_END, B_SPREAD = "B at the last step", "largest minus smallest B(t0) over eta_Z"
+SPREAD_ATOL = 1e-12
 
 
-def b_growth(result: Result) -> "Figure":
-    """B over the steps, one curve a learning rate; a dot where attention snaps, all at the same height."""
-    given = result.params
-    figure, panels = axes(1, len(given["ends"]), height=2.8)
-    for panel, ax in enumerate(panels):
-        a = {key: result.arrays[f"{NAME}/{key}_{panel}"] for key in ("times", "b", "t0", "b_t0")}
-        for k, (eta_z, curve, tint) in enumerate(zip(given["eta_z"], a["b"], shades(len(given["eta_z"])))):
-            ax.plot(a["times"], curve, color=tint, label=f"{eta_z:g}")
-            if a["t0"][k] <= a["times"][-1]:
-                ax.plot(a["t0"][k], a["b_t0"][k], "o", color=tint, markersize=4)
-        ax.axhline(a["b_t0"][0], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.set_ylim(bottom=0)
-        ax.set_title(f"$B(t)$, $M$ = {given['vocab_sizes'][panel]}, $\\eta_Y/\\eta_Z$ = {given['ratios'][panel]:g}")
-        ax.set_xlabel("step")
-        label_ends(ax)
-    caption(figure, "At the right of each curve: $\\eta_Z$. Dots: $t_0$, when attention snaps; dashed: B at that step, the same for all.")
-    return figure
+@dataclass(frozen=True)
+class BGrowth(Experiment):
+    """B(t) in closed form for several learning rates of attention at a fixed ratio of the rates, in two panels.
+
+    The figure states neither the constant nor the number of classes; with C_0 = 1 and K = 1 the curves fill its axes (0.8 and 1.6).
+
+    Raises:
+        ValueError: a setting is out of range, or the tuples of the panels have different lengths.
+    """
+
+    vocab_sizes: tuple[int, ...] = setting((100, 10_000), ge=3, help="vocabulary M, one per panel")
+    ratios: tuple[float, ...] = setting((10.0, 1.0), ge=1e-3, le=1e3, help="eta_Y / eta_Z, one per panel")
+    ends: tuple[float, ...] = setting((5.0, 50.0), ge=1e-3, le=1e6, help="last step, one per panel")
+    eta_z: tuple[float, ...] = setting((0.5, 1.0, 2.0, 4.0, 8.0), ge=1e-3, le=1e3, help="learning rates of attention")
+    classes: int = setting(1, ge=1, help="number K of classes")
+    constant: float = setting(1.0, ge=1e-6, le=1e6, help="C_0, the constant of Theorem 4")
+
+    name: ClassVar[str] = "scan_snap.b_growth"
+    sources: ClassVar[tuple[Source, ...]] = (FIGURE,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        lengths = [len(self.vocab_sizes), len(self.ratios), len(self.ends)]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; make them equal")
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """B at the end of each curve beside the integral of gamma by quadrature, and its spread at t0."""
+        for panel, (M, ratio, end) in enumerate(zip(self.vocab_sizes, self.ratios, self.ends)):
+            times = torch.linspace(0, end, 201, dtype=torch.float64)
+            curves, starts, at_t0 = [], [], []
+            for eta_z in self.eta_z:
+                rates = {"classes": self.classes, "vocab_size": M, "eta_y": ratio * eta_z}
+                curves.append(printed_B(times, eta_z=eta_z, constant=self.constant, **rates))
+                starts.append(snapping_time(**rates))
+                t0 = torch.tensor([starts[-1]], dtype=torch.float64)
+                at_t0.append(float(printed_B(t0, eta_z=eta_z, constant=self.constant, **rates)[0]))
+                yield self._end(eta_z, end, rates, float(curves[-1][-1]))
+            spread = max(at_t0) - min(at_t0)
+            yield Measurement(
+                NAME,
+                "figure",
+                B_SPREAD,
+                spread,
+                predicted=0.0,
+                op="<=",
+                threshold=SPREAD_ATOL,
+                verdict=judge(spread, "<=", SPREAD_ATOL),
+                source=FIGURE,
+                setting=f"M = {M}, eta_Y / eta_Z = {ratio:g}",
+                note=f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y",
+            )
+            arrays = {"times": times.numpy(), "b": torch.stack(curves).numpy(), "t0": np.array(starts), "b_t0": np.array(at_t0)}
+            yield Arrays({f"{NAME}/{key}_{panel}": value for key, value in arrays.items()})
+
+    def _end(self, eta_z: float, end: float, rates: dict, value: float) -> Measurement:
+        from scipy.integrate import quad
+
+        def rate(t: float) -> float:
+            return float(gamma(torch.tensor([t], dtype=torch.float64), **rates)[0])
+
+        area = eta_z * quad(rate, 0, end, epsabs=0, epsrel=1e-10, limit=200)[0]
+        return Measurement(
+            NAME,
+            "figure",
+            B_AT_END,
+            value,
+            predicted=float(np.log(self.constant + 4 * area) / 4),
+            basis="recomputed",
+            source=FIGURE,
+            setting=f"M = {rates['vocab_size']}, eta_Z = {eta_z:g}, t = {end:g}",
+            note="predicted: gamma integrated numerically instead of in closed form",
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """B over the steps, one curve per learning rate; a dot at t0, at the same height for all."""
+        settings = result.settings
+        figure, panels = axes(1, len(settings["ends"]), height=2.8)
+        for panel, ax in enumerate(panels):
+            a = {key: result.arrays[f"{NAME}/{key}_{panel}"] for key in ("times", "b", "t0", "b_t0")}
+            for k, (eta_z, curve, tint) in enumerate(zip(settings["eta_z"], a["b"], shades(len(settings["eta_z"])))):
+                ax.plot(a["times"], curve, color=tint, label=f"{eta_z:g}")
+                if a["t0"][k] <= a["times"][-1]:
+                    ax.plot(a["t0"][k], a["b_t0"][k], "o", color=tint, markersize=4)
+            ax.axhline(a["b_t0"][0], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+            ax.set_ylim(bottom=0)
+            ax.set_title(f"$B(t)$, $M$ = {settings['vocab_sizes'][panel]}, $\\eta_Y/\\eta_Z$ = {settings['ratios'][panel]:g}")
+            ax.set_xlabel("step")
+            label_ends(ax)
+        caption(figure, "Labels at the right: $\\eta_Z$. Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")
+        return figure

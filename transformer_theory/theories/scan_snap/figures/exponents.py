@@ -1,35 +1,97 @@
-"""Local exponents over many decades of time."""
+"""Local exponents of the growth of attention over a hundred decades of time, in closed form and in the flows."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from ....core.plotting import COLOURS, axes, caption, line
+import numpy as np
+import torch
+
+from ....core.experiment import Experiment, setting
+from ....core.measurement import Arrays, Measurement, judge
+from ....core.plotting import COLOURS, axes, caption, line, style
 from ....core.result import Result
-from ..flow import CLOSED, EXACT, LEMMA4
-from .tints import DYNAMICS
+from ....core.sources import Source
+from ..closed_form import scanning_time
+from ..families import with_overlap
+from ..flow import CLOSED, EXACT, LEMMA4, symmetric_exact_flow, symmetric_lemma4_flow
+from ..growth import growth_exponents, longest_logarithmic_growth
+from ..plots import DYNAMICS_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "scan_snap"
+NAME, THEOREM = "scan_snap", Source("tian2023scan", "Thm. 4")
+POWER, DECADES = "dln B/dln t", "decades of logarithmic growth"
+TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # in units of t0', at which the power is reported
+QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95  # up to this time the power must be at least this, close to its limit 2
 CURVES = (("closed", CLOSED, "--"), ("lemma4", LEMMA4, "-"), ("exact", EXACT, "-"))
 
 
-def exponents(result: Result) -> "Figure":
-    """Left: the power of t. Right: the slope in the double logarithm, whose limit in closed form is 1/2."""
-    a = result.arrays
-    figure, (left, right) = axes(1, 2, height=3.0)
-    for ax, key, limit in ((left, "power", 2), (right, "per_loglog", 0.5)):
-        for dynamics, label, dash in CURVES:
-            values = a[f"{NAME}/{key}_{dynamics}"]
-            line(ax, a[f"{NAME}/times"], values, color=DYNAMICS[label], label=label, linestyle=dash, zorder=3 if dash == "--" else 2)
-        ax.axhline(limit, color=COLOURS["null"], linewidth=0.9)
-        ax.set(xscale="log", xlabel="$t / t_0'$")
-        ax.locator_params(axis="x", numticks=6)
-    left.set(title="Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$", yscale="log")
-    right.set_title("Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$")
-    left.legend(loc="upper right")
-    caption(
-        figure,
-        "z: the common token's logit. Grey lines: what the closed form starts from on the left, $t^2$, and tends to on the right, 1/2.",
-    )
-    return figure
+@dataclass(frozen=True)
+class Exponents(Experiment):
+    """Power of t, of ln t and of ln ln t with which the common token's logit falls: the range of the theorem's two regimes."""
+
+    classes: int = setting(2, ge=2, help="number K of classes")
+    vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
+    overlap: float = setting(0.3, ge=1e-4, le=0.99, help="overlap E_0 of the classes")
+    eta_z: float = setting(0.01, ge=1e-4, le=1e2, help="learning rate of attention; the decoder's is 1")
+    decades: float = setting(100.0, ge=1.0, le=280.0, help="the curves end at 10 to this power times t0'")
+
+    name: ClassVar[str] = "scan_snap.exponents"
+    sources: ClassVar[tuple[Source, ...]] = (THEOREM,)
+
+    @classmethod
+    def quick(cls) -> "Exponents":
+        return cls(decades=12.0)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Exponents at selected times in closed form, and along the closed form, Lemma 4's flow and the exact flow."""
+        K, M = self.classes, self.vocab_size
+        t0 = scanning_time(classes=K, vocab_size=M, eta_y=1.0)
+        exponents_at = partial(growth_exponents, classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
+        for time in (time for time in TIMES if time <= 10**self.decades):
+            growth = exponents_at(torch.tensor([time * t0], dtype=torch.float64))
+            power, columns = float(growth.power[0]), {}
+            if time <= QUADRATIC_UNTIL:
+                verdict = judge(power, ">=", MIN_POWER)
+                columns = {"predicted": 2.0, "basis": "limit", "op": ">=", "threshold": MIN_POWER, "verdict": verdict}
+            note = f"dB/dln t = {float(growth.per_log[0]):.4f}, dB/dln ln(M eta_Y t/K) = {float(growth.per_loglog[0]):.4f}"
+            yield Measurement(NAME, "figure", POWER, power, source=THEOREM, setting=f"t = {time:g} t0'", note=note, **columns)
+        scanned = longest_logarithmic_growth(classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
+        note = "dB/dln t within 10 % of 1/2, in closed form"
+        yield Measurement(NAME, "figure", DECADES, scanned, source=THEOREM, note=note)
+        t = t0 * torch.logspace(-2, self.decades, int(12 * (self.decades + 2)), dtype=torch.float64)
+        family = with_overlap(K, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap)
+        closed = exponents_at(t)
+        inner = (M * t / K).log().numpy()
+        curves = {"closed": (closed.power.numpy(), closed.per_loglog.numpy())}
+        for key, flow in (("lemma4", symmetric_lemma4_flow), ("exact", symmetric_exact_flow)):
+            fallen = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
+            # d|z|/dln ln u = power |z| ln u, with u = M t / K
+            power = np.gradient(np.log(fallen), t.log().numpy())
+            curves[key] = (power, power * fallen * inner)
+        yield Arrays(
+            {f"{NAME}/times": (t / t0).numpy()}
+            | {f"{NAME}/power_{key}": power for key, (power, _) in curves.items()}
+            | {f"{NAME}/per_loglog_{key}": slope for key, (_, slope) in curves.items()}
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Left: the power of t. Right: the slope in the double logarithm, whose limit in closed form is 1/2."""
+        a = result.arrays
+        figure, (left, right) = axes(1, 2, height=3.0)
+        for ax, key, limit in ((left, "power", 2), (right, "per_loglog", 0.5)):
+            for dynamics, label, dash in CURVES:
+                values, zorder = a[f"{NAME}/{key}_{dynamics}"], 3 if dash == "--" else 2
+                line(ax, a[f"{NAME}/times"], values, color=DYNAMICS_COLOURS[label], label=label, linestyle=dash, zorder=zorder)
+            ax.axhline(limit, color=COLOURS["null"], linewidth=0.9)
+            ax.set(xscale="log", xlabel="$t / t_0'$")
+            ax.locator_params(axis="x", numticks=6)
+        left.set(title="Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$", yscale="log")
+        right.set_title("Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$")
+        left.legend(loc="upper right")
+        caption(figure, "z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for large t (right).")
+        return figure

@@ -1,39 +1,114 @@
-"""Training on finite sequences against the exact population flow."""
+"""Training on finite sequences against the exact population flow, by length of the sequences (Lemma 2)."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 
-from ....core.plotting import COLOURS, axes, caption, shades
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement
+from ....core.plotting import COLOURS, axes, caption, shades, style
 from ....core.result import Result
-from ..flow import EXACT
-from .tints import TOKENS
+from ....core.sources import Source
+from ..dynamics import Weights, gradient_descent, sampled
+from ..flow import EXACT, exact_flow
+from ..plots import TOKEN_COLOURS
+from ..problem import synthetic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "scan_snap"
+NAME, SOURCE = "scan_snap", Source("tian2023scan", "Lemma 2")
+DISTINCT_LOGIT, COMMON_LOGIT = "logit of the likeliest distinct token", "logit of the common token"
+RECORDED_STEPS = 40  # at which the logits are stored
 
 
-def long_sequences(result: Result) -> "Figure":
-    """Logits of the likeliest distinct and of a common token over the steps, a curve a length, and their distance from the flow."""
-    lengths, steps, z, limit = (result.arrays[f"{NAME}/{name}"] for name in ("lengths", "steps", "logits", "limit"))
-    figure, (paths, gap) = axes(1, 2, height=2.8)
-    for tint, length, run in zip(shades(len(lengths)), lengths, z[:, -len(limit) :]):
+@dataclass(frozen=True)
+class LongSequences(RandomExperiment):
+    """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by length of the sequences."""
+
+    lengths: tuple[int, ...] = setting((128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, with the query")
+    steps: int = setting(1000, ge=1, help="steps of training")
+    batch: int = setting(128, ge=1, help="sequences per step")
+    eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder")
+    eta_z: float = setting(1.0, ge=1e-3, le=100, help="learning rate of attention")
+    seeds: int = setting(5, ge=1, help="independent runs")
+
+    name: ClassVar[str] = "scan_snap.long_sequences"
+    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+
+    @classmethod
+    def quick(cls) -> "LongSequences":
+        return cls(lengths=(32, 1024), steps=60, seeds=2)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Two rows per length, means over seeds, with the exact flow as the limit."""
+        classes = synthetic(2)
+        recorded = sorted({int(t) for t in np.geomspace(1, self.steps, RECORDED_STEPS)})
+        flow = exact_flow(classes, torch.tensor(recorded, dtype=torch.float64), eta_y=self.eta_y, eta_z=self.eta_z).logits
+        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
+        shared = {"steps": self.steps, "batch": self.batch, "eta_y": self.eta_y, "eta_z": self.eta_z, "seeds": seeds, "recorded": recorded}
+        z = np.stack(sweep(train_logits, [{"length": length, **shared} for length in self.lengths]))  # [lengths, recorded, runs, 2]
+        limit = _two_logits(flow)  # [recorded, 2]
+        for length, final in zip(self.lengths, z[:, -1]):
+            for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    quantity,
+                    float(final[:, i].mean()),
+                    predicted=float(limit[-1, i]),
+                    basis="limit",
+                    step=self.steps,
+                    source=SOURCE,
+                    setting=f"T = {length}",
+                    n=self.seeds,
+                    note=f"{final[:, i].min():.4f} to {final[:, i].max():.4f} over runs; predicted: the exact population flow",
+                )
+        yield Arrays(
+            {
+                f"{NAME}/lengths": np.array(self.lengths),
+                f"{NAME}/steps": np.array(recorded),
+                f"{NAME}/logits": z.mean(2),
+                f"{NAME}/limit": limit,
+            }
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Both logits over the steps, one curve per length, and their distance from the flow at the end."""
+        lengths, steps, z, limit = (result.arrays[f"{NAME}/{name}"] for name in ("lengths", "steps", "logits", "limit"))
+        figure, (paths, gap) = axes(1, 2, height=2.8)
+        for tint, length, run in zip(shades(len(lengths)), lengths, z[:, -len(limit) :]):
+            for i in (0, 1):
+                paths.plot(steps, run[:, i], color=tint, label=f"$T$ = {length}" if i == 0 else "_")
         for i in (0, 1):
-            paths.plot(steps, run[:, i], color=tint, label=f"$T$ = {length}" if i == 0 else "_")
-    for i in (0, 1):
-        paths.plot(steps, limit[:, i], "--", color=COLOURS["raw"], linewidth=1.0, label=EXACT if i == 0 else "_")
-    paths.set_xscale("log")
-    paths.set(title="Training against the flow", xlabel="step", ylabel="attention logit z")
-    paths.legend(loc="upper left")
-    distance = np.abs(z[:, -1] - limit[-1])
-    for i, (label, kind) in enumerate((("likeliest distinct token", "distinct"), ("common token", "common"))):
-        gap.plot(lengths, distance[:, i], "o-", color=TOKENS[kind], label=label)
-    gap.plot(lengths, distance[0, 0] * lengths[0] / lengths, ":", color=COLOURS["null"], label="$1 / T$")
-    gap.set_xscale("log")
-    gap.set_yscale("log")
-    gap.set(title="Distance at the end", xlabel="length $T$ of the sequences", ylabel="of z from the flow")
-    gap.legend()
-    caption(figure, "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for sequences without end.")
-    return figure
+            paths.plot(steps, limit[:, i], "--", color=COLOURS["raw"], linewidth=1.0, label=EXACT if i == 0 else "_")
+        paths.set_xscale("log")
+        paths.set(title="Training against the flow", xlabel="step", ylabel="attention logit z")
+        paths.legend(loc="upper left")
+        distance = np.abs(z[:, -1] - limit[-1])
+        for i, (label, kind) in enumerate((("likeliest distinct token", "distinct"), ("common token", "common"))):
+            gap.plot(lengths, distance[:, i], "o-", color=TOKEN_COLOURS[kind], label=label)
+        gap.plot(lengths, distance[0, 0] * lengths[0] / lengths, ":", color=COLOURS["null"], label="$1 / T$")
+        gap.set_xscale("log")
+        gap.set_yscale("log")
+        gap.set(title="Distance at the end", xlabel="length $T$ of the sequences", ylabel="of z from the flow")
+        gap.legend()
+        caption(figure, "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for infinite sequences.")
+        return figure
+
+
+def train_logits(*, length: int, steps: int, batch: int, eta_y: float, eta_z: float, seeds: list[int], recorded: list[int]) -> np.ndarray:
+    """Logits of the likeliest distinct and of a common token of Syn-Small at the recorded steps, ``[recorded, runs, 2]``."""
+    classes = synthetic(2)
+    start = Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),))
+    batches = sampled(classes, batch, context=length - 1, seeds=seeds)
+    return _two_logits(gradient_descent(start, batches, steps=steps, eta_y=eta_y, eta_z=eta_z, keep=recorded).attention[1:])
+
+
+def _two_logits(z: torch.Tensor) -> np.ndarray:
+    """``[*runs, Q, S] -> [*runs, 2]``: the likeliest distinct token, mean of both classes, and the mean of the ten common tokens."""
+    return torch.stack([(z[..., 0, 19] + z[..., 1, 29]) / 2, z[..., :10].mean((-1, -2))], -1).numpy()

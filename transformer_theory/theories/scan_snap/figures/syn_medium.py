@@ -1,71 +1,173 @@
-"""The cells of Syn-Medium: entropy of attention as published, as measured, and the difference."""
+"""The paper's Syn-Medium (Figure 6): sparsity of attention over the distinct tokens, by learning rates and number of classes.
 
-from typing import TYPE_CHECKING
+A setting of the sweep is one seed of one data set, with all learning rates as runs side by side. They get the same sequences and the same
+start, so that only the rates differ.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from ....core.plotting import axes, caption, colour, heatmap, shades
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement, Null
+from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
+from ....core.sources import Source
+from ..dynamics import HeavyBall, Weights, gradient_descent, sampled
+from ..problem import SequenceClasses, synthetic
+from ..published import ENTROPY, ETA_Z, LAST, RATIOS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "scan_snap"
+NAME, PAPER = "scan_snap", "tian2023scan"
+DISTINCT_ENTROPY = "entropy over distinct tokens"
+UNIFORM = "uniform attention"
+PER_QUERY = 2  # classes that share a query
+PUBLISHED_AXES = (LAST, ETA_Z, RATIOS)
 
 
-def syn_medium(result: Result) -> "Figure":
-    """A column a number of classes; rows: released, ours, ours less released, as far as there are numbers."""
-    K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
-    ours, theirs = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
-    both = np.concatenate([ours.ravel(), theirs[np.isfinite(theirs)]])
-    gap = ours - theirs
-    largest = max([0.05, *np.abs(gap[np.isfinite(gap)])])
-    plain = {"vmin": both.min(), "vmax": both.max()}
-    signed = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
-    rows = [("Released", theirs, plain), ("Ours", ours, plain), ("Difference", gap, signed)]
-    rows = [row for row in rows if np.isfinite(row[1]).any()]
-    figure, panels = axes(len(rows), len(K), width=max(4.0, 1.9 * len(K)), height=0.3 + 1.9 * len(rows))
-    for row, (name, values, limits) in enumerate(rows):
-        measured = [column for column in range(len(K)) if np.isfinite(values[column]).any()]
-        for column, k in enumerate(K):
-            ax, cells = panels[row * len(K) + column], values[column]
-            if column not in measured:
-                ax.axis("off")
-                continue
-            heatmap(ax, cells, "nats", bar=column == measured[-1], **limits)
-            for (i, j), value in np.ndenumerate(cells):
-                if np.isfinite(value):
-                    dark = abs(value) < 0.5 * largest if limits is signed else value > 0.5 * (both.min() + both.max())
-                    ax.text(j, i, f"{value:+.2f}" if limits is signed else f"{value:.2f}", ha="center", va="center", fontsize=6.5,
-                            color="black" if dark else "white")  # fmt: skip
-            ax.set_title(f"{name}, $K$ = {k}")
-            ax.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
-            ax.set_yticks(range(len(eta_z)), [f"{rate:g}" for rate in eta_z])
-            if row == len(rows) - 1:
-                ax.set_xlabel("$\\eta_Y / \\eta_Z$")
-            if column == measured[0]:
-                ax.set_ylabel("$\\eta_Z$")
-    caption(figure, "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training.")
-    return figure
+@dataclass(frozen=True)
+class SynMedium(RandomExperiment):
+    """Entropy of attention over each class's distinct tokens after training from random weights, beside the released table."""
+
+    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="query tokens, two classes each")
+    eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
+    ratios: tuple[float, ...] = setting(RATIOS, gt=0, le=1000, help="learning rate of the decoder over that of attention")
+    seeds: int = setting(20, ge=1, help="runs of each cell; the paper has ten")
+    steps: int = setting(100, ge=1, help="steps of training")
+    batch: int = setting(128, ge=1, help="sequences per step")
+    length: int = setting(128, ge=2, help="tokens per sequence, with the query")
+    momentum: float = setting(0.9, ge=0, lt=1, help="of gradient descent")
+
+    name: ClassVar[str] = "scan_snap.syn_medium"
+    sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 6"),)
+
+    @classmethod
+    def quick(cls) -> "SynMedium":
+        return cls(last=(1, 3), eta_z=(1.0, 3.0), ratios=(1.0, 5.0), seeds=2, steps=30)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """One row per cell, the mean over the seeds."""
+        shared = {"eta_z": self.eta_z, "ratios": self.ratios, "steps": self.steps, "batch": self.batch}
+        shared |= {"length": self.length, "momentum": self.momentum}
+        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
+        results = sweep(entropies, [{"last": last, "seed": seed, **shared} for last in self.last for seed in seeds])
+        # [last, seeds, eta_z, ratios]
+        entropy = np.array(results).reshape(len(self.last), self.seeds, len(self.eta_z), len(self.ratios))
+        mean, spread = entropy.mean(1), entropy.std(1)
+        published = self.published()
+        for i, last in enumerate(self.last):
+            uniform = Null(UNIFORM, (float(distinct_entropy(synthetic(PER_QUERY * last, per_query=PER_QUERY))),))
+            for j, eta_z in enumerate(self.eta_z):
+                for k, ratio in enumerate(self.ratios):
+                    known = np.isfinite(published[i, j, k])
+                    printed = {"predicted": float(published[i, j, k]), "basis": "printed"} if known else {}
+                    yield Measurement(
+                        NAME,
+                        "figure",
+                        DISTINCT_ENTROPY,
+                        float(mean[i, j, k]),
+                        unit="nats",
+                        null=uniform,
+                        source=Source(PAPER, "Fig. 6"),
+                        setting=f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}",
+                        n=self.seeds,
+                        note=f"standard deviation over seeds {spread[i, j, k]:.3f}",
+                        **printed,
+                    )
+        yield Arrays(
+            {
+                f"{NAME}/entropy": mean,
+                f"{NAME}/entropy_sd": spread,
+                f"{NAME}/published": published,
+                f"{NAME}/classes": PER_QUERY * np.array(self.last),
+                f"{NAME}/eta_z": np.array(self.eta_z),
+                f"{NAME}/ratios": np.array(self.ratios),
+            }
+        )
+
+    def published(self) -> Float[np.ndarray, "last eta_z ratios"]:
+        """The released cells at these settings, NaN where there is none."""
+        values = np.full((len(self.last), len(self.eta_z), len(self.ratios)), np.nan)
+        if self.at_defaults("steps", "batch", "length", "momentum"):
+            for index in np.ndindex(values.shape):
+                cell = (self.last[index[0]], self.eta_z[index[1]], self.ratios[index[2]])
+                if all(entry in known for entry, known in zip(cell, PUBLISHED_AXES)):
+                    values[index] = ENTROPY[tuple(known.index(entry) for entry, known in zip(cell, PUBLISHED_AXES))]
+        return values
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """One column per number of classes; rows: released, ours, ours minus released, as far as there are numbers."""
+        K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
+        ours, theirs = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
+        both = np.concatenate([ours.ravel(), theirs[np.isfinite(theirs)]])
+        gap = ours - theirs
+        largest = max([0.05, *np.abs(gap[np.isfinite(gap)])])
+        plain = {"vmin": both.min(), "vmax": both.max()}
+        signed = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
+        rows = [("Released", theirs, plain), ("Ours", ours, plain), ("Difference", gap, signed)]
+        rows = [row for row in rows if np.isfinite(row[1]).any()]
+        figure, panels = axes(len(rows), len(K), width=max(4.0, 1.9 * len(K)), height=0.3 + 1.9 * len(rows))
+        for row, (label, values, limits) in enumerate(rows):
+            columns = [column for column in range(len(K)) if np.isfinite(values[column]).any()]
+            for column, k in enumerate(K):
+                ax, cells = panels[row * len(K) + column], values[column]
+                if column not in columns:
+                    ax.axis("off")
+                    continue
+                heatmap(ax, cells, "nats", bar=column == columns[-1], **limits)
+                for (i, j), value in np.ndenumerate(cells):
+                    if np.isfinite(value):
+                        dark = abs(value) < 0.5 * largest if limits is signed else value > 0.5 * (both.min() + both.max())
+                        text = f"{value:+.2f}" if limits is signed else f"{value:.2f}"
+                        ax.text(j, i, text, ha="center", va="center", fontsize=6.5, color="black" if dark else "white")
+                ax.set_title(f"{label}, $K$ = {k}")
+                ax.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
+                ax.set_yticks(range(len(eta_z)), [f"{rate:g}" for rate in eta_z])
+                if row == len(rows) - 1:
+                    ax.set_xlabel("$\\eta_Y / \\eta_Z$")
+                if column == columns[0]:
+                    ax.set_ylabel("$\\eta_Z$")
+        caption(figure, "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training.")
+        return figure
 
 
-def recall(result: Result) -> "Figure":
-    """Share of distinct tokens above a threshold: a panel a ratio (rows) and number of classes, a curve a learning rate of attention."""
-    K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
-    thresholds, share = result.arrays[f"{NAME}/thresholds"], result.arrays[f"{NAME}/recall"]
-    figure, panels = axes(len(ratios), len(K), width=max(4.0, 2.0 * len(K)), height=0.9 + 1.9 * len(ratios))
-    for i, k in enumerate(K):
-        for j, ratio in enumerate(ratios):
-            ax = panels[j * len(K) + i]
-            ax.plot(thresholds[i], result.arrays[f"{NAME}/start"][i], "--", color=colour("null"), label="uniform attention")
-            for rate, curve, tint in zip(eta_z, share[i, :, j], shades(len(eta_z))):
-                ax.plot(thresholds[i], curve, color=tint, label=f"$\\eta_Z$ = {rate:g}")
-            ax.set_ylim(-0.03, 1.03)
-            ax.locator_params(axis="x", nbins=3)
-            ax.set_title(f"$K$ = {k}, $\\eta_Y$ = {ratio:g} $\\eta_Z$")
-            if j == len(ratios) - 1:
-                ax.set_xlabel("threshold on attention")
-            if i == 0:
-                ax.set_ylabel("share above it")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=int(figure.get_figwidth() / 1.3))
-    return figure
+def trained_attention(
+    *,
+    last: int,
+    seed: int,
+    eta_z: tuple[float, ...],
+    ratios: tuple[float, ...],
+    steps: int,
+    batch: int,
+    length: int,
+    momentum: float,
+) -> tuple[SequenceClasses, Float[Tensor, "eta_z ratios K S"]]:
+    """The classes, and attention after training with each pair of learning rates, from the random weights and sequences of this seed."""
+    classes = synthetic(PER_QUERY * last, per_query=PER_QUERY)
+    z = torch.tensor(eta_z, dtype=torch.float64)[:, None].expand(-1, len(ratios)).ravel()
+    y = z * torch.tensor(ratios, dtype=torch.float64).repeat(len(eta_z))
+    seeds = [seed] * len(z)
+    batches = sampled(classes, batch, context=length - 1, seeds=seeds)
+    path = gradient_descent(Weights.random(classes, seeds=seeds), batches, steps=steps, eta_y=y, eta_z=z, optimiser=HeavyBall(momentum))
+    return classes, classes.attended(path.attention[-1]).unflatten(0, (len(eta_z), len(ratios)))
+
+
+def distinct_entropy(classes: SequenceClasses, attended: Float[Tensor, "*runs K S"] | None = None) -> Float[Tensor, "*runs"]:
+    """Entropy of attention over each class's distinct tokens, renormalised, mean over the classes; uniform attention by default."""
+    c = classes.conditional if attended is None else attended
+    own = torch.where(classes.distinct(), c, torch.zeros_like(c))
+    share = own / own.sum(-1, keepdim=True)
+    return -torch.special.xlogy(share, share).sum(-1).mean(-1)
+
+
+def entropies(**settings) -> np.ndarray:
+    """:func:`distinct_entropy` after :func:`trained_attention`, ``[eta_z, ratios]``."""
+    return distinct_entropy(*trained_attention(**settings)).numpy()

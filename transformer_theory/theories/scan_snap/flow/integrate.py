@@ -1,13 +1,11 @@
-r"""Integration in logarithmic time, twice: what a flow returns is compared with a second run at another tolerance.
+r"""What a flow returns, and its integration in logarithmic time, done twice to measure the error.
 
-Only :math:`s = \eta_Y t` and :math:`\eta_Z / \eta_Y` enter the flows, and :math:`u = \ln(1 + s)` makes them smooth: the decoder's residual
-dies as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10. Row sums of Z are kept by every
-linear method, right or wrong, so they check nothing; a second tolerance does.
+Only :math:`s = \eta_Y t` and :math:`\eta_Z / \eta_Y` enter the flows. :math:`u = \ln(1 + s)` makes them smooth: the decoder's residual
+decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10. The row sums of Z are
+conserved by every linear method, correct or not, so they verify nothing; a second tolerance does.
 
 Large states are integrated by Dormand and Prince's method of order 8. Where M >> K and attention is fast the flows become stiff; the small
-states of :mod:`.symmetric` are integrated by LSODA, which switches by itself.
-
-Source: the flows of :cite:t:`tian2023scan`; the method is that of scipy.
+states of :mod:`.symmetric` are integrated by LSODA, which switches to a stiff method by itself. Both are scipy's.
 """
 
 import math
@@ -20,19 +18,50 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
-from ..closed_form import check_horizon, check_rates
+from ....core.validation import positive
+from ..closed_form import check_horizon
 
-COARSER = 30.0  # the second run's tolerance, in units of the first one's
-SLACK = 100.0  # how far the runs may differ, in units of the second run's tolerance
-MOST_EVALUATIONS = 100_000  # of the rate in one run; a stiff flow would go on for hours
+EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"  # names of the four dynamics
+SECOND_RUN_FACTOR = 30.0  # tolerance of the second run, in units of that of the first
+AGREEMENT_FACTOR = 100.0  # largest difference of the runs, in units of the second tolerance
+MAX_EVALUATIONS = 100_000  # of the rate per run; a stiff flow would take hours
 Method = Literal["DOP853", "LSODA"]
 
 Rate = Callable[[float, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
+class Flow:
+    """Attention logits along a flow.
+
+    Attributes:
+        dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
+        times: in steps, ``[t]``.
+        logits: Z, ``[t, Q, S]``.
+        error: largest difference of the logits to a second integration with a 30 times larger tolerance.
+    """
+
+    dynamics: str
+    times: Float[Tensor, " t"]
+    logits: Float[Tensor, "t Q S"]
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class DrivenFlow(Flow):
+    r"""Lemma 4's flow with its driving terms.
+
+    Attributes:
+        drive: :math:`B_n(t) = \eta_Z \int_0^t \xi_n`, ``[t, K]``. A distinct token of class n obeys
+            :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`, a single common token :math:`\dot z = -\sum_n w_n (1 - f_n^2) \dot B_n`.
+    """
+
+    drive: Float[Tensor, "t K"]
+
+
+@dataclass(frozen=True, eq=False)
 class Path:
-    """States at the times, ``[t, state]``, and the largest difference to the second run among the components that were watched."""
+    """States at the times, ``[t, state]``, and the largest difference of the measured components to the second run."""
 
     states: np.ndarray
     error: float
@@ -42,39 +71,39 @@ def decoder_times(times: Float[Tensor, " t"], *, vocab_size: int, eta_y: float, 
     """s = eta_Y t.
 
     Raises:
-        ValueError: a rate is not positive, the times are not finite and increasing, or reach beyond what floating point can hold.
+        ValueError: a rate is not positive, or the times are not finite and increasing or leave the range of floating point.
     """
-    check_rates(eta_y=eta_y, eta_z=eta_z)
+    positive(eta_y=eta_y, eta_z=eta_z)
     if not len(times) or not bool(times.isfinite().all()) or float(times[0]) < 0 or bool((times.diff() <= 0).any()):
         raise ValueError(f"times must be finite, at least 0 and increasing, got {times.tolist()[:5]}")
     check_horizon(times, vocab_size=vocab_size, eta_y=eta_y)
     return eta_y * times.double().numpy()
 
 
-def integrate(rate: Rate, size: int, s: np.ndarray, *, watched: slice, tolerance: float, method: Method) -> Path:
-    """States from zero along ds/dt = rate, with the error measured.
+def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, tolerance: float, method: Method) -> Path:
+    """Integrates dy/ds = rate from y = 0 and measures the error.
 
     Args:
         rate: derivative by s of the state, ``(s, [state]) -> [state]``.
         size: number of components.
-        s: where states are wanted, increasing, ``[t]``.
-        watched: components whose error counts.
-        tolerance: relative, a step; the absolute one is a thousandth of it.
+        s: increasing, ``[t]``.
+        measured: components whose error is measured.
+        tolerance: relative, per step; the absolute one is a thousandth of it.
         method: of scipy.
     Returns:
-        The states of the run at this tolerance, and the difference to the second run: the size of the error, not a bound.
+        The states at this tolerance, and the difference to the second run, which estimates the error and does not bound it.
     Raises:
         ValueError: the tolerance is not in [1e-13, 1e-3].
         Infeasible: the rate does not exist at the start.
-        NotConverged: the integrator gave up or took 100,000 evaluations, the rate ceased to exist, or the two runs differ by more than 100
+        NotConverged: the integrator failed or took 100,000 evaluations, the rate ceased to exist, or the runs differ by more than 100
             times the second tolerance.
     """
     if not 1e-13 <= tolerance <= 1e-3:
         raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; 1e-8 is usual")
-    fine, coarse = (_run(rate, size, s, given, method) for given in (tolerance, COARSER * tolerance))
-    seen, other = fine[:, watched], coarse[:, watched]
-    error = float(np.abs(seen - other).max(initial=0.0))
-    allowed = SLACK * COARSER * tolerance * max(1.0, float(np.abs(seen).max(initial=0.0)))
+    fine, coarse = (_run(rate, size, s, rtol, method) for rtol in (tolerance, SECOND_RUN_FACTOR * tolerance))
+    values, others = fine[:, measured], coarse[:, measured]
+    error = float(np.abs(values - others).max(initial=0.0))
+    allowed = AGREEMENT_FACTOR * SECOND_RUN_FACTOR * tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
     if error > allowed:
         raise NotConverged(f"two integrations must agree to {allowed:.1e}, they differ by {error:.1e}; lower the tolerance", fine, error)
     return Path(fine, error)
@@ -91,19 +120,19 @@ def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method)
     def in_log_time(v: float, y: np.ndarray) -> np.ndarray:
         nonlocal evaluations
         evaluations += 1
-        if evaluations > MOST_EVALUATIONS:
-            raise NotConverged(f"the flow is stiff: {MOST_EVALUATIONS:,} evaluations reached s = {math.expm1(v):.3g} only", y, v)
+        if evaluations > MAX_EVALUATIONS:
+            raise NotConverged(f"the flow is stiff: {MAX_EVALUATIONS:,} evaluations reached s = {math.expm1(v):.3g} only", y, v)
         try:
             return math.exp(v) * rate(math.expm1(v), y)
         except (Infeasible, np.linalg.LinAlgError) as error:
-            if v == 0:  # the classes are dependent from the start
+            if v == 0:  # the classes are dependent already at the start
                 raise
-            words = (
+            message = (
                 f"at s = {math.expm1(v):.3g} attention has made the classes linearly dependent; lower eta_Z / eta_Y or end the run earlier"
             )
-            raise NotConverged(words, y, v) from error
+            raise NotConverged(message, y, v) from error
 
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # the result is checked below
         solved = solve_ivp(
             in_log_time,
             (0.0, end),

@@ -1,14 +1,14 @@
 r"""The three flows for classes that are all alike, in O(D + C) numbers for any K and M.
 
-Training keeps the symmetry of :class:`..families.SymmetricClasses`, so one class stands for all. Write :math:`f_c, f_d` for its features,
-:math:`\varepsilon = \sum_c f_c^2` for the overlap, and keep of the decoder's rows three differences, whose rates do not cancel:
+Training preserves the symmetry of :class:`..families.SymmetricClasses`, so one class stands for all. Write :math:`f_c, f_d` for its features
+and :math:`\varepsilon = \sum_c f_c^2` for the overlap. Three differences of the decoder's entries suffice, and their rates do not cancel:
 
     u_c = Y[c, a class] - Y[c, the rest]          the rest: the M - K tokens that never follow
     v_d = Y[d, own class] - Y[d, another class]
     x_d = Y[d, own class] - Y[d, the rest]
 
 With :math:`A = \sum_d f_d v_d` and :math:`B = \sum_c f_c u_c + \sum_d f_d x_d` a class's probabilities of its own next token, of
-another class's and of any other are in the ratio :math:`1 : e^{-A} : e^{-B}`; call them :math:`\alpha, \alpha_o, \alpha_r`, and
+another class's and of any other token are in the ratio :math:`1 : e^{-A} : e^{-B}`; call them :math:`\alpha, \alpha_o, \alpha_r`, and
 :math:`\rho = 1 - \alpha = (K-1) \alpha_o + (M-K) \alpha_r`. The exact flow, in the time :math:`s = \eta_Y t`, is
 
     du_c/ds = f_c M alpha_r / K      dv_d/ds = f_d (rho + alpha_o) / K      dx_d/ds = f_d (rho + alpha_r) / K
@@ -22,7 +22,7 @@ In the modified flow the dual basis replaces f in the first line: :math:`f_c / (
     dz_c/ds = -(eta_Z / eta_Y) w gamma (1 - eps) D f_c^2,    dz_d/ds = (eta_Z / eta_Y) w gamma eps D f_d^2,
     D = M (K-1) (1 + (M-1) eps) / ((M-1)^2 (1 - eps) (1 + (K-1) eps))
 
-Source: derived from :cite:t:`tian2023scan`; the tests compare with the flows of the classes written out.
+Derived from :cite:t:`tian2023scan`; the tests compare with the flows of the classes written out.
 """
 
 import math
@@ -35,18 +35,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....core.parallel import single_threaded
+from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..families import SymmetricClasses
-from .integrate import Rate, decoder_times, integrate
-from .paths import EXACT, LEMMA4, MODIFIED, Flow
+from .integrate import EXACT, LEMMA4, MODIFIED, Flow, Rate, decoder_times, integrate
 
 
 @dataclass(frozen=True, eq=False)
 class SymmetricFlow:
-    """Attention logits of one class that stands for all.
+    """Attention logits of one class, which stands for all.
 
     Attributes:
-        dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``, see :mod:`.paths`.
+        dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
         times: in steps, ``[t]``.
         common: logits of the common tokens, ``[t, C]``.
         distinct: logits of a class's own tokens, ``[t, D]``.
@@ -70,10 +71,12 @@ class SymmetricFlow:
         return Flow(self.dynamics, self.times, logits, self.error)
 
 
+@single_threaded
+@converted(float64=("times",))
 def symmetric_exact_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
-    """The exact population flow; see :func:`~.trained_decoder.exact_flow` for arguments and errors."""
+    """The exact population flow; see :func:`~.general.exact_flow` for arguments and errors."""
     K, M = classes.classes, classes.vocab_size
 
     @no_type_check
@@ -83,56 +86,60 @@ def symmetric_exact_flow(
     return _trained(EXACT, classes, train, times, eta_y, eta_z, tolerance)
 
 
+@single_threaded
+@converted(float64=("times",))
 def symmetric_modified_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
-    """Lemma 3's flow; see :func:`~.trained_decoder.modified_flow` for arguments and errors (these classes are always independent)."""
+    """Lemma 3's flow; see :func:`~.general.modified_flow` for arguments and errors (these classes are always independent)."""
     K, M = classes.classes, classes.vocab_size
 
     @no_type_check
     def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
         eps, own = float(fc @ fc), float(fd @ fd)
-        all_ = 1 + (K - 1) * eps
+        total = 1 + (K - 1) * eps
         dual = fd / (own * K)
-        return [fc * (M / K * rest / all_), dual * (rho + others), dual * (rho + rest - eps / all_ * M * rest)]
+        return [fc * (M / K * rest / total), dual * (rho + others), dual * (rho + rest - eps / total * M * rest)]
 
     return _trained(MODIFIED, classes, train, times, eta_y, eta_z, tolerance)
 
 
+@single_threaded
+@converted(float64=("times",))
 def symmetric_lemma4_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10
 ) -> SymmetricFlow:
-    """Lemma 4's flow; see :func:`~.lemma4.lemma4_flow` for arguments and errors (these classes are always independent)."""
+    """Lemma 4's flow; see :func:`~.general.lemma4_flow` for arguments and errors (these classes are always independent)."""
     K, M, C = classes.classes, classes.vocab_size, len(classes.common)
-    s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
+    times_s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
     featured = _features(classes)
 
     @no_type_check
-    def rate(at: float, z: np.ndarray) -> np.ndarray:
+    def rate(s: float, z: np.ndarray) -> np.ndarray:
         f = featured(z)
         square = f * f
         eps, own = float(square[:C].sum()), float(square[C:].sum())
-        x = float(scaled_gain(np.array(at / K), M, 1.0))
+        x = float(scaled_gain(np.array(s / K), M, 1.0))
         pull = ratio * x * (M - 1) / M * (M - 1) / (M - 1 + math.exp(min(x, 700.0)))
         pull *= M * (K - 1) / (M - 1) ** 2 * (1 + (M - 1) * eps) / (1 + (K - 1) * eps)
         square[:C] *= -pull * classes.per_query / K
         square[C:] *= pull * eps / own / K
         return square
 
-    path = integrate(rate, C + len(classes.distinct), s, watched=slice(None), tolerance=tolerance, method="LSODA")
+    path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), tolerance=tolerance, method="LSODA")
     return _flow(LEMMA4, classes, times, path.states, path.error)
 
 
 def _features(classes: SymmetricClasses) -> Callable[[np.ndarray], np.ndarray]:
-    """Features of a class by its logits, both ``[C + D]``."""
+    """The map from the logits of a class to its features, both ``[C + D]``."""
     log_p = torch.cat([classes.common, classes.distinct]).log().numpy()
 
     @no_type_check
-    def at(z: np.ndarray) -> np.ndarray:
+    def features_at(z: np.ndarray) -> np.ndarray:
         f = np.exp(log_p + z - np.max(log_p + z))
         return f / math.sqrt(f @ f)
 
-    return at
+    return features_at
 
 
 def _flow(name: str, classes: SymmetricClasses, times: Tensor, logits: np.ndarray, error: float) -> SymmetricFlow:
@@ -145,12 +152,12 @@ def _trained(name: str, classes: SymmetricClasses, train, times: Tensor, eta_y: 
     C, D = len(classes.common), len(classes.distinct)
     decoder = C + 2 * D
     rate = _rate(classes, train, eta_z / eta_y)
-    path = integrate(rate, decoder + C + D, s, watched=slice(decoder, None), tolerance=tolerance, method="LSODA")
+    path = integrate(rate, decoder + C + D, s, measured=slice(decoder, None), tolerance=tolerance, method="LSODA")
     return _flow(name, classes, times, path.states[:, decoder:], path.error)
 
 
 def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
-    """Derivatives by eta_Y t of u, v, x and the logits."""
+    """Derivatives of u, v, x and the logits by eta_Y t."""
     K, rest_size, C, D = classes.classes, classes.vocab_size - classes.classes, len(classes.common), len(classes.distinct)
     decoder = C + 2 * D
     featured = _features(classes)

@@ -1,0 +1,76 @@
+"""``list``: theories with their claims and experiments, or the description of one of them; whole names at any width from 80 columns on."""
+
+import argparse
+from collections.abc import Iterable
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from ..core import experiment
+from ..core.claims import Claim
+from ..core.experiment import Experiment
+from ..core.sources import Source
+from ..core.theory import Theory
+from .terminal import console
+
+
+def list_theories(options: argparse.Namespace) -> int:
+    """Theories with their claims and experiments, or the description of one of them.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    from ..theories import list_theories, named
+
+    console().print(catalogue(list_theories()) if options.name is None else describe(named(options.name)), highlight=False)
+    return 0
+
+
+def catalogue(theories: Iterable[Theory]) -> Group:
+    """Each theory with its question, and the names of its claims and experiments in as many columns as fit."""
+    parts = []
+    for theory in theories:
+        parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
+        for title, names in (("claims", [c.id for c in theory.claims]), ("experiments", [kind.name for kind in theory.experiments])):
+            if names:
+                columns = Columns([Text(name) for name in names], column_first=True, equal=True, padding=(0, 2))
+                parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(columns, (0, 0, 0, 4))]
+        parts.append(Text())
+    return Group(*parts[:-1])
+
+
+def describe(record: Theory | Claim | type[Experiment]) -> Group:
+    """A theory, a claim or an experiment with its texts; formulas as LaTeX between dollars."""
+    sources: tuple[Source, ...]
+    if isinstance(record, Theory):
+        parts = [_item(record.name, record.question), _wrapped(record.statement), Text("assumptions", style="dim")]
+        parts += [_wrapped(f"- {text}") for text in record.assumptions]
+        parts += [Text(), Text("claims", style="dim"), *(_item(claim.id, claim.statement) for claim in record.claims)]
+        if record.experiments:
+            parts += [Text(), Text("experiments", style="dim"), *(_item(kind.name, summary(kind)) for kind in record.experiments)]
+        sources = record.sources
+    elif isinstance(record, Claim):
+        parts = [_item(record.id, record.statement), Text("measures", style="dim"), _wrapped(record.measures)]
+        parts += [Text("assumptions", style="dim"), *(_wrapped(f"- {text}") for text in record.assumptions)]
+        parts += [Text("control, which must fail", style="dim"), _wrapped(record.control_description)]
+        if record.corrects:
+            parts += [Text("corrects", style="dim"), _wrapped(record.corrects)]
+        sources = (record.source,)
+    else:
+        parts, sources = [_item(record.name, summary(record))], record.sources
+    return Group(*parts, Text(f"sources: {', '.join(source.label for source in sources)}", style="dim"))
+
+
+def summary(kind: type[Experiment]) -> str:
+    """The first paragraph of an experiment's docstring as plain text."""
+    return experiment.summary(kind).replace("`", "")
+
+
+def _item(name: str, text: str) -> Group:
+    return Group(Text(name, style="bold"), _wrapped(text))
+
+
+def _wrapped(text: str) -> Padding:
+    return Padding(Text(text), (0, 0, 0, 2))

@@ -1,0 +1,312 @@
+r"""Compression blocks: exact, paper, released and token statistics, each with a causal form.
+
+A compression block reads tokens [batch, n, d] and returns their *change*, so that every variant fits the same place of a layer,
+``Z + block(norm(Z))``. With ``norm`` the identity the blocks are the steps of :mod:`transformer_theory.theories.crate.steps`; the formulas
+are in :mod:`.compression`. All blocks have
+
+* ``subspaces()``: U_k as columns, [K, d, p];
+* ``bilinear()`` (blocks with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
+
+Causal blocks change a token by the tokens before it and itself alone. Where beta counts tokens they count ``context`` of them, the longest
+sequence.
+
+Glossary: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is ``qkv.weight`` = [U_1 ... U_K]^T,
+[inner, d].
+
+Sources: :cite:t:`yu2023white` and its released code; :cite:t:`wu2024token` (token statistics) and its released code.
+"""
+
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from ...core.validation import integers, positive
+from ..attention import Tied, tied_attention
+from .compression import (
+    causal_memberships,
+    causal_rate_gradient,
+    causal_shrinkage,
+    check_length,
+    expansion,
+    memberships,
+    rate_gradient,
+    shrinkage,
+)
+
+Batch = Float[Tensor, "batch n d"]
+Heads = Float[Tensor, "batch K n p"]
+
+
+class Subspaces(nn.Module):
+    r"""Base of the compression blocks: the bases U_[K], and the tokens' coordinates in them.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+    Raises:
+        ValueError: a size is below 1.
+    """
+
+    is_causal = False
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int):
+        super().__init__()
+        integers(dim=dim, heads=heads, head_dim=head_dim)
+        self.heads, self.head_dim = heads, head_dim
+        self.qkv = nn.Linear(dim, heads * head_dim, bias=False)
+
+    def subspaces(self) -> Float[Tensor, "K d p"]:
+        """U_k as columns, [K, d, p]. Networks do not keep them orthonormal; :func:`orthogonal` does."""
+        return self.qkv.weight.unflatten(0, (self.heads, self.head_dim)).mT
+
+    def coordinates(self, tokens: Batch) -> Heads:
+        """W_k = Z U_k of every head."""
+        return self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+
+    def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
+        r"""The heads side by side, :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`."""
+        heads = tied_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
+        return heads.transpose(1, 2).flatten(-2)
+
+
+class ReleasedAttention(Subspaces):
+    r"""The change of the released code: :math:`[SSA_1 \ldots SSA_K] V + b`, scores over sqrt(p), a free output matrix V (``to_out``).
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+        dropout: of the output.
+    Raises:
+        ValueError: a size is below 1.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, dropout: float = 0.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(dropout))
+
+    def forward(self, tokens: Batch) -> Batch:
+        return self.to_out(self.attend(tokens, scale=self.head_dim**-0.5))
+
+    def bilinear(self) -> Float[Tensor, "K d d"]:
+        """U_k U_k^T / sqrt(p), [K, d, d]."""
+        return Tied(self.subspaces(), scale=self.head_dim**-0.5).bilinear()
+
+
+class PaperAttention(Subspaces):
+    r"""The change of the paper's step: :math:`\kappa\beta\,(\mathrm{MSSA}(Z) - Z)`, output tied to U, :math:`\beta = p/(n\varepsilon^2)`.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+        kappa: step size; kappa * beta should stay below 1, otherwise the shrinkage changes sign.
+        eps: distortion (squared inside); beta should stay below 1 too, otherwise attention grows faster than the shrinkage.
+    Raises:
+        ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 1.0, eps: float = 1.5):
+        positive(kappa=kappa, eps=eps)
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.kappa, self.eps = kappa, eps
+
+    def forward(self, tokens: Batch) -> Batch:
+        beta = expansion(self.subspaces(), n=self.token_count(tokens), eps=self.eps)
+        return self.kappa * beta * (beta * self.attend(tokens, scale=1.0) @ self.qkv.weight - tokens)
+
+    def token_count(self, tokens: Batch) -> int:
+        """The number of tokens in beta."""
+        return tokens.shape[-2]
+
+    def bilinear(self) -> Float[Tensor, "K d d"]:
+        """U_k U_k^T, [K, d, d]."""
+        return Tied(self.subspaces()).bilinear()
+
+
+class ExactAttention(Subspaces):
+    r"""The change of an exact gradient step: :math:`-\kappa \nabla R^c(Z; U_{[K]})`; it has no attention map.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+        kappa: step size.
+        eps: distortion (squared inside).
+    Raises:
+        ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, kappa: float = 0.5, eps: float = 1.0):
+        positive(kappa=kappa, eps=eps)
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.kappa, self.eps = kappa, eps
+
+    def forward(self, tokens: Batch) -> Batch:
+        return -self.kappa * rate_gradient(tokens, self.subspaces(), eps=self.eps)
+
+
+class TokenStatisticsAttention(Subspaces):
+    r"""The change of a step down the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`: linear in tokens, no attention map.
+
+    The step is given as its share kappa beta, whatever the number of tokens: the bound falls for ``step`` below
+    :math:`2 / \|\sum_k U_k U_k^\top\|_2`, which is 2 for orthogonal subspaces. The temperatures tau_k are learnt.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+        step: kappa beta.
+        eps: distortion (squared inside).
+    Raises:
+        ValueError: ``step`` or ``eps`` is not positive and finite, or a size is below 1.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, step: float = 1.0, eps: float = 4.0):
+        positive(step=step, eps=eps)
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.step, self.eps = step, eps
+        self.temperature = nn.Parameter(torch.ones(heads))
+
+    def forward(self, tokens: Batch) -> Batch:
+        return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
+
+    def shrink(self, coords: Heads) -> Heads:
+        """What the step takes from each channel."""
+        return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)
+
+
+class ReleasedTokenStatisticsAttention(Subspaces):
+    r"""The change of the released code of token statistics, :math:`-[S_1 \ldots S_K] V + b` with
+    :math:`S_k = \mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + m_k)^{-1}`.
+
+    It differs from :class:`TokenStatisticsAttention` in three points. The output matrix V is free (``to_out``) and replaces the step, so
+    nothing makes the change descend the bound. The coordinates have a bias, :math:`W_k = Z U_k + c_k`. And :math:`1 + m_k` means
+    :math:`\varepsilon^2 = p`. Names and shapes of the parameters are those of the released attention: ``qkv``, ``temp`` [K, 1], ``to_out``.
+
+    Args:
+        dim, heads, head_dim: d, K, p.
+        dropout: of the output.
+    Raises:
+        ValueError: a size is below 1.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, dropout: float = 0.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim)
+        self.qkv = nn.Linear(dim, heads * head_dim)
+        self.temp = nn.Parameter(torch.ones(heads, 1))
+        self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(dropout))
+
+    def forward(self, tokens: Batch) -> Batch:
+        return self.to_out(-self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2))
+
+    def shrink(self, coords: Heads) -> Heads:
+        """The input of the output matrix, with the opposite sign."""
+        return shrinkage(coords, memberships(coords, temperature=self.temp.squeeze(-1)), eps=self.head_dim**0.5)
+
+
+# causal forms
+
+
+class CausalReleasedAttention(ReleasedAttention):
+    r"""The released form with a causal mask, :math:`\sum_{j \le i}` in every softmax, as in the released language model."""
+
+    is_causal = True
+
+
+class CausalPaperAttention(PaperAttention):
+    r"""The paper's step with a causal mask, :math:`\beta = p / (N \varepsilon^2)`.
+
+    Args:
+        dim, heads, head_dim, kappa, eps: as :class:`PaperAttention`.
+        context: N.
+    Raises:
+        ValueError: a number is not positive and finite; on use, a sequence longer than the context.
+    """
+
+    is_causal = True
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, kappa: float = 1.0, eps: float = 1.5):
+        super().__init__(dim, heads=heads, head_dim=head_dim, kappa=kappa, eps=eps)
+        self.context = context
+
+    def token_count(self, tokens: Batch) -> int:
+        """The number of tokens in beta: the context."""
+        check_length(tokens, self.context)
+        return self.context
+
+
+class CausalExactAttention(ExactAttention):
+    r"""Every token descends what it adds to the rate of the tokens before it: :math:`-\kappa \nabla_{z_i} r_i`; no attention map.
+
+    Args:
+        dim, heads, head_dim, kappa, eps: as :class:`ExactAttention`.
+        context: N in :math:`\beta = p / (N \varepsilon^2)`.
+    Raises:
+        ValueError: a number is not positive and finite; on use, a sequence longer than the context.
+    """
+
+    is_causal = True
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, kappa: float = 0.5, eps: float = 1.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim, kappa=kappa, eps=eps)
+        self.context = context
+
+    def forward(self, tokens: Batch) -> Batch:
+        return -self.kappa * causal_rate_gradient(tokens, self.subspaces(), eps=self.eps, context=self.context)
+
+
+class CausalTokenStatisticsAttention(TokenStatisticsAttention):
+    r"""Token statistics of the tokens up to each, by cumulative sums."""
+
+    is_causal = True
+
+    def shrink(self, coords: Heads) -> Heads:
+        """What the step takes from each channel."""
+        return causal_shrinkage(coords, causal_memberships(coords, temperature=self.temperature), eps=self.eps)
+
+
+class CausalReleasedTokenStatisticsAttention(ReleasedTokenStatisticsAttention):
+    r"""Released token statistics of the tokens up to each. A learnt number per head and position is added to every channel's share
+    (``denom_bias``, [K, N, 1], initially zero).
+
+    In the released code ``qkv`` and ``to_out.0`` are called ``c_attn`` and ``c_proj``.
+
+    Args:
+        dim, heads, head_dim, dropout: as :class:`ReleasedTokenStatisticsAttention`.
+        context: N.
+    Raises:
+        ValueError: a size is below 1; on use, a sequence longer than the context.
+    """
+
+    is_causal = True
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, dropout: float = 0.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim, dropout=dropout)
+        self.context = context
+        self.denom_bias = nn.Parameter(torch.zeros(heads, context, 1))
+
+    def forward(self, tokens: Batch) -> Batch:
+        check_length(tokens, self.context)
+        return super().forward(tokens)
+
+    def shrink(self, coords: Heads) -> Heads:
+        """The input of the output matrix, with the opposite sign."""
+        offset = self.head_dim * self.denom_bias[:, : coords.shape[-2], 0]
+        pi = causal_memberships(coords, temperature=self.temp.squeeze(-1), offset=offset)
+        return causal_shrinkage(coords, pi, eps=self.head_dim**0.5)
+
+
+Block = TypeVar("Block", bound=Subspaces)
+
+
+def orthogonal(block: Block) -> Block:
+    r"""Constrains a block to :math:`[U_1 \ldots U_K]^\top [U_1 \ldots U_K] = I`: orthonormal bases that are mutually orthogonal.
+
+    Training then moves an unconstrained matrix of which ``qkv.weight`` is a function. As a variant:
+    ``attention=lambda dim, **sizes: orthogonal(PaperAttention(dim, **sizes))``.
+
+    Args:
+        block: a compression block; it is changed, and returned.
+    Raises:
+        ValueError: K p > d, where K orthogonal subspaces do not exist.
+    """
+    inner, dim = block.qkv.weight.shape
+    if inner > dim:
+        raise ValueError(f"heads * head_dim must be at most dim for orthogonal subspaces, got {block.heads} * {block.head_dim} > {dim}")
+    parametrizations.orthogonal(block.qkv, "weight")
+    return block

@@ -1,0 +1,90 @@
+r"""CRATE layers and stacks of them, which the classifier, the language model and the masked autoencoder share.
+
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = sparsify(LN(Z^{l+1/2})), added to Z^{l+1/2} where the block has ``skip``
+
+Tokens are [batch, n, dim]. Names of parameters are those of the released networks. Source: :cite:t:`yu2023white`, released code.
+"""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from ...core.validation import integers
+from ..embedding import head_width
+from .attention import Batch
+
+
+class PreNorm(nn.Module):
+    """``fn(LayerNorm(tokens))``."""
+
+    def __init__(self, dim: int, fn: nn.Module):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.fn = fn
+
+    def forward(self, tokens: Batch) -> Batch:
+        return self.fn(self.norm(tokens))
+
+
+class Layer(nn.Sequential):
+    r"""A CRATE layer: compress, then sparsify. Its halves are children 0 and 1: parameters are ``0.norm.weight``, ``1.fn.weight``, ..."""
+
+    def __init__(self, dim: int, *, attention: nn.Module, sparsify: nn.Module):
+        super().__init__(PreNorm(dim, attention), PreNorm(dim, sparsify))
+        self.skip = bool(getattr(sparsify, "skip", False))
+
+    def forward(self, input: Batch) -> Batch:
+        half = input + self[0](input)
+        return half + self[1](half) if self.skip else self[1](half)
+
+
+class Stack(nn.Module):
+    """Layers one after the other, [batch, n, dim] -> [batch, n, dim].
+
+    Args:
+        dim, depth, heads: sizes.
+        head_dim: width of a head; dim / heads if None.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block.
+        sparsify: called as ``sparsify(dim)`` for each layer: the sparsification block.
+    Raises:
+        ValueError: a size is below 1, heads do not divide dim, or a block is not a constructor.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        depth: int,
+        heads: int,
+        head_dim: int | None,
+        attention: Callable[..., nn.Module],
+        sparsify: Callable[[int], nn.Module],
+    ):
+        super().__init__()
+        integers(dim=dim, depth=depth, heads=heads)
+        width = head_width(dim, heads) if head_dim is None else head_dim
+        integers(head_dim=width)
+        _check_constructor("attention", attention, "attention(dim, heads=..., head_dim=...)", "ReleasedAttention")
+        _check_constructor("sparsify", sparsify, "sparsify(dim)", "Ista")
+        self.layers = nn.ModuleList(
+            Layer(dim, attention=attention(dim, heads=heads, head_dim=width), sparsify=sparsify(dim)) for _ in range(depth)
+        )
+
+    def forward(self, tokens: Batch) -> Batch:
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens
+
+
+def layers_of(model: nn.Module) -> list[tuple[Layer, PreNorm]]:
+    """The CRATE layers of a network, each with its first half, the norm and the compression block."""
+    return [(layer, half) for layer in model.modules() if isinstance(layer, Layer) and isinstance(half := layer[0], PreNorm)]
+
+
+def _check_constructor(name: str, value: object, call: str, example: str) -> None:
+    """Raises ValueError for a block that exists already, of which no second could be made, and for anything that cannot be called."""
+    if isinstance(value, nn.Module):
+        kind = type(value).__name__
+        raise ValueError(f"{name} must make a block for each layer, got one {kind} that exists already; pass {kind}, or a partial of it")
+    if not callable(value):
+        raise ValueError(f"{name} must make a block when called as {call}, got {value!r}; pass a class such as crate.{example}")

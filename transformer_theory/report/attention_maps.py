@@ -1,0 +1,66 @@
+"""Stored attention maps as they are shown: on images if the tokens are a square grid of patches, otherwise the maps themselves."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """Where a network looks, mean over heads.
+
+    Attributes:
+        steps: of the stored maps, ``[s]``.
+        maps: ``[s, layers, n, rows, columns]``, shares of attention: with images the share that each patch receives (of the class token's
+            attention, where there is one), otherwise queries by keys.
+        images: that the patches are of, ``[n, channels, height, width]``; None if the tokens are no grid of patches.
+    """
+
+    steps: np.ndarray
+    maps: np.ndarray
+    images: np.ndarray | None
+
+    @property
+    def largest(self) -> float:
+        """The largest share of all, the end of the scale."""
+        return float(np.nanmax(self.maps)) or 1.0
+
+
+def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | None:
+    """The maps of the first ``count`` images or sequences of a network; None if there are none of the known shape."""
+    maps = result.arrays.get(f"network/{model}/attention")
+    if maps is None or maps.ndim != 6 or not maps.size:
+        return None
+    steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
+    mean = maps[:, :, :, :count].mean(axis=2)  # over heads: [steps, layers, images, queries, keys]
+    images, keys, shown = result.arrays.get("network/images"), mean.shape[-1], mean.shape[2]
+    side = image_grid(keys) or image_grid(keys - 1)
+    if images is None or side is None or len(images) < shown or images.shape[-1] % side or images.shape[-2] % side:
+        return AttentionMaps(steps, mean, None)
+    received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
+    return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:shown])
+
+
+def image_grid(count: int) -> int | None:
+    """Side of the square grid of ``count`` patches; None if it is not a square."""
+    side = math.isqrt(count)
+    return side if side * side == count and side > 1 else None
+
+
+def displayed(image: np.ndarray) -> np.ndarray:
+    """An image ``[c, h, w]`` as it is shown: three channels in colour ``[h, w, 3]``, others as ink ``[h, w]``."""
+    if len(image) != 3:
+        return ink(image)
+    colours = np.moveaxis(np.asarray(image, dtype=float), 0, -1)
+    low, high = min(0.0, colours.min()), max(1.0, colours.max())  # pixels may have been normalised
+    return (colours - low) / (high - low)
+
+
+def ink(image: np.ndarray) -> np.ndarray:
+    """An image ``[c, h, w]`` as ink in [0, 1]: the values of a drawing, which has one channel; the dark parts of a picture in colour."""
+    grey = np.asarray(image, dtype=float).mean(axis=0) * (1 if len(image) == 1 else -1)
+    span = np.ptp(grey)
+    return (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)

@@ -1,0 +1,206 @@
+"""Figures of networks: the timeline, the learning curves, attention on the images, features in the plane."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..core.plotting import COLOURS, axes, colour, label_ends, line, plain, style
+from ..core.result import Result
+from . import format
+from .aggregate import NETWORK
+from .attention_maps import attention_maps, displayed, ink
+from .timeline import Series, series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # of trained networks, whose names are the user's
+_GREYS = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
+
+
+@style()
+def timeline(group: Sequence[Series]) -> "Figure | None":
+    """Every theory's headline over the same training steps, one panel per network, each scaled so that 0 is its null and 1 (or -1) its
+    farthest value; the labels name the theory and the value that 1 stands for."""
+    moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
+    models = list(dict.fromkeys(s.model for s in moving))
+    if not models:
+        return None
+    rooted = False
+    figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
+    for ax, model in zip(panels, models):
+        of_network = [s for s in moving if s.model == model and s.theory == NETWORK]
+        for s in (s for s in moving if s.model == model):
+            own = s in of_network
+            tint = _GREYS[of_network.index(s) % len(_GREYS)] if own else colour(s.theory)
+            kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
+            line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
+            if s.crossing is not None and s.scaled is not None:
+                at = int(np.searchsorted(s.steps, s.crossing))
+                ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+        ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
+        ax.set_title(plain(model))
+        ax.set_ylabel("0 = null,\n±1 = largest distance from it")
+        ax.margins(x=0.02)
+        rooted = _steps([s for s in moving if s.model == model], ax)
+        label_ends(ax, fontsize=7.2)
+    panels[-1].set_xlabel(f"training step{', square-root scale' if rooted else ''}")
+    return figure
+
+
+def _label(s: Series) -> str:
+    """A curve's name, with its theory and the values that 0 and 1 stand for."""
+    zero = "" if s.nulls is not None else f"0 = {format.amount(float(s.values.min()), s.unit)}, "
+    one = s.scale if s.nulls is not None else float(s.values.max())
+    name = s.label if s.theory == NETWORK else f"{plain(s.theory)}: {s.label}"
+    return "\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {format.amount(one, s.unit)}"])
+
+
+def _steps(group: Sequence[Series], ax: "Axes") -> bool:
+    """Puts the steps on a square-root scale if the measurements crowd at the start; returns whether it did."""
+    ax.locator_params(axis="x", integer=True)
+    steps = max((s.steps for s in group), key=len)
+    gaps = np.diff(steps)
+    if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():  # a short gap at the end is no crowd
+        return False
+    ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
+    last = float(steps[-1])
+    ticks = [round(last * share) for share in (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)]
+    ax.set_xticks(ticks)
+    ax.set_xlim(0, last * 1.015)
+    ax.minorticks_off()
+    return True
+
+
+@style()
+def learning(result: Result) -> "Figure | None":
+    """The quantities of the networks that have a split (loss, accuracy, ...) over the training steps: a panel per quantity."""
+    group = [s for s in series(result) if s.theory == NETWORK and s.split]
+    quantities = sorted(
+        dict.fromkeys(s.quantity for s in group), key=lambda name: any(s.unit == "share" for s in group if s.quantity == name)
+    )
+    if not quantities:
+        return None
+    models = list(dict.fromkeys(s.model for s in group))
+    known = all(model in COLOURS for model in models)
+    tints = {model: colour(model) if known else _TINTS[i % len(_TINTS)] for i, model in enumerate(models)}
+    splits = list(dict.fromkeys(s.split for s in group))
+    columns = min(2, len(quantities))
+    rows = -(-len(quantities) // columns)
+    figure, panels = axes(rows, columns, 7.6, max(2.5, 0.8 + 0.17 * len(models) * min(2, len(splits))) * rows)
+    for ax, quantity in zip(panels, quantities):
+        shown = [s for s in group if s.quantity == quantity]
+        for s in shown:
+            dashes = ("-", (0, (4, 2)), (0, (1, 1)))[splits.index(s.split) % 3]
+            label = plain(s.model) if len(splits) == 1 else f"{plain(s.model)}:\n{s.split}"
+            line(ax, s.steps, s.values, label=label, linestyle=dashes, color=tints[s.model])
+        ax.set_title(shown[0].label if len(splits) == 1 else quantity)
+        if shown[0].unit == "share":
+            per_cent(ax)
+        ax.set_xlabel(f"training step{', square-root scale' if _steps(shown, ax) else ''}")
+        label_ends(ax)
+    for ax in panels[len(quantities) :]:
+        ax.set_visible(False)
+    return figure
+
+
+@style()
+def attention(result: Result, model: str) -> "Figure | None":
+    """Where attention looks: on images if the tokens are a square grid of patches, otherwise the maps themselves; over steps and layers."""
+    found = attention_maps(result, model, 3)
+    if found is None:
+        return None
+    images = found.images
+    times, layers = positions(len(found.maps), 4), positions(found.maps.shape[1], 2)
+    shown = found.maps[np.ix_(times, layers)]
+    count, first = shown.shape[2], 0 if images is None else 1
+    columns = first + len(layers) * len(times)
+    figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
+    grid = panels.reshape(count, columns)
+    for ax in panels:
+        ax.set(xticks=[], yticks=[])
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+    top = float(np.nanmax(shown)) or 1.0
+    for i in range(count):
+        if images is not None:
+            grid[i, 0].imshow(displayed(images[i]), cmap="gray_r", vmin=0, vmax=1)
+            grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
+        for a, layer in enumerate(layers):
+            for b, time in enumerate(times):
+                ax = grid[i, first + a * len(times) + b]
+                if images is not None:
+                    ax.imshow(_overlay(shown[b, a, i] / top, ink(images[i])))
+                else:
+                    ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
+                if i == 0:
+                    start = f"layer {layer}\n" if b == 0 else "\n"
+                    ax.set_title(f"{start}step {int(found.steps[time]):,}", fontsize=7.5, fontweight="normal")
+    _bar(figure, grid, top, "attention" if images is None else "attention received")
+    return figure
+
+
+@style()
+def features(result: Result, models: Sequence[str]) -> "Figure | None":
+    """The networks' features in the plane of their two principal components, coloured and numbered by class."""
+    labels = result.arrays.get("network/labels")
+    shown = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
+    if not shown or labels is None:
+        return None
+    figure, panels = axes(1, max(2, len(shown)), 7.6, 3.6)
+    import matplotlib
+
+    palette = matplotlib.colormaps["tab10"]
+    for ax, model in zip(panels, shown):
+        points = result.arrays[f"network/{model}/features"]
+        own = labels[: len(points)]
+        for label in np.unique(own):
+            members = points[own == label]
+            ax.scatter(members[:, 0], members[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
+        for label in np.unique(own):
+            x, y = np.median(points[own == label], axis=0)[:2]
+            text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
+            text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
+        ax.set(xticks=[], yticks=[], title=plain(model), xlabel="first principal component", ylabel="second")
+        ax.grid(False)
+    for ax in panels[len(shown) :]:
+        ax.set_visible(False)
+    return figure
+
+
+def per_cent(ax: "Axes") -> None:
+    """Shares on the upward axis in per cent."""
+    from matplotlib.ticker import PercentFormatter
+
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%"))
+
+
+def positions(length: int, count: int) -> list[int]:
+    """At most ``count`` positions from first to last."""
+    return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
+
+
+def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
+    """Patches tinted by heat in [0, 1], with the image as dark ink above them: RGB ``[h, w, 3]``."""
+    import matplotlib
+
+    tint = matplotlib.colormaps["YlOrBr"](np.clip(heat, 0, 1) * 0.8)[..., :3]
+    tall, wide = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]
+    return np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.6 * ink[..., None])
+
+
+def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
+    """The colour scale of attention beside the panels."""
+    import matplotlib
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    cmap = ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128))) if label != "attention" else "YlOrBr"
+    bar = figure.colorbar(ScalarMappable(Normalize(0, top), cmap), ax=list(grid.ravel()), fraction=0.02, pad=0.012, aspect=28)
+    bar.set_label(label, fontsize=7.5)
+    bar.ax.tick_params(labelsize=7, length=2)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,130 @@
+"""The step slider of the page: a network's attention maps and features at every stored step, as small numbers for the page's script.
+
+Maps are bytes on one scale for all steps; features are bytes in one plane and one box for all steps, so that the network moves and the
+scale does not. The same result gives the same bytes.
+"""
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.result import Result
+from . import format
+from .attention_maps import AttentionMaps, attention_maps, displayed, ink
+from .network_figures import positions
+from .timeline import series
+
+MAX_IMAGES = 6  # rows of maps
+MAX_LAYERS = 6  # columns of maps
+BUDGET = 2**18  # bytes of maps per network; longer sequences get fewer rows
+PIXELS = 64  # side of the largest image; of larger ones every second or third pixel is shown
+TINTS = 64  # colours of the maps
+
+
+@dataclass(frozen=True)
+class Slider:
+    """The steps of one network.
+
+    Attributes:
+        model: its name.
+        captions: of each step, in words.
+        moving: whether features over training are there.
+        largest: the share of attention that the darkest tint stands for; None without maps.
+        on_images: whether the maps lie on images.
+        data: for the script, JSON values only.
+    """
+
+    model: str
+    captions: tuple[str, ...]
+    moving: bool
+    largest: str | None
+    on_images: bool
+    data: dict[str, Any]
+
+
+def slider(result: Result, model: str) -> Slider | None:
+    """The slider of a network; None if fewer than two steps were stored."""
+    steps = result.arrays.get(f"network/{model}/steps")
+    if steps is None or len(steps) < 2:
+        return None
+    maps, points = _affordable(result, model, len(steps)), _points(result, model, len(steps))
+    if maps is None and points is None:
+        return None
+    data: dict[str, Any] = {"captions": _captions(result, model, steps)}
+    if maps is not None:
+        data["attention"] = _maps(maps)
+    if points is not None:
+        data["features"] = points
+    largest = None if maps is None else format.number(maps.largest)
+    return Slider(model, tuple(data["captions"]), points is not None, largest, maps is not None and maps.images is not None, data)
+
+
+def _captions(result: Result, model: str, steps: np.ndarray) -> list[str]:
+    """``"step 56 of 600, validation accuracy 64.38 %"``; without the accuracy where none was measured at the step."""
+    shares = [one for one in series(result) if (one.theory, one.model, one.unit, one.split) == ("network", model, "share", "validation")]
+    measured = {}
+    for one in shares[:1]:
+        measured = {int(step): f", {one.label} {format.percent(float(value))}" for step, value in zip(one.steps, one.values)}
+    return [f"step {int(step):,} of {int(steps[-1]):,}{measured.get(int(step), '')}" for step in steps]
+
+
+def _affordable(result: Result, model: str, steps: int) -> AttentionMaps | None:
+    """As many rows of maps as the budget allows."""
+    found = attention_maps(result, model, MAX_IMAGES)
+    if found is None or len(found.maps) != steps:
+        return None
+    layers = min(MAX_LAYERS, found.maps.shape[1])
+    rows = BUDGET // (steps * layers * found.maps.shape[-2] * found.maps.shape[-1])
+    return attention_maps(result, model, min(MAX_IMAGES, rows)) if rows else None
+
+
+def _maps(found: AttentionMaps) -> dict[str, Any]:
+    layers = positions(found.maps.shape[1], MAX_LAYERS)
+    maps, grid = found.maps[:, layers], list(found.maps.shape[-2:])
+    data = {"layers": layers, "images": maps.shape[2], "grid": grid, "shape": grid, "heat": _bytes(maps / found.largest)}
+    if found.images is not None:
+        stride = -(-max(found.images.shape[-2:]) // PIXELS)
+        images = [image[:, ::stride, ::stride] for image in found.images]
+        data["shape"] = list(images[0].shape[1:])
+        data["inputs"] = _bytes(np.stack([_colours(image) for image in images]))
+        data["ink"] = _bytes(np.stack([ink(image) for image in images]))
+    return {**data, "tints": _tints(0.8 if found.images is not None else 1.0)}
+
+
+def _colours(image: np.ndarray) -> np.ndarray:
+    """An image ``[c, h, w]`` as the page shows it: RGB ``[h, w, 3]`` in [0, 1], drawings dark on white."""
+    shown = displayed(image)
+    return shown if shown.ndim == 3 else np.repeat(1 - shown[..., None], 3, axis=2)
+
+
+def _tints(end: float) -> list[list[int]]:
+    """Colours from the smallest to the largest share of attention, RGB of 0 to 255; those of the figures."""
+    import matplotlib
+
+    return np.round(255 * matplotlib.colormaps["YlOrBr"](np.linspace(0, end, TINTS))[:, :3]).astype(int).tolist()
+
+
+def _points(result: Result, model: str, steps: int) -> dict[str, Any] | None:
+    """Features in the plane, and the median of each class among them: ``[steps, n + classes, 2]`` as bytes."""
+    points, labels = result.arrays.get(f"network/{model}/features over training"), result.arrays.get("network/labels")
+    if points is None or labels is None or points.ndim != 3 or len(points) != steps or not points.size or len(labels) < points.shape[1]:
+        return None
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    labels = labels[: points.shape[1]]
+    classes = np.unique(labels)
+    centres = np.stack([np.median(points[:, labels == label], axis=1) for label in classes], axis=1)
+    low, high = points.min(axis=(0, 1)), points.max(axis=(0, 1))
+    span = float((high - low).max()) or 1.0  # one scale for both axes
+    placed = (np.concatenate([points, centres], axis=1) - (low + high - span) / 2) / span
+    tints = [to_hex(matplotlib.colormaps["tab10"](i)) for i in range(10)]
+    return {"points": _bytes(placed), "labels": labels.tolist(), "classes": classes.tolist(), "tints": tints}
+
+
+def _bytes(shares: np.ndarray) -> str:
+    """Numbers in [0, 1] as bytes of 0 to 255, in base64; what is not finite is 0."""
+    whole = np.round(255 * np.clip(np.nan_to_num(shares), 0, 1)).astype(np.uint8)
+    return base64.b64encode(whole.tobytes()).decode()

@@ -1,0 +1,196 @@
+r"""Claims about the factors of :math:`W = K Q^\top` and about regularisation paths, the weights of least loss in a growing ball.
+
+For the factors the nuclear norm takes the place of the Frobenius norm. :cite:t:`tarzanagh2023transformers` prove it for the regularisation
+path and observe it for descent; for gradient flow with the exponential loss and aligned starts it is a theorem of
+:cite:t:`sheen2024implicit`.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import cosine
+from ..builders import constraints
+from ..dynamics import (
+    RegularisationPath,
+    factored_path,
+    log_excess_loss,
+    normalised_descent,
+    random_factors,
+    random_start,
+    regularisation_path,
+)
+from ..problem import Instance, cross_attention, equal_distractors
+from ..selection import SATURATION_ATOL
+from ..solution import MaxMargin
+from ..solvers import frobenius_max_margin, nuclear_max_margin
+from .common import MAX_DRAWS, limit_evidence, no_instance
+
+SOURCE = Source("tarzanagh2023transformers")
+FACTORED_THRESHOLD = 0.035
+PENALTY = torch.finfo(torch.float64).eps  # of the squared norms of K and Q, as published
+SEVERITY = ("consistent", "inconclusive", "violated")
+RADII = (3.0, 10.0, 30.0, 100.0)
+STARTS, STEPS = 16, 120
+FACTORED_RESIDUAL = 1e-5  # larger residuals at the last radius get five times the steps
+BALL_RESIDUAL = 1e-2
+PATH_THRESHOLD = 0.01
+MAX_NORM = 2.5  # longest solution for which a radius of 100 is close to the limit
+MAX_COSINE = 0.95  # of the two solutions, so that the check separates them
+MIN_GAP = 0.1  # between the best and the second score
+
+
+def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list[torch.Tensor], int]:
+    """W of descent on W and on K, Q, half-way and at the end, from random starts; the number of draws that were rejected comes last.
+
+    The targets are those of the best tokens, so an instance is drawn again until both descents select them.
+
+    Raises:
+        NotConverged: there is no such instance in :data:`~.common.MAX_DRAWS` draws.
+    """
+    for redraws in range(MAX_DRAWS):
+        instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
+        whole, factors = random_start(instance, generator=generator), random_factors(instance, generator=generator)
+        ends: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
+        for _ in range(2):
+            whole = normalised_descent(instance, whole, steps=500)
+            factors = normalised_descent(instance, factors, steps=500, penalty=PENALTY)
+            ends[0].append(whole.W)
+            ends[1].append(factors.W)
+        if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (whole, factors)):
+            return instance, *ends, redraws
+    raise no_instance("in which descent on W and on K and Q both select the best tokens")
+
+
+def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
+    instance, of_W, of_KQ, redraws = _descend(generator)
+    pairs = constraints(instance.tokens, instance.query, instance.optimal())
+    targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
+    evidence, detail = [], {"drawn again": float(redraws)}
+    for name, states, target in zip(("W", "K and Q"), (of_W, of_KQ), targets[::-1] if swapped else targets):
+        before, after = (1 - float(cosine(state, target)) for state in states)
+        selected = float(1 - instance.attention(states[-1]).amax(-1).min()) < SATURATION_ATOL
+        detail[f"descent on {name}"] = after
+        evidence.append(limit_evidence(before, after, FACTORED_THRESHOLD, done=selected, detail={}))
+    # The verdict is the more severe one: a smaller distance may have stopped above the threshold while a larger one still falls.
+    worst = max(evidence, key=lambda one: SEVERITY.index(one.verdict))
+    return replace(worst, value=max(one.value for one in evidence), detail={**worst.detail, **detail})
+
+
+def _each_its_norm(generator: torch.Generator) -> Evidence:
+    return _distances(generator, swapped=False)
+
+
+def _each_the_other(generator: torch.Generator) -> Evidence:
+    return _distances(generator, swapped=True)
+
+
+def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
+    for _ in range(MAX_DRAWS):
+        instance = cross_attention(inputs=3, tokens=3, dim=4, generator=generator)
+        pairs = constraints(instance.tokens, instance.query, instance.optimal())
+        frobenius = frobenius_max_margin(pairs)
+        first, second = instance.scores.topk(2, -1).values.unbind(-1)
+        if frobenius.norm > MAX_NORM or float((first - second).min()) < MIN_GAP:
+            continue
+        nuclear = nuclear_max_margin(pairs)
+        if nuclear.norm < MAX_NORM and float(cosine(frobenius.W, nuclear.W)) < MAX_COSINE:
+            return instance, frobenius, nuclear
+    raise no_instance("whose two solutions are short and differ in direction")
+
+
+def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
+    """The path of the factors, with five times the steps where the usual number does not reach a minimum."""
+    begin = generator.get_state()
+    path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
+    if float(path.residual[-1]) > FACTORED_RESIDUAL:
+        path = factored_path(instance, RADII, generator=generator.set_state(begin), starts=STARTS, steps=5 * STEPS)
+    return path
+
+
+def _evidence(
+    instance: Instance, path: RegularisationPath, smallest: MaxMargin, target: MaxMargin, *, residual_limit: float = BALL_RESIDUAL
+) -> Evidence:
+    """1 - cosine to the target at the largest radius.
+
+    ``smallest`` is the solution with the least norm of the ball. Scaled to the radius it lies in the ball, so a path with more loss has
+    not found the minimum, and the check is inconclusive; so is one whose residual at the end is not below ``residual_limit``.
+    """
+    before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
+    radius = float(path.radii[-1])
+    ahead = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
+    residual = float(path.residual[-1])
+    detail = {"radius": radius, "residual": residual, "log loss below that of the target": ahead}
+    return limit_evidence(before, after, PATH_THRESHOLD, falling=0.6, done=ahead >= 0 and residual < residual_limit, detail=detail)
+
+
+def _ball(generator: torch.Generator) -> Evidence:
+    instance, frobenius, _ = _draw(generator)
+    return _evidence(instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, frobenius)
+
+
+def _ball_nuclear(generator: torch.Generator) -> Evidence:
+    instance, frobenius, nuclear = _draw(generator)
+    return _evidence(instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, nuclear)
+
+
+def _factors(generator: torch.Generator) -> Evidence:
+    instance, _, nuclear = _draw(generator)
+    return _evidence(instance, _factored(instance, generator), nuclear, nuclear, residual_limit=FACTORED_RESIDUAL)
+
+
+def _factors_frobenius(generator: torch.Generator) -> Evidence:
+    instance, frobenius, nuclear = _draw(generator)
+    return _evidence(instance, _factored(instance, generator), nuclear, frobenius, residual_limit=FACTORED_RESIDUAL)
+
+
+PATH_ASSUMPTIONS = (
+    "the optimal tokens are unique and can be selected",
+    "the best score of each input is 0.1 above the second",
+    "the solutions of both norms have norm below 2.5, so that a radius of 100 is close to the limit, and a cosine below 0.95",
+    "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is below that of the target",
+)
+
+CLAIMS = (
+    Claim(
+        id="attention_svm/factored-direction",
+        statement=r"Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm; descent on the factors of "
+        r"$W = K Q^\top$ to that in the nuclear norm.",
+        measures="larger of the two 1 - cosine",
+        source=SOURCE,
+        assumptions=(
+            "all tokens of an input but the optimal one have the same score",
+            "the max-margin problem of the optimal tokens is feasible",
+            "both descents select the optimal tokens, which equal scores do not guarantee (instances are drawn again until they do)",
+            "descent on the factors has the published penalty, the rounding unit times their squared norms",
+            "for the factors: proven for the regularisation path, observed for descent",
+        ),
+        check=_each_its_norm,
+        control=_each_the_other,
+        control_description="The two targets are swapped.",
+    ),
+    Claim(
+        id="attention_svm/regularisation-path",
+        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge in direction to the max-margin "
+        r"solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / \|W_{mm}\|_F$.",
+        measures="1 - cosine at radius 100",
+        source=SOURCE,
+        assumptions=PATH_ASSUMPTIONS,
+        check=_ball,
+        control=_ball_nuclear,
+        control_description="The target is the max-margin solution in the nuclear norm.",
+    ),
+    Claim(
+        id="attention_svm/factored-regularisation-path",
+        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge in direction to the max-margin solution "
+        r"of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / \|W_\star\|_\star$.",
+        measures="1 - cosine at radius 100",
+        source=SOURCE,
+        assumptions=(*PATH_ASSUMPTIONS, "the solution in the nuclear norm is unique, as it is for almost all data"),
+        check=_factors,
+        control=_factors_frobenius,
+        control_description="The target is the max-margin solution in the Frobenius norm.",
+    ),
+)

@@ -1,0 +1,57 @@
+"""What several figures share: their rows, the arrays of a result, and marks for numbers that were known before a run."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....core.measurement import Basis, Measurement, Table
+from ....core.result import Result
+from ....core.sources import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAME = "attention_svm"
+REFERENCES: dict[str, tuple[str, str]] = {  # basis of a reference number -> its marker and its entry in the legend
+    "figure": ("x", "read off the paper's figure"),
+    "printed": ("x", "released code's output"),
+    "recomputed": ("+", "recomputed independently"),
+}
+Reference = tuple[float, Basis]
+
+
+def figure_row(quantity: str, value: float | None, source: Source | None, *, reference: Reference | None = None, **columns) -> Measurement:
+    """A measurement of kind "figure", with the number to compare it with and its basis if there is one."""
+    predicted: dict = {} if reference is None else {"predicted": reference[0], "basis": reference[1]}
+    return Measurement(NAME, "figure", quantity, value, source=source, **predicted, **columns)
+
+
+def size(n: int, T: int, d: int) -> str:
+    """The setting of a row about problems of one size."""
+    return f"n={n}, T={T}, d={d}"
+
+
+def arrays_of(result: Result) -> dict[str, np.ndarray]:
+    """The arrays of a result without the name of the theory in front."""
+    return {name.partition("/")[2]: value for name, value in result.arrays.items()}
+
+
+def references(table: Table) -> Table:
+    """The rows with a number that was known before the run: printed, read off a figure, or recomputed."""
+    return table.where(lambda row: row.predicted is not None and row.basis in REFERENCES)
+
+
+def mark(ax: "Axes", points: Iterable[tuple[float | int, float | None, Basis]]) -> None:
+    """Plots points (x, y, basis of y), with one entry of the legend per basis."""
+    points = list(points)
+    for kind, (marker, label) in REFERENCES.items():
+        places = [(x, y) for x, y, basis in points if basis == kind]
+        if places:
+            look = {"linestyle": "", "marker": marker, "markersize": 5 if marker == "x" else 7, "markeredgewidth": 1.2, "zorder": 6}
+            ax.plot(*zip(*places), color="black", label=label, **look)
+
+
+def mark_steps(ax: "Axes", table: Table) -> None:
+    """Plots the reference numbers of these rows at their steps."""
+    mark(ax, [(row.step or 0, row.predicted, row.basis) for row in references(table)])

@@ -1,0 +1,137 @@
+r"""What JoMA measures in a trained network: the stable rank of the MLP's lower layer, and the rebound of attention's entropy.
+
+The lower layer learns salient components first, so it is nearly of low rank, and then the others: its *stable rank*
+:math:`\|W\|_F^2 / \|W\|_2^2` falls and comes back. Its null is the value of a Gaussian matrix of the same shape, :func:`gaussian_rank`.
+
+The *rebound* of a head is its mean entropy minus the smallest mean entropy of any measurement so far: 0 while attention becomes sparser,
+positive once it spreads again. It has no null of its own. It is at least 0 by construction, and measurements on other batches differ, so a
+network that does not change has a rebound as well; compare it with the spread of repeated measurements.
+
+The lower layer is the first matrix after the attention of the block; in a CRATE this is the dictionary.
+Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, Place
+from ...core.sources import Source
+from ...core.theory import InNetworks
+from ...metrics.networks import AttentionStatistics, matrix_after, rank_of
+
+LOWER_RANK = "stable rank of the MLP's lower layer"
+REBOUND = "rebound of attention's entropy"
+SOURCE = Source("tian2024joma")
+TRACY_WIDOM_MEAN = -1.2065335745820  # of the law of order 1
+
+
+def gaussian_rank(rows: int, columns: int) -> float:
+    r"""Stable rank of a Gaussian matrix, :math:`mn / E[\sigma_1^2]` for m >= n, by the Tracy-Widom law.
+
+    .. math:: E[\sigma_1^2] \approx \mu - 1.2065\, s, \quad \mu = (\sqrt{m-1} + \sqrt n)^2, \quad
+        s = (\sqrt{m-1} + \sqrt n) (1/\sqrt{m-1} + 1/\sqrt n)^{1/3} .
+
+    The error is at most 2.5 % from 16 x 4 on and 7 % at 4 x 4. Source: :cite:t:`johnstone2001distribution`.
+    """
+    m, n = max(rows, columns), min(rows, columns)
+    if n == 1:
+        return 1.0  # a vector has one singular value
+    edges = math.sqrt(m - 1), math.sqrt(n)
+    scale = sum(edges) * (1 / edges[0] + 1 / edges[1]) ** (1 / 3)
+    return m * n / (sum(edges) ** 2 + TRACY_WIDOM_MEAN * scale)
+
+
+class JointDynamics(AttentionStatistics):
+    """Stable rank of the lower layer of every block, and rebound of the entropy of every head, in nats.
+
+    The entropies are added up as by :class:`.AttentionStatistics`. Their smallest means outlive :meth:`reset` (see :meth:`memory`).
+
+    Attributes:
+        ranks: stable rank and its null by layer.
+        least: smallest mean entropy of earlier measurements, ``[heads]`` by layer and first head; NaN where no row of weights counted.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+
+    def __init__(self):
+        self.least: dict[Place, Float[Tensor, " heads"]] = {}
+        self.sums = {}
+        super().__init__()
+
+    def update(self, activations: Activations) -> None:
+        """Adds attention weights, or computes the rank of the lower layer of a block once."""
+        super().update(activations)
+        layer = activations.layer
+        if activations.kind == "attention":
+            self.attention[layer] = activations.name
+        elif layer not in self.ranks and (matrix := matrix_after(activations, self.attention.get(layer))) is not None:
+            self.ranks[layer] = rank_of(matrix), gaussian_rank(*matrix.shape)
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """One rank per layer with a matrix after its attention, one rebound per layer and head."""
+        rows = [self._rank_row(layer, *ranks) for layer, ranks in sorted(self.ranks.items())]
+        for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
+            least = torch.fmin(self.least.get((layer, first), entropies), entropies)
+            for head, rebound in enumerate((entropies - least).tolist(), start=first):
+                value, reason = (rebound, "") if math.isfinite(rebound) else (None, "no row of weights is finite")
+                columns = {"layer": layer, "head": head, "source": SOURCE, "scope": "training"}
+                rows.append(Measurement("joma", "in network", REBOUND, value, unit="nats", reason=reason, **columns))
+        return rows
+
+    def _rank_row(self, layer: int, rank: float, gaussian: float) -> Measurement:
+        value, reason = (rank, "") if math.isfinite(rank) else (None, "the matrix is zero or not finite")
+        columns = {"null": Null("Gaussian matrix of the same shape", (gaussian,)), "side": "<=", "scope": "training", "source": SOURCE}
+        note = "A property of the weights, whatever the inputs."
+        return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=note, **columns)
+
+    def reset(self) -> None:
+        """Starts a new measurement; the entropies of the last one join the earlier ones."""
+        self.least = self.memory()
+        super().reset()
+        self.ranks: dict[int, tuple[float, float]] = {}
+        self.attention: dict[int, str] = {}  # layer -> name of its attention module
+
+    def merge(self, other: Any) -> None:
+        """Adds the state of another metric of this class, of the same measurement."""
+        super().merge(other)
+        self.attention = {**other.attention, **self.attention}
+        self.ranks = {**other.ranks, **self.ranks}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The sums, and ``"rank.<layer>"`` with the stable rank and its null, ``[2]``."""
+        ranks = {f"rank.{layer}": torch.tensor(pair, dtype=torch.float64) for layer, pair in self.ranks.items()}
+        return super().state_dict() | ranks
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        parts = {name: name.split(".") for name in state}
+        super().load_state_dict({name: state[name] for name, part in parts.items() if part[0] != "rank"})
+        self.ranks = {int(part[1]): tuple(state[name].tolist()) for name, part in parts.items() if part[0] == "rank"}
+
+    def memory(self) -> dict[Any, Tensor]:
+        """The smallest mean entropies so far, ``[heads]`` by layer and first head."""
+        now = self._entropies()
+        return self.least | {place: torch.fmin(self.least.get(place, entropies), entropies) for place, entropies in now.items()}
+
+    def remember(self, memory: dict[Any, Tensor]) -> None:
+        """Restores a :meth:`memory`."""
+        self.least = dict(memory)
+
+    def _entropies(self) -> dict[Place, Float[Tensor, " heads"]]:
+        """Mean entropy by layer and first head: rows 0 and 1 of the sums are the number of rows of weights and their entropy."""
+        return {place: (sums[1] / sums[0]).cpu() for place, sums in self.sums.items()}
+
+
+def metrics() -> tuple[JointDynamics, ...]:
+    """Fresh metrics."""
+    return (JointDynamics(),)
+
+
+# A salient component is learnt first, so the rank falls; it comes back, but not above that of a random matrix.
+IN_NETWORKS = InNetworks(metrics=metrics, headline=LOWER_RANK, side="<=")

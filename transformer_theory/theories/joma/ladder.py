@@ -1,0 +1,5 @@
+"""The ladder of JoMA: the error of the softmax invariant as the assumptions of the theory are relaxed. Its rungs are not written yet."""
+
+from ...core.ladder import Ladder
+
+LADDER = Ladder(quantity="error of the invariant", unit="", side="<=", null_kind="shuffled next tokens")

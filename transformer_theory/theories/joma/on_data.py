@@ -1,0 +1,217 @@
+r"""The theory on a data set: does attention follow from the MLP's weights, as the invariants say?
+
+The context is the words at all positions except the query's, the query is the word at its position (the last one if no position holds the
+query), and the next token is the class. The theory's own block is trained on the contexts of the most frequent query (:mod:`.query_data`).
+
+With exponential attention the invariant holds for any data, so it has no verdict; once other queries train the same MLP it fails, and the
+drift says by how much. With softmax attention the invariant needs a mean attention that does not change and a second moment that
+factorises. Both are measured. Then the predicted change of the logits is compared with the measured one. The null is the change that is
+predicted from blocks that learnt shuffled next tokens. If the null passes the threshold too, the verdict is inconclusive.
+Source: :cite:t:`tian2024joma`.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from ...core.errors import NotConverged
+from ...core.measurement import Arrays, Measurement, Null, Op, VerdictName, collect, judge
+from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ...core.result import Result, provenance
+from ...core.sources import Source
+from ...core.theory import OnData, Unsupported
+from ...data.ids import sequence_ids
+from ...data.tokens import TokenData
+from .invariants import goodness_of_fit
+from .query_data import ExponentialRun, QueryData, SoftmaxRun, exponential_run, select_query, softmax_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "joma"
+SOURCE = Source("tian2024joma")
+ONE_QUERY = "all sequences have one query"
+STILL = "the mean attention does not change"
+FACTORISES = "the second moment of the gradient factorises"
+SOFTMAX_ERROR = "relative error of the softmax invariant"
+SOFTMAX_CORRELATION = "correlation of the softmax invariant"
+MOVING_ERROR = "relative error with the mean attention of each moment"
+DRIFT = "drift of the exponential invariant"
+MAX_ERROR, MAX_ASSUMPTION, MAX_DRIFT = 0.5, 0.1, 1e-3  # thresholds: relative error, both assumptions, share of the change of z
+NO_CHOICE = "softmax attention has no choice in contexts of a single token"
+
+
+def read(data: TokenData) -> QueryData | Unsupported:
+    """The sequences of a data set with ``ids`` and ``next_id``."""
+    if data.ids is None or data.next_id is None:
+        missing = [name for name in ("ids", "next_id") if getattr(data, name) is None]
+        return Unsupported(f"needs {' and '.join(missing)}")
+    if data.ids.shape[1] < 2:
+        return Unsupported("needs sequences of at least one contextual token and a query, got 1 token")
+    return select_query(*data.context_and_query(), data.next_id)
+
+
+def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | Arrays]:
+    """Assumptions, the softmax invariant with its null, and the drift of the exponential invariant.
+
+    Args:
+        problem: see :func:`read`.
+        generator: draws the sequences of large data, shuffles and starts.
+    """
+    sample, units = problem.sample(generator), len(problem.classes)
+    try:
+        softmax = softmax_run(sample.one_query, units=units, generator=generator) if sample.has_choice else None
+        one_query = exponential_run(sample.one_query, units=units, generator=generator)
+        several = None if sample.all_queries is None else exponential_run(sample.all_queries, units=units, generator=generator)
+    except NotConverged as error:
+        yield _row(SOFTMAX_ERROR, None, reason=str(error))
+        return
+    n, share = len(sample.one_query.query), problem.share
+    note = f"The block is trained on {n} sequences with {units} next tokens."
+    yield _assumption(ONE_QUERY, share, ">=", 1.0, unit="share", n=len(problem.query), note=note)
+    arrays = {"token_ids": sample.token_ids}
+    if softmax is None:
+        yield _row(SOFTMAX_ERROR, None, reason=NO_CHOICE)
+    else:
+        yield from _softmax_rows(softmax, one_query=share == 1, n=n)
+        arrays |= {"times": softmax.times, "true": softmax.measured, "fixed": softmax.fixed, "moving": softmax.moving}
+    # With one query the invariant holds for any data, so the drift has no verdict; with several it is not covered.
+    yield _drift_row(one_query, setting="one query")
+    arrays["exponential"] = torch.stack([one_query.squares, one_query.logits])
+    if several is not None:
+        yield _drift_row(several, setting="several queries", verdict="not covered")
+        arrays["exponential_several"] = torch.stack([several.squares, several.logits])
+    yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
+
+
+def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[Measurement]:
+    shift_note = "Share of its mass that the mean attention moves during training."
+    factorisation_note = "Share of dz/dt that the factorisation loses, the larger of start and end."
+    assumptions = (
+        _assumption(STILL, softmax.shift, "<=", MAX_ASSUMPTION, n=n, note=shift_note),
+        _assumption(FACTORISES, softmax.factorisation_error, "<=", MAX_ASSUMPTION, n=n, note=factorisation_note),
+    )
+    yield from assumptions
+    covered = one_query and all(row.verdict == "holds" for row in assumptions)
+    measured = softmax.measured[-1, 0]
+    fixed, moving = (goodness_of_fit(predicted[-1], measured) for predicted in (softmax.fixed, softmax.moving))
+    rows: tuple[tuple[str, Tensor, Op, str], ...] = (
+        (SOFTMAX_ERROR, fixed.error, "<=", "Distance of the change of the logits from what the MLP's weights predict."),
+        (SOFTMAX_CORRELATION, fixed.correlation, ">=", "The paper's measure; it does not see the size."),
+        (MOVING_ERROR, moving.error, "<=", "The error that the factorisation alone leaves."),
+    )
+    for quantity, runs, op, note in rows:
+        # A perfect error is 0, a perfect correlation 1. Run 0 learnt the next tokens of the data, the others shuffled ones.
+        predicted, threshold = (0.0, MAX_ERROR) if op == "<=" else (1.0, 1 - MAX_ERROR)
+        value, *draws = runs.tolist()
+        null = Null("shuffled next tokens", tuple(draws))
+        verdict = judge_with_null(value, null, op, threshold, covered=covered)
+        limits = {"op": op, "threshold": threshold, "side": op, "predicted": predicted}
+        yield _row(quantity, value, **limits, null=null, verdict=verdict, scope="any data", n=n, note=note)
+
+
+def judge_with_null(value: float, null: Null, op: Op, threshold: float, *, covered: bool) -> VerdictName:
+    """The verdict of ``value op threshold``; "inconclusive" if the mean of the null passes the threshold too."""
+    both_pass = {judge(number, op, threshold) for number in (value, null.mean)} == {"consistent"}
+    return judge(value, op, threshold, covered=covered, converged=not both_pass)
+
+
+def _drift_row(run: ExponentialRun, **columns: Any) -> Measurement:
+    note = "Largest change of z - Σv²/2 over that of z."
+    return _row(DRIFT, run.drift, predicted=0.0, op="<=", threshold=MAX_DRIFT, scope="any data", note=note, **columns)
+
+
+def _assumption(statement: str, value: float, op: Op, threshold: float, **columns: Any) -> Measurement:
+    verdict = "holds" if judge(value, op, threshold) == "consistent" else "fails"
+    return Measurement(NAME, "assumption", statement, value, op=op, threshold=threshold, verdict=verdict, source=SOURCE, **columns)
+
+
+def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
+    return Measurement(NAME, "on data", quantity, value, source=SOURCE, **columns)
+
+
+@style()
+def plot(result: Result) -> "Figure":
+    """Softmax attention: change of each logit against its prediction, relative error over time; exponential attention: both sides."""
+    if f"{NAME}/exponential" not in result.arrays:
+        reasons = [row.reason for row in result.select(theory=NAME, kind="on data") if row.value is None]
+        return text_figure(f"JoMA: {reasons[0] if reasons else 'nothing was measured'}")
+    figure, (left, middle, right) = axes(1, 3, height=2.9)
+    if f"{NAME}/true" in result.arrays:
+        _plot_softmax(left, middle, result)
+    else:
+        left.set(title="Softmax attention: no choice")
+    for key, name, label in (("exponential_several", "null", "several queries"), ("exponential", NAME, "one query")):
+        if f"{NAME}/{key}" in result.arrays:
+            predicted, measured = result.arrays[f"{NAME}/{key}"]
+            right.plot(predicted, measured, ".", color=COLOURS[name], label=label)
+            diagonal(right, predicted, measured)
+    right.set(title="Exponential form", xlabel="change of Σv²/2", ylabel="change of z")
+    right.legend(loc="upper left", fontsize=7, frameon=False)
+    text = "Each point is a token of the context. Grey on the left: predicted by blocks that learnt shuffled next tokens. Dashed: equality."
+    caption(figure, text)
+    return figure
+
+
+def _plot_softmax(left: "Axes", middle: "Axes", result: Result) -> None:
+    measured, fixed, moving = (result.arrays[f"{NAME}/{name}"] for name in ("true", "fixed", "moving"))
+    for run in range(1, measured.shape[1]):
+        left.plot(fixed[-1, run], measured[-1, 0], ".", color=COLOURS["null"], markersize=3, alpha=0.6, zorder=1)
+    left.plot(fixed[-1, 0], measured[-1, 0], ".", color=COLOURS[NAME], zorder=2)
+    diagonal(left, fixed[-1], measured[-1, 0])
+    left.set(title="Softmax attention", xlabel="change of z, predicted", ylabel="change of z, measured")
+    times = result.arrays[f"{NAME}/times"][1:]
+    for values, name, label in ((fixed, NAME, "attention of the start"), (moving, "raw", "of each moment")):
+        gap, size = (np.linalg.norm(x - x.mean(-1, keepdims=True), axis=-1) for x in (values[1:, 0] - measured[1:, 0], measured[1:, 0]))
+        line(middle, times, gap / np.maximum(size, 1e-300), name=name, label=label)
+    middle.set(title="Relative error", xlabel="time of the flow", ylim=(0, None))
+    middle.legend(loc="lower right", fontsize=7, frameon=False)
+
+
+def diagonal(ax: "Axes", *values: np.ndarray) -> None:
+    """A dashed line of equality over the range of the values."""
+    ends = [min(float(v.min()) for v in values), max(float(v.max()) for v in values)]
+    ax.plot(ends, ends, color=COLOURS["raw"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
+
+
+ON_DATA = OnData(read=read, measure=measure, headline=SOFTMAX_ERROR, plot=plot)
+
+
+def analyse(
+    ids: Int[np.ndarray, "n context"] | Int[Tensor, "n context"],
+    query_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
+    next_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
+    *,
+    seed: int = 0,
+) -> Result:
+    """Trains the theory's block on sequences of discrete tokens and compares its logits with what the MLP's weights predict.
+
+        result = analyse(ids, query_ids, next_ids)
+        result.to_pandas(), ON_DATA.plot(result)
+
+    Args:
+        ids: contextual tokens in any order, without the query, ``[n, context]``.
+        query_ids: the query of each sequence, ``[n]``; the most frequent one is analysed.
+        next_ids: the token that follows each sequence, ``[n]``.
+        seed: of starts, shuffles and, for more than 300 sequences, of the sample.
+    Returns:
+        The measurements and arrays of :func:`measure`; a single row with a reason if the sequences cannot be used.
+    Raises:
+        ValueError: ids that are not integers from 0 on, lengths that differ, no sequence, or a seed that is not an integer from 0 on.
+    """
+    context, query, following, _ = sequence_ids(ids, query_ids, next_ids, None)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}")
+    started = time.perf_counter()
+    problem = select_query(context, query, following)
+    if isinstance(problem, Unsupported):
+        table, arrays = collect([_row(SOFTMAX_ERROR, None, reason=problem.reason)])
+    else:
+        table, arrays = collect(measure(problem, Generator().manual_seed(int(seed))))
+    return Result(f"{NAME}.analyse", {"seed": int(seed)}, table, arrays, (), (SOURCE,), provenance(seed=int(seed), started=started))

@@ -1,0 +1,189 @@
+r"""Sequences of discrete tokens as the theory uses them, and the theory's block trained on them.
+
+The theory is about one query whose samples alone train the MLP. So the contexts of the most frequent query are one data set; together with
+those of other queries they are a second one, which violates that assumption. The block has linear units and learns the next token with
+cross-entropy, by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+
+from ...core.theory import Unsupported
+from .block import Block, Contexts, Exponential, Softmax, gaussian_block
+from .dynamics import Model, gradient_flow
+from .invariants import drift, factorisation_error, fixed_mean, mean_attention, moving_mean
+
+MAX_SEQUENCES, MAX_CLASSES, MAX_TOKENS, MAX_QUERIES = 300, 20, 100, 5
+TIME_STEP, STEPS, SAVE_EVERY, SCALE, SHUFFLES = 0.5, 100, 2, 0.1, 3
+RARE = -1  # id of the column that holds all tokens beyond the most frequent ones
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Samples of the block.
+
+    Attributes:
+        one_query: contexts of the most frequent query, as shares of tokens.
+        all_queries: these and contexts of other queries; query 0 is the most frequent one. None if there are no others.
+        token_ids: id of each column; :data:`RARE` if it holds all rarer tokens.
+    """
+
+    one_query: Contexts
+    all_queries: Contexts | None
+    token_ids: Int[Tensor, " M"]
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether softmax attention can move: some context of the one query holds more than one token."""
+        return bool(((self.one_query.counts > 0).sum(1) > 1).any())
+
+
+@dataclass(frozen=True, eq=False)
+class QueryData:
+    """Sequences with their most frequent queries and the next tokens that are learnt.
+
+    Attributes:
+        context: ids of the contextual tokens, ``[n, context]``.
+        query: id of the query of each sequence, ``[n]``.
+        next_token: id of the token that follows each sequence, ``[n]``.
+        queries: ids of the most frequent queries, the most frequent first, at most five.
+        classes: ids of the most frequent next tokens after the first of these queries, at most twenty.
+    """
+
+    context: Int[Tensor, "n context"]
+    query: Int[Tensor, " n"]
+    next_token: Int[Tensor, " n"]
+    queries: Int[Tensor, " q"]
+    classes: Int[Tensor, " K"]
+
+    @property
+    def share(self) -> float:
+        """Share of the sequences that have the most frequent query."""
+        return float((self.query == self.queries[0]).double().mean())
+
+    def sample(self, generator: Generator) -> Sample:
+        """At most 300 sequences with the most frequent query and at most 300 with other queries, all followed by one of the classes.
+
+        Args:
+            generator: draws the sequences if there are more.
+        """
+        known = torch.isin(self.next_token, self.classes)
+        masks = (self.query == self.queries[0]) & known, torch.isin(self.query, self.queries[1:]) & known
+        chosen = [_subsample(mask.nonzero()[:, 0], generator) for mask in masks]
+        words = _most_frequent(self.context[chosen[0]].flatten(), MAX_TOKENS)
+        rows, n = torch.cat(chosen), len(chosen[0])
+        counts = (self.context[rows][:, :, None] == words).double().mean(1)
+        rest = (1 - counts.sum(1, keepdim=True)).clamp(min=0)
+        if float(rest.sum()) > 1e-9:  # more than rounding: some tokens have no column
+            counts, words = torch.cat([counts, rest], dim=1), torch.cat([words, torch.tensor([RARE])])
+        query = (self.query[rows][:, None] == self.queries).long().argmax(1)
+        targets = (self.next_token[rows][:, None] == self.classes).long().argmax(1)
+        everything = Contexts(counts, query, targets) if len(rows) > n else None
+        return Sample(Contexts(counts[:n], query[:n], targets[:n]), everything, words)
+
+
+def select_query(context: Int[Tensor, "n context"], query: Int[Tensor, " n"], next_token: Int[Tensor, " n"]) -> QueryData | Unsupported:
+    """The most frequent queries and next tokens, or the reason why the theory has nothing to predict.
+
+    Args:
+        context: ids of the contextual tokens, ``[n, context]``.
+        query, next_token: ids of the query and of the token that follows, ``[n]``.
+    """
+    queries = _most_frequent(query, MAX_QUERIES)
+    first = query == queries[0]
+    classes = _most_frequent(next_token[first], MAX_CLASSES)
+    if len(classes) < 2:
+        return Unsupported(f"needs at least two next tokens after the same query, got one in {int(first.sum())} sequences")
+    if len(context[first & torch.isin(next_token, classes)].unique()) < 2:
+        return Unsupported("needs at least two different contextual tokens, got one")
+    return QueryData(context, query, next_token, queries, classes)
+
+
+def _most_frequent(ids: Int[Tensor, " n"], number: int) -> Int[Tensor, " k"]:
+    values, counts = ids.unique(return_counts=True)
+    return values[counts.argsort(descending=True, stable=True)[:number]]
+
+
+def _subsample(rows: Int[Tensor, " n"], generator: Generator) -> Int[Tensor, " k"]:
+    return rows if len(rows) <= MAX_SEQUENCES else rows[torch.randperm(len(rows), generator=generator)[:MAX_SEQUENCES]].sort().values
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxRun:
+    """A flow with softmax attention: run 0 learns the next tokens of the data, the others learn shuffled next tokens.
+
+    Attributes:
+        times: ``[t]``.
+        measured: change of z, ``[t, runs, M]``.
+        fixed, moving: its prediction with the mean attention of the start and of each moment, ``[t, runs, M]``.
+        shift: total variation distance of the mean attention of run 0 between start and end.
+        factorisation_error: share of dz/dt of run 0 that the factorisation loses, the larger of start and end.
+    """
+
+    times: Float[Tensor, " t"]
+    measured: Float[Tensor, "t runs M"]
+    fixed: Float[Tensor, "t runs M"]
+    moving: Float[Tensor, "t runs M"]
+    shift: float
+    factorisation_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class ExponentialRun:
+    """A flow with exponential attention.
+
+    Attributes:
+        squares, logits: change of sum v^2 / 2 and of z for query 0, which the invariant equates, ``[M]``.
+        drift: the largest change of their difference over tokens and times, as a share of the largest change of z.
+    """
+
+    squares: Float[Tensor, " M"]
+    logits: Float[Tensor, " M"]
+    drift: float
+
+
+def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> SoftmaxRun:
+    """Trains one block on the targets and three blocks on shuffled targets, all from one start.
+
+    Args:
+        contexts: of one query; some context holds more than one token.
+        units: K.
+        generator: draws the shuffles, then the start.
+    Raises:
+        NotConverged: a state is not finite.
+    """
+    model, n = Model(Softmax()), len(contexts.query)
+    shuffled = [contexts.targets[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)]
+    runs = Contexts(contexts.counts, contexts.query, torch.stack([contexts.targets, *shuffled]))
+    start = gaussian_block(contexts, units=units, scale=SCALE, generator=generator)
+    starts = Block(*(part.expand(1 + SHUFFLES, *part.shape) for part in (start.logits, start.lower, start.offset)))
+    path = gradient_flow(starts, runs, model, step=TIME_STEP, steps=STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
+    z, mean = path.states.logits[..., 0, :], mean_attention(model, runs, path)[:, 0]
+    return SoftmaxRun(
+        path.times,
+        z - z[0],
+        fixed_mean(model, runs, path),
+        moving_mean(model, runs, path),
+        float((mean[-1] - mean[0]).abs().sum()) / 2,
+        float(factorisation_error(model, runs, path)[[0, -1], 0].max()),
+    )
+
+
+def exponential_run(contexts: Contexts, *, units: int, generator: Generator) -> ExponentialRun:
+    """Trains a block with exponential attention.
+
+    Args:
+        contexts: of one query or several.
+        units: K.
+        generator: draws the start.
+    Raises:
+        NotConverged: a state is not finite.
+    """
+    form = Exponential()
+    start = gaussian_block(contexts, units=units, scale=SCALE, generator=generator)
+    path = gradient_flow(start, contexts, Model(form), step=TIME_STEP, steps=STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
+    squares, z = path.states.lower.square().sum(-2) / 2, path.states.logits[:, 0]
+    return ExponentialRun(squares[-1] - squares[0], z[-1] - z[0], float(drift(form, path)) / float((z - z[0]).abs().max()))

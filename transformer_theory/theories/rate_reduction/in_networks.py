@@ -1,0 +1,58 @@
+"""Rate reduction in trained networks: how far the features of each block separate the classes, in nats.
+
+The features and the null distribution with permuted labels are those of :class:`~transformer_theory.metrics.class_features.FeatureRates`;
+the theory adds the largest possible rate reduction.
+
+Source: :cite:t:`yu2020learning`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...core.measurement import Measurement, Null
+from ...core.sources import Source
+from ...core.theory import InNetworks
+from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, NULL_KIND, RATE_REDUCTION, FeatureRates
+from .optimum import optimum
+
+SOURCE = Source("yu2020learning")
+HEADLINE = RATE_REDUCTION
+SHARE = "rate reduction as a share of the optimum"
+
+
+class RateReductionMetric(FeatureRates):
+    """R, R^c and ΔR of the class token (or the mean token) after each block, with permuted labels as null.
+
+    Four rows per layer: ΔR, ΔR as a share of the optimum for this dimension and these class sizes, R and R^c. Forward passes without labels
+    are not counted.
+
+    Args:
+        eps: distortion for features of norm 1; squared inside.
+        seed: of the keys and the permutations.
+    """
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """The rows of each layer; none without labels. There is no share where the classes are more than the dimensions."""
+        rows: list[Measurement] = []
+        for layer in sorted(self.kept):
+            rate, within, sizes, dim = self.rates(layer)
+            reductions = self.null_draws(layer, sizes, draws=draws, generator=generator)
+            best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
+            columns: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": SOURCE, "note": self.note}
+
+            def row(quantity: str, value: float, columns: dict[str, Any] = columns, **more: Any) -> Measurement:
+                return Measurement("rate_reduction", "in network", quantity, value, **{"unit": "nats", **columns, **more})
+
+            rows.append(row(RATE_REDUCTION, rate - within, null=Null(NULL_KIND, reductions), side=">="))
+            if best > 0:
+                null = Null(NULL_KIND, tuple(reduction / best for reduction in reductions))
+                rows.append(row(SHARE, (rate - within) / best, unit="share", null=null, side=">="))
+            rows.append(row(CODING_RATE, rate))
+            null = Null(NULL_KIND, tuple(rate - reduction for reduction in reductions))
+            rows.append(row(CLASS_CODING_RATE, within, null=null, side="<="))
+        return rows
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (RateReductionMetric(),), headline=HEADLINE, side=">=")

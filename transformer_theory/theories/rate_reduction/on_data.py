@@ -1,0 +1,363 @@
+r"""Rate reduction on labelled data: rates of the features as they are, and the effect of ReduNet, built from them, on these rates.
+
+The feature of a sequence is all its tokens in one vector if that has at most 128 entries; otherwise its first token if this is the query
+(a class token), otherwise the mean of its tokens. Features of more than 128 dimensions are projected on their 128 leading directions. Norms
+are 1. ReduNet is built from three quarters of each class and tried on the rest.
+
+Source: :cite:t:`yu2020learning` (rates), :cite:t:`chan2022redunet` (ReduNet).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+
+from ...core.measurement import Arrays, Measurement, Null, Op, judge
+from ...core.plotting import COLOURS, axes, heatmap, line, style, text_figure
+from ...core.result import Result
+from ...core.sources import Source
+from ...core.theory import OnData, Unsupported
+from ...data.tokens import TokenData
+from ...maths.linalg import numerical_rank
+from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
+from .evaluation import nearest_subspace
+from .optimum import largest_rank, optimum
+from .redunet import ReduNet, construct
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "rate_reduction"
+MCR2, REDUNET = Source("yu2020learning"), Source("chan2022redunet")
+HEADLINE = "rate reduction as a share of the optimum"
+REDUCTION, RATE, CLASS_RATE = "rate reduction", "coding rate", "class coding rate"
+RANKS_FIT = "the classes' ranks add up to at most the dimension"
+SMALL_DISTORTION = "the distortion is small for each class's rank"
+LAYERS_RAISE = "share of ReduNet's layers that raise the rate reduction"
+REDUCTION_AFTER = "rate reduction after ReduNet"
+SHARE_AFTER = "share of the optimum after ReduNet"
+ACCURACY_BEFORE = "accuracy of the nearest subspace before ReduNet"
+ACCURACY_AFTER = "accuracy of the nearest subspace after ReduNet"
+ACCURACY_COMPRESSED = "accuracy of the least compressed norm after ReduNet"
+PERMUTED = "permuted labels"
+
+EPS = 0.1**0.5  # ReduNet's ε² = 0.1
+SHARPNESS, SUBSPACE_RANK = 500.0, 6
+MAX_DIM, MAX_SAMPLES, MAX_SHOWN = 128, 2000, 150
+PERMUTATIONS = 8
+RANK_RTOL = 1e-6
+RISE_RTOL = 1e-9  # a layer lowers the rate reduction if it loses more than this share of the last one
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """One vector per sequence, not normalised, with the classes; ``description`` says how the vectors were made."""
+
+    vectors: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+    description: str
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of norm 1 (or 0) with classes 0..k-1, each present."""
+
+    vectors: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+    description: str
+
+
+def read(data: TokenData) -> Sequences | Unsupported:
+    """One vector per sequence (see the module's docstring)."""
+    if data.labels is None or len(data.labels.unique()) < 2:
+        return Unsupported("needs labels of at least two classes: with one, R and R^c are the same number")
+    tokens = data.tokens.double()
+    n, seq, dim = tokens.shape
+    if seq == 1:
+        vectors, description = tokens[:, 0], "the only token"
+    elif seq * dim <= MAX_DIM:
+        vectors, description = tokens.reshape(n, seq * dim), f"all {seq} tokens in one vector"
+    elif data.query is not None and torch.equal(data.query, data.tokens[:, 0]):
+        vectors, description = tokens[:, 0], "the first token, which is the query"
+    else:
+        vectors, description = tokens.mean(1), f"the mean of {seq} tokens"
+    if not bool(vectors.any()):
+        return Unsupported("all features are zero, so they have no direction")
+    return Sequences(vectors, data.labels, description)
+
+
+def features_of(sequences: Sequences, generator: Generator) -> Features:
+    """At most 2000 of the vectors, drawn at random, in at most 128 dimensions, of norm 1; classes are renumbered without gaps."""
+    vectors, labels, description = sequences.vectors, sequences.labels, sequences.description
+    if len(vectors) > MAX_SAMPLES:
+        chosen = torch.randperm(len(vectors), generator=generator)[:MAX_SAMPLES]
+        vectors, labels = vectors[chosen], labels[chosen]
+    if vectors.shape[1] > MAX_DIM:
+        vectors = vectors @ torch.linalg.svd(vectors, full_matrices=False).Vh[:MAX_DIM].mT
+        description += f", {vectors.shape[1]} leading directions"
+    return Features(unit_norm(vectors), labels.unique(return_inverse=True)[1], description)
+
+
+def depth(n: int, classes: int, dim: int) -> int:
+    """Number of layers, 10 to 100, that take a few seconds on one core; 100 for the digits."""
+    cost = (classes + 1) * dim**2 * (8 * dim + n) + n * classes * dim**2
+    return int(min(100, max(10, 4e10 // cost)))
+
+
+def short_step(n: int, dim: int) -> float:
+    r"""ReduNet's η = 0.5, or less where the operators are large: no operator's eigenvalue exceeds :math:`\alpha = d/(n\epsilon^2)`, and
+    η α <= 1/4 keeps every move well below the sphere's radius and below :func:`.guaranteed_step`."""
+    return min(0.5, 0.25 * n * EPS**2 / dim)
+
+
+def measure(problem: Sequences, generator: Generator) -> Iterator[Measurement | Arrays]:
+    """Rates of the features, then ReduNet built from three quarters of them and tried on the rest.
+
+    Args:
+        generator: of the subset, the split and the permutations of the labels.
+    """
+    features = features_of(problem, generator)
+    yield from _assumptions(features)
+    yield from _rates(features, generator)
+    yield from _redunet(features, generator)
+
+
+def class_ranks(features: Features) -> list[int]:
+    """Numerical rank of each class."""
+    classes = range(int(features.labels.max()) + 1)
+    return [int(numerical_rank(features.vectors[features.labels == j], tolerance=RANK_RTOL)) for j in classes]
+
+
+def best_value(labels: Int[Tensor, " n"], dim: int) -> float | None:
+    """ΔR at the optimum for these classes, nats; None if there are more classes than dimensions."""
+    sizes = torch.bincount(labels).tolist()
+    return optimum(sizes, dim, eps=EPS).value if len(sizes) <= dim else None
+
+
+def _on_data(quantity: str, value: float | None, source: Source, **columns) -> Measurement:
+    return Measurement(NAME, "on data", quantity, value, source=source, **columns)
+
+
+def _assumption(quantity: str, value: float, op: Op, threshold: float, *, holds: bool, note: str) -> Measurement:
+    verdict = "holds" if holds else "fails"
+    return Measurement(NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=MCR2, note=note)
+
+
+def _assumptions(features: Features) -> Iterator[Measurement]:
+    """Whether the classes fit into orthogonal subspaces, and whether the distortion is small enough for the theorem."""
+    n, d = features.vectors.shape
+    sizes, ranks = torch.bincount(features.labels).tolist(), class_ranks(features)
+    note = "dimensions that the classes span, added up; at most the dimension of the space"
+    yield _assumption(RANKS_FIT, float(sum(ranks)), "<=", float(d), holds=sum(ranks) <= d, note=note)
+    margin = min(largest_rank(size, n, d, eps=EPS) / max(rank, 1) for size, rank in zip(sizes, ranks))
+    note = "smallest ratio of the largest rank for this distortion to the rank of a class; it must exceed 1"
+    yield _assumption(SMALL_DISTORTION, margin, ">=", 1.0, holds=margin > 1, note=note)
+
+
+def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
+    """R, R^c and ΔR of the features as they are, beside permuted labels and the optimum."""
+    vectors, labels = features.vectors, features.labels
+    n, d = vectors.shape
+    rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
+    orders = [torch.randperm(n, generator=generator) for _ in range(PERMUTATIONS)]
+    draws = [float(class_coding_rate(vectors, labels[order], eps=EPS)) for order in orders]
+    nats = {"unit": "nats", "n": n, "note": f"features of norm 1: {features.description}; ε² = 0.1"}
+    yield _on_data(RATE, rate, MCR2, scope="any data", **nats)
+    yield _on_data(CLASS_RATE, within, MCR2, null=Null(PERMUTED, tuple(draws)), side="<=", **nats)
+    reductions = tuple(rate - draw for draw in draws)
+    # ΔR >= 0 for any labels, so that the sign alone is no evidence and there is no verdict.
+    columns = {"predicted": 0.0, "op": ">=", "threshold": -1e-9, "null": Null(PERMUTED, reductions), "side": ">=", **nats}
+    yield _on_data(REDUCTION, rate - within, MCR2, **columns)
+    best = best_value(labels, d)
+    if not best:
+        yield _on_data(
+            HEADLINE, None, MCR2, reason=f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions"
+        )
+        return
+    share, threshold = (rate - within) / best, 1 - 1e-6
+    yield _on_data(
+        HEADLINE,
+        share,
+        MCR2,
+        unit="share",
+        predicted=1.0,
+        op=">=",
+        threshold=threshold,
+        verdict=judge(share, ">=", threshold, covered=False),
+        null=Null(PERMUTED, tuple(reduction / best for reduction in reductions)),
+        side=">=",
+        n=n,
+        note=f"predicted for features that maximise it, which these were not trained to do; the optimum is {best:.2f} nats",
+    )
+
+
+def _redunet(features: Features, generator: Generator) -> Iterator[Measurement | Arrays]:
+    """ReduNet built from the training part, its rates by layer, and its effect on the other samples."""
+    features = _with_direction(features)
+    if int(features.labels.max()) == 0:
+        yield _on_data(LAYERS_RAISE, None, REDUNET, reason="ReduNet needs at least two classes with features other than zero")
+        return
+    test = _test_mask(features.labels, generator)
+    x, y = features.vectors[~test], features.labels[~test]
+    layers, step = depth(len(x), int(y.max()) + 1, x.shape[1]), short_step(*x.shape)
+    net = construct(x, y, layers=layers, eps=EPS, step=step, sharpness=SHARPNESS)
+    null = construct(x, y[torch.randperm(len(y), generator=generator)], layers=layers, eps=EPS, step=step).reductions
+    best = best_value(y, x.shape[1])
+    last, null_last = float(net.reductions[-1]), float(null[-1])
+    rising = _share_rising(net.reductions)
+    columns = {"n": len(x), "split": "train", "note": f"{layers} layers built from the data without training, step {step:.2g}"}
+    yield _on_data(
+        LAYERS_RAISE,
+        rising,
+        REDUNET,
+        unit="share",
+        predicted=1.0,
+        op=">=",
+        threshold=1.0,
+        verdict=judge(rising, ">=", 1.0),
+        null=Null(PERMUTED, (_share_rising(null),)),
+        scope="any data",
+        **columns,
+    )
+    # An ascent separates permuted labels too: both numbers measure the fit to the training labels.
+    yield _on_data(REDUCTION_AFTER, last, REDUNET, unit="nats", null=Null(PERMUTED, (null_last,)), side=">=", scope="training", **columns)
+    if best:
+        draws = Null(PERMUTED, (null_last / best,))
+        yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", null=draws, side=">=", scope="training", **columns)
+    yield Arrays(
+        {
+            f"{NAME}/rates": net.rates.numpy(),
+            f"{NAME}/null_reductions": null.numpy(),
+            f"{NAME}/optimum": torch.tensor(best or float("nan")).numpy(),
+            f"{NAME}/spectra_before": class_spectra(x, y),
+            f"{NAME}/spectra_after": class_spectra(net.features, y),
+        }
+    )
+    if bool(test.any()):
+        yield from _unseen(features, test, net)
+
+
+def _with_direction(features: Features) -> Features:
+    """Without features that are zero, which no step on the sphere can move; classes are renumbered without gaps."""
+    kept = features.vectors.any(1)
+    return Features(features.vectors[kept], features.labels[kept].unique(return_inverse=True)[1], features.description)
+
+
+def _test_mask(labels: Tensor, generator: Generator) -> Tensor:
+    """Mask of a quarter of each class (none of a class with fewer than four samples)."""
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    for j in labels.unique():
+        members = (labels == j).nonzero()[:, 0]
+        mask[members[torch.randperm(len(members), generator=generator)[: len(members) // 4]]] = True
+    return mask
+
+
+def _share_rising(reductions: Tensor) -> float:
+    """Share of the layers after which the rate reduction is not lower, up to rounding."""
+    return float((reductions.diff() > -RISE_RTOL * max(float(reductions[-1]), 1.0)).double().mean())
+
+
+def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurement | Arrays]:
+    """Accuracy on the other samples before and after ReduNet, and their cosines."""
+    x, y = features.vectors[~test], features.labels[~test]
+    unseen, truth = features.vectors[test], features.labels[test]
+    moved = net.transform(unseen)
+    hits_before = (nearest_subspace(x, y, unseen, rank=SUBSPACE_RANK) == truth).double()
+    hits_after = (nearest_subspace(net.features, y, moved, rank=SUBSPACE_RANK) == truth).double()
+    before, after, n = float(hits_before.mean()), float(hits_after.mean()), len(truth)
+    chance = Null("largest class", (float(torch.bincount(truth).max() / n),))
+    columns = {"unit": "share", "null": chance, "side": ">=", "n": n, "split": "validation"}
+    note = f"nearest subspace of {SUBSPACE_RANK} dimensions"
+    yield _on_data(ACCURACY_BEFORE, before, MCR2, note=note, **columns)
+    error = float((hits_after - hits_before).std()) / n**0.5 if n > 1 else 1.0
+    # Threshold: not lower than before, up to two standard errors. The theory speaks about training samples only, so this does not test it.
+    threshold = before - 2 * error
+    verdict = judge(after, ">=", threshold, covered=False)
+    judged = {"predicted": before, "op": ">=", "threshold": threshold, "verdict": verdict}
+    yield _on_data(ACCURACY_AFTER, after, REDUNET, note="the theory speaks about training samples only", **judged, **columns)
+    compressed = float((net.predict(moved) == truth).double().mean())
+    yield _on_data(ACCURACY_COMPRESSED, compressed, REDUNET, note="the class j with the smallest ||x C_j||", **columns)
+    yield Arrays(cosines(unseen, moved, truth))
+
+
+def cosines(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> dict[str, np.ndarray]:
+    """Cosines between at most 150 samples sorted by class, before and after ReduNet, and their labels: arrays of :func:`plot`."""
+    order = torch.argsort(labels, stable=True)
+    order = order[torch.linspace(0, len(labels) - 1, min(len(labels), MAX_SHOWN)).long()]
+    return {
+        f"{NAME}/cosines_before": (before[order] @ before[order].mT).float().numpy(),
+        f"{NAME}/cosines_after": (after[order] @ after[order].mT).float().numpy(),
+        f"{NAME}/labels": labels[order].numpy(),
+    }
+
+
+def class_spectra(vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "classes directions"]:
+    """Singular values of each class divided by the root of its size, NaN where a class has fewer."""
+    values = [torch.linalg.svdvals(vectors[labels == j]) / float((labels == j).sum()) ** 0.5 for j in range(int(labels.max()) + 1)]
+    return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=float("nan")).numpy()
+
+
+@style()
+def plot(result: Result) -> "Figure":
+    """Effect of ReduNet on the data: ΔR by layer, cosines of unseen samples before and after, spectra of the classes."""
+    if f"{NAME}/rates" not in result.arrays:
+        reasons = [row.reason for row in result.select(theory=NAME) if row.reason]
+        return text_figure("Rate reduction: " + (reasons[0] if reasons else "no data were measured"))
+    stages = [stage for stage in ("before", "after") if f"{NAME}/cosines_{stage}" in result.arrays]
+    figure, panels = axes(1, 2 + len(stages), height=2.4)
+    _plot_reductions(panels[0], result)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=7, frameon=False)
+    for ax, stage in zip(panels[1:], stages):
+        values, labels = result.arrays[f"{NAME}/cosines_{stage}"], result.arrays[f"{NAME}/labels"]
+        _plot_cosines(ax, values, labels, f"Cosines {stage}", bar=stage == stages[-1])
+    _plot_spectra(panels[-1], result)
+    return figure
+
+
+def _plot_reductions(ax: "Axes", result: Result) -> None:
+    """ΔR by layer, with true and with permuted labels, and the optimum."""
+    rates, null = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/null_reductions"]
+    line(ax, range(len(rates)), rates[:, 0] - rates[:, 1], name=NAME, label="labels as given")
+    line(ax, range(len(null)), null, name="null", linewidth=1.1, label="permuted labels")
+    best = float(result.arrays[f"{NAME}/optimum"])
+    if np.isfinite(best):
+        ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))
+        ax.annotate("optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=COLOURS[NAME], fontsize=7)
+        ax.set_ylim(0, 1.12 * max(best, float((rates[:, 0] - rates[:, 1]).max())))
+    ax.set_title("Rate reduction")
+    ax.set_ylabel("ΔR, nats")
+    ax.set_xlabel("layer of ReduNet")
+
+
+def _plot_cosines(ax: "Axes", values: np.ndarray, labels: np.ndarray, title: str, *, bar: bool) -> None:
+    """Absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the diagonal."""
+    heatmap(ax, np.abs(values), "|cosine| of two samples" if bar else "", vmin=0, vmax=1, bar=bar)
+    ax.set_title(title)
+    edges = np.flatnonzero(np.diff(labels)) + 0.5
+    centres = np.convolve(np.concatenate([[-0.5], edges, [len(labels) - 0.5]]), [0.5, 0.5], "valid")
+    shown = len(centres) <= 12
+    ax.set_xticks([])
+    ax.set_yticks(centres if shown else [], [str(label) for label in dict.fromkeys(labels.tolist())] if shown else [])
+    ax.set_xlabel("unseen samples")
+
+
+def _plot_spectra(ax: "Axes", result: Result) -> None:
+    """Singular values of each class before and after: those of the optimum are flat and then zero."""
+    before, after = result.arrays[f"{NAME}/spectra_before"], result.arrays[f"{NAME}/spectra_after"]
+    shown = min(before.shape[1], 30)
+    for values, name, label in ((before, "null", "before"), (after, NAME, "after")):
+        for k, row in enumerate(values[:20, :shown]):
+            line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
+    ax.set_title("Class spectra")
+    ax.set_ylabel(r"singular value / $\sqrt{n_j}$")
+    ax.set_xlabel("direction (one line per class)")
+    ax.locator_params(axis="x", integer=True)
+    ax.legend(loc="upper right", fontsize=7, frameon=False)
+
+
+ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot, permutes="labels")

@@ -1,0 +1,342 @@
+r"""Predictions for the sequences of one query, compared with gradient descent on them.
+
+*Predicted*, from counts: which tokens gain attention (those distinct to a class) and which lose it (common ones), by distinctness alone and
+by each of the four dynamics; and the end of scanning, :math:`t_0' = K \ln M / \eta_Y`. *Measured*: the change of each logit in training on
+the same sequences, beside trainings on shuffled next tokens.
+
+Orders of tokens are compared by Goodman and Kruskal's rank correlation, in which ties do not count. Source: :cite:t:`tian2023scan`.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from ...core.measurement import Measurement, Null, Op, VerdictName, judge
+from ...core.sources import Source
+from .closed_form import scanning_time
+from .flow import CLOSED, EXACT
+from .gains import RelativeGains, relative_gains
+from .minimal_model import MinimalRuns, redrawn_error
+from .predictions import PREDICTION_RTOL, Prediction, half_way_step, relative_error
+from .query_data import QueryData, TokenGroups, distinctness, token_groups
+
+NAME, PAPER = "scan_snap", "tian2023scan"
+SHUFFLED = "shuffled next tokens"  # kind of the null
+MAX_TOKENS = 200  # the most frequent tokens, whose order is compared
+MIN_RATE_RATIO = 10.0  # eta_Y / eta_Z from which the decoder counts as much faster than attention
+LISTED_TOKENS = 5  # at each end of a printed order
+LEVEL = 0.05  # share of random orders that may reach a significant correlation
+MIN_DRAWS, MAX_DRAWS, MAX_PAIRS = 200, 2000, 2_000_000  # random orders, and pairs of tokens in all of them together
+
+ONE_QUERY = "all sequences have the analysed query"  # names of the assumptions
+ONE_COMMON = "at most one token is common to several classes"
+WEAK_OVERLAP = "classes overlap weakly, |λ₁(E)| < 1/K"
+ENOUGH_OVERLAP = "classes overlap enough, |λ(E)| ≥ √(6/M)"
+LONG = "sequences are long"
+FAST_DECODER = "the decoder learns faster than attention"
+ENOUGH_STEPS = "training outlasts scanning"
+
+
+def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tensor, "*runs"]:
+    """Goodman and Kruskal's rank correlation: concordant minus discordant pairs, as a share of both; ties do not count.
+
+    Returns:
+        A number in [-1, 1] per run; NaN if every pair is tied.
+    """
+    first, second = torch.triu_indices(len(a), len(a), 1)
+    differ = a[first] != a[second]  # drop tied pairs early: distinctness has many
+    first, second = first[differ], second[differ]
+    order = torch.sign(a[first] - a[second]) * torch.sign(b[..., first] - b[..., second])
+    return order.sum(-1) / order.abs().sum(-1)
+
+
+def chance_level(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: Generator) -> float:
+    """The smallest rank correlation that at most 5 % of random orders reach, from 200 (many tokens) to 2000 (few tokens) draws.
+
+    With few or tied tokens more than 5 % reach even the largest correlation: with one common token among S distinct ones the best order has
+    probability 1/S. Then no correlation is significant.
+
+    Returns:
+        A number in [-1, 1]; NaN if no correlation is significant, or every pair is tied.
+    """
+    draws = min(MAX_DRAWS, max(MIN_DRAWS, MAX_PAIRS // len(b) ** 2))
+    shuffled = b[torch.rand(draws, len(b), generator=generator, dtype=torch.float64).argsort(1)]
+    values = rank_correlation(a, shuffled).sort().values
+    # share of draws that reach each value; searchsorted counts those strictly below it
+    reached = 1 - torch.searchsorted(values, values) / draws
+    rare = values[(reached <= LEVEL) & values.isfinite()]
+    return float(rare[0]) if len(rare) else math.nan
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Rank correlation of a prediction and the change of the logits.
+
+    Attributes:
+        value: NaN if every pair is tied.
+        chance: see :func:`chance_level`.
+        null: the same in trainings on shuffled next tokens.
+        tokens: number of tokens that are ordered.
+    """
+
+    value: float
+    chance: float
+    null: Null
+    tokens: int
+
+    @property
+    def threshold(self) -> float:
+        """The chance level, or just above the mean of the null if that is larger; NaN if no value would be significant."""
+        above_null = math.nextafter(self.null.mean, math.inf)  # shuffled next tokens reach this too
+        threshold = above_null if above_null > self.chance else self.chance
+        return threshold if threshold <= 1 else math.nan
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.value):
+            return "undefined: all tokens are tied"
+        if not math.isfinite(self.threshold):
+            return f"{self.value:+.2f} (not significant with so few or tied tokens; {SHUFFLED} {self.null.mean:+.2f})"
+        return f"{self.value:+.2f} (chance level {self.chance:.2f}, {SHUFFLED} {self.null.mean:+.2f})"
+
+
+def correlate(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: Generator) -> RankCorrelation:
+    """The prediction against the change in run 0; the other runs are the null."""
+    value, *others = rank_correlation(predicted, change).tolist()
+    return RankCorrelation(value, chance_level(predicted, change[0], generator), Null(SHUFFLED, tuple(others)), len(predicted))
+
+
+@dataclass(frozen=True)
+class Match:
+    """One of the dynamics, compared with gradient descent.
+
+    Attributes:
+        dynamics: name of the dynamics.
+        order: rank correlation of predicted and measured change of the logits.
+        error: distance of predicted and measured change, as a share of the measured one.
+        null: the same for shuffled next tokens.
+        half_way: predicted step by which attention has made half of its movement.
+    """
+
+    dynamics: str
+    order: RankCorrelation
+    error: float
+    null: Null
+    half_way: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """The sequences of one query: predictions, training, and how far they agree.
+
+    Attributes:
+        data: the sequences as counts.
+        eta_y, eta_z: learning rates of decoder and attention.
+        predictions: logits by the four dynamics at the recorded steps.
+        runs: exact gradient descent.
+        by_distinctness: rank correlation of the tokens' distinctness and the change of their logits.
+        by_held_out: the same with distinctness counted on the held-out sequences; None if they have fewer than two classes or tokens.
+        matches: of the dynamics that predict every token.
+        redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), the effect of finite length
+            alone; NaN if there is no exact flow.
+    """
+
+    data: QueryData
+    eta_y: float
+    eta_z: float
+    predictions: tuple[Prediction, ...]
+    runs: MinimalRuns
+    by_distinctness: RankCorrelation
+    by_held_out: RankCorrelation | None
+    matches: tuple[Match, ...]
+    redrawn_error: float
+
+    @property
+    def scanning_time(self) -> float:
+        """t0', in steps: the end of scanning by Theorem 1."""
+        return scanning_time(classes=self.data.classes.classes, vocab_size=self.data.classes.vocab_size, eta_y=self.eta_y)
+
+    @cached_property
+    def groups(self) -> TokenGroups:
+        """Distinct and common tokens."""
+        return token_groups(self.data.distinctness, self.data.classes.classes)
+
+    @property
+    def overlap(self) -> Float[Tensor, "K K"]:
+        """E, the inner products of the classes' features at uniform attention."""
+        return self.data.classes.overlap()
+
+    @cached_property
+    def half_way(self) -> Float[Tensor, " runs"]:
+        """The step by which attention has made half of its movement, in each run."""
+        steps = self.runs.path.steps.double()
+        return torch.tensor([half_way_step(steps, self.runs.logits[:, run]) for run in range(self.runs.logits.shape[1])])
+
+    @cached_property
+    def gains(self) -> RelativeGains:
+        """Relative gains of tokens of the same class at the end: measured, and by Theorem 3 from the likelier token's logit."""
+        return relative_gains(self.data.classes, self.runs.logits[-1:, :1], tokens=self.own_tokens)
+
+    @cached_property
+    def likelier_gains(self) -> Float[Tensor, " runs"]:
+        """Share of the pairs of tokens of a class in which the likelier one gained more; empty if there is no pair."""
+        _, first, second = self.gains.pairs.T
+        change = self.runs.change
+        return (change[:, first] > change[:, second]).double().mean(1) if len(first) else change.new_empty(0)
+
+    @property
+    def own_tokens(self) -> Bool[Tensor, "K S"]:
+        """Tokens of each class: those distinct to it if any class has two, otherwise those likelier in it than in the other classes."""
+        P, strict = self.data.classes.conditional, self.data.classes.distinct()
+        if int(strict.sum(1).max()) >= 2:
+            return strict
+        return (P.argmax(0) == torch.arange(len(P))[:, None]) & (P > 0)
+
+    @cached_property
+    def null_distinctness(self) -> Null:
+        """Mean distinctness over contextual tokens for shuffled next tokens: rare tokens are distinct by chance."""
+        values = []
+        for target in self.runs.shuffled:
+            total = torch.zeros_like(self.data.classes.conditional).index_add_(0, target, self.data.counted.counts)
+            shares = total / total.sum(1, keepdim=True)
+            values.append(float(self.data.frequency @ distinctness(shares)))
+        return Null(SHUFFLED, tuple(values))
+
+    @cached_property
+    def assumptions(self) -> tuple[Measurement, ...]:
+        """The assumptions of the theorems, measured; the paper gives no threshold for "long" and "faster"."""
+        data, classes, steps = self.data, self.data.classes, float(self.runs.steps)
+        weak, common = classes.weak_overlap(), int(classes.common().sum())
+        used = f"query {data.query_id}: {data.used} of its {data.asked} sequences are used, with {classes.classes} next tokens"
+        redrawn = f"relative error of the exact flow on redrawn sequences of {data.context} contextual tokens"
+        t0 = self.scanning_time
+        return (
+            _assumption(ONE_QUERY, data.share, ">=", 1.0, "", used),
+            _assumption(ONE_COMMON, float(common), "<=", 1.0, "Thm. 2", f"{common} of {classes.tokens} tokens are common"),
+            _assumption(WEAK_OVERLAP, weak.largest, "<=", weak.upper, "Assumption 2", "largest absolute eigenvalue of E", strict=True),
+            _assumption(ENOUGH_OVERLAP, weak.smallest, ">=", weak.lower, "Assumption 2", "smallest absolute eigenvalue of E"),
+            _assumption(LONG, self.redrawn_error, "<=", PREDICTION_RTOL, "Assumption 1", redrawn),
+            _assumption(FAST_DECODER, self.eta_y / self.eta_z, ">=", MIN_RATE_RATIO, "Assumption 1", "ratio of the learning rates"),
+            _assumption(ENOUGH_STEPS, steps, ">=", 2 * t0, "Thm. 1", f"the threshold is twice t0' = K ln M / eta_Y = {t0:.4g}"),
+        )
+
+    @property
+    def covered(self) -> bool:
+        """Whether all assumptions of the theorems hold."""
+        return all(assumption.verdict == "holds" for assumption in self.assumptions)
+
+    @property
+    def covered_by_exact_flow(self) -> bool:
+        """Whether the sequences and the training are long: the assumptions of the exact flow besides small steps."""
+        return self.redrawn_error <= PREDICTION_RTOL and self.runs.steps >= 2 * self.scanning_time
+
+    @property
+    def verdict(self) -> VerdictName:
+        """Whether the order by distinctness is the order of the logits' changes; "not covered" if an assumption fails."""
+        return judge(self.by_distinctness.value, ">=", self.by_distinctness.threshold, covered=self.covered)
+
+    @property
+    def modified_decoder(self) -> float:
+        """Relative size of the term that Lemma 3 drops from the decoder's gradient, f_n against the dual basis; the largest over classes."""
+        f = self.data.classes.features()
+        return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())
+
+    def order(self, dynamics: str) -> Int[Tensor, " S"]:
+        """Ids of the tokens by the predicted change of their logits, largest gain first.
+
+        Args:
+            dynamics: name of one of :attr:`matches`.
+        Raises:
+            ValueError: there is no such prediction, or it describes one token only.
+        """
+        for prediction in self.predictions:
+            if prediction.dynamics == dynamics != CLOSED and len(prediction.tokens):
+                return self.data.counted.token_ids[prediction.logits[-1].argsort(descending=True, stable=True)]
+        known = ", ".join(match.dynamics for match in self.matches)
+        raise ValueError(f"dynamics must be one that predicts the order of these tokens, got {dynamics!r}; there are: {known or 'none'}")
+
+    @property
+    def measured_order(self) -> Int[Tensor, " S"]:
+        """Ids of the tokens by the measured change of their logits, largest gain first."""
+        return self.data.counted.token_ids[self.runs.change[0].argsort(descending=True, stable=True)]
+
+    def __str__(self) -> str:
+        data, classes, runs = self.data, self.data.classes, self.runs
+        strict = int((~classes.common()).sum())
+        failed = [assumption.quantity for assumption in self.assumptions if assumption.verdict != "holds"]
+        lines = [
+            f"query {data.query_id}: {data.asked} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
+            f"{classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
+            f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold" + "".join(f"; not: {s}" for s in failed),
+            f"  predicted: attention scans until t0' = {self.scanning_time:.4g}, then snaps",
+        ]
+        if any(match.dynamics == EXACT for match in self.matches):
+            lines.append(f"  tokens by predicted gain (exact flow): {_ends(self.order(EXACT))}")
+        lines.append(f"  tokens by measured gain, {runs.steps} steps: {_ends(self.measured_order)}")
+        lines.append(f"  rank correlation with the measured gain: distinctness {self.by_distinctness}")
+        lines += [f"    {match.dynamics} {match.order}; half-way at step {match.half_way:.0f}" for match in self.matches]
+        lines += [f"    {prediction.dynamics}: none, {prediction.reason}" for prediction in self.predictions if prediction.reason]
+        half = self.half_way
+        lines.append(f"  measured half-way step {float(half[0]):.0f} ({SHUFFLED}: {float(half[1:].mean()):.0f})")
+        if len(runs.held_out):
+            lines.append(f"  held-out accuracy {float(runs.held_out[0]):.3f} ({SHUFFLED}: {float(runs.held_out[1:].mean()):.3f})")
+        return "\n".join([*lines, f"  verdict: {self.verdict}"])
+
+    def __repr__(self) -> str:
+        K, S = self.data.classes.conditional.shape
+        outcome = f"rank_correlation={self.by_distinctness.value:.3f}, verdict={self.verdict!r}"
+        return f"Comparison(query={self.data.query_id}, sequences={self.data.used}, classes={K}, tokens={S}, {outcome})"
+
+
+def compare(
+    data: QueryData, predicted: tuple[Prediction, ...], runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator
+) -> Comparison:
+    """Compares the orders of the most frequent tokens, and the sizes of all changes; the generator draws chance levels."""
+    top = data.frequency.argsort(descending=True, stable=True)[:MAX_TOKENS]
+    change, steps = runs.change, runs.path.steps.double()
+    by_distinctness = correlate(data.distinctness[top], change[:, top], generator)
+    matches = []
+    for prediction in predicted:
+        if prediction.dynamics == CLOSED or prediction.reason:
+            continue
+        z = prediction.logits[-1]
+        errors = relative_error(z, change).tolist()
+        order = correlate(z[top], change[:, top], generator)
+        half_way = half_way_step(steps, prediction.logits)
+        matches.append(Match(prediction.dynamics, order, errors[0], Null(SHUFFLED, tuple(errors[1:])), half_way))
+    by_held_out = _correlate_held_out(data, change, top, generator)
+    redrawn = math.nan
+    for prediction in predicted:
+        if prediction.dynamics == EXACT and not prediction.reason:
+            redrawn = redrawn_error(data, prediction, runs, eta_y=eta_y, eta_z=eta_z, generator=generator)
+    return Comparison(data, eta_y, eta_z, predicted, runs, by_distinctness, by_held_out, tuple(matches), redrawn)
+
+
+def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator: Generator) -> RankCorrelation | None:
+    """Distinctness on the held-out sequences, of the tokens that occur in them."""
+    if data.held_out is None:
+        return None
+    present = data.held_out.target.unique()
+    total = torch.zeros_like(data.classes.conditional).index_add_(0, data.held_out.target, data.held_out.counts)[present]
+    shares = total / total.sum(1, keepdim=True)
+    top = top[shares.sum(0)[top] > 0]
+    if len(present) < 2 or len(top) < 2:
+        return None
+    return correlate(distinctness(shares[:, top]), change[:, top], generator)
+
+
+def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: str, note: str, *, strict: bool = False) -> Measurement:
+    """The row of an assumption; ``strict`` excludes equality."""
+    holds = value <= threshold if op == "<=" else value >= threshold
+    verdict: VerdictName = "holds" if holds and not (strict and value == threshold) else "fails"
+    return Measurement(NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=Source(PAPER, locator), note=note)
+
+
+def _ends(ids: Int[Tensor, " S"]) -> str:
+    """The first and the last few of many ids."""
+    if len(ids) <= 2 * LISTED_TOKENS:
+        return ", ".join(map(str, ids.tolist()))
+    return f"{', '.join(map(str, ids[:LISTED_TOKENS].tolist()))}, ..., {', '.join(map(str, ids[-LISTED_TOKENS:].tolist()))}"

@@ -1,0 +1,134 @@
+r"""Training of language models on text: next-word prediction, by the loop that all trainings share.
+
+The loss is the mean cross-entropy (nats) of words 2 ... n + 1 of each stream given the words before them. Two optimisers: :func:`sgd`, plain
+gradient descent in which the MLP of the first layer learns at twice the rate, as in :cite:t:`tian2023scan`, and :func:`adam`
+:cite:p:`kingma2015adam`. Both have a constant rate; the norm of the gradient is clipped at 0.5. Training is deterministic given the generator,
+which draws dropout; the streams are read in order. The global CPU random state is left unchanged.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import LambdaLR
+
+from ...core.validation import positive
+from ...data.text import BATCH, CONTEXT, Text
+from ...models.decoder import Decoder
+from ...training.descent import descend, within
+
+CLIP = 0.5
+OptimiserOf = Callable[[Decoder], torch.optim.Optimizer]
+Callback = Callable[[int, nn.Module], None]
+
+
+def sgd(rate: float) -> OptimiserOf:
+    """Plain gradient descent; the MLP of the first layer at twice the rate.
+
+    Raises:
+        ValueError: the rate is not positive.
+    """
+    positive(rate=rate)
+
+    def optimiser(model: Decoder) -> torch.optim.Optimizer:
+        first = list(model.blocks[0].get_submodule("mlp").parameters())
+        fast = {id(parameter) for parameter in first}
+        rest = [parameter for parameter in model.parameters() if id(parameter) not in fast]
+        return torch.optim.SGD([{"params": rest}, {"params": first, "lr": 2 * rate}], lr=rate)
+
+    return optimiser
+
+
+def adam(rate: float) -> OptimiserOf:
+    """Adam with its usual constants, without weight decay.
+
+    Raises:
+        ValueError: the rate is not positive.
+    """
+    positive(rate=rate)
+    return lambda model: torch.optim.Adam(model.parameters(), lr=rate)
+
+
+@dataclass(frozen=True)
+class TrainedDecoder:
+    """A trained language model.
+
+    Attributes:
+        model: in evaluation mode.
+        losses: of the batch of each step, nats, ``[steps]``.
+        seconds: wall time, callbacks included.
+    """
+
+    model: Decoder
+    losses: Float[Tensor, " steps"]
+    seconds: float
+
+
+def train_decoder(
+    model: Decoder,
+    text: Text,
+    *,
+    optimiser: OptimiserOf,
+    steps: int,
+    generator: torch.Generator,
+    batch: int = BATCH,
+    length: int = CONTEXT,
+    clip: float = CLIP,
+    callback_steps: Iterable[int] = (),
+    callback: Callback = lambda step, model: None,
+) -> TrainedDecoder:
+    """Trains ``model`` in place on the streams of ``text``.
+
+    Args:
+        optimiser: :func:`sgd`, :func:`adam`, or any function from the model to an optimiser of its parameters.
+        steps: number of steps, one batch each.
+        generator: of dropout.
+        batch, length: number of streams, and words of each per batch.
+        clip: largest norm of the gradient.
+        callback_steps: steps after which ``callback(step, model)`` is called; 0 is before training.
+        callback: gets the model in evaluation mode, without gradients.
+    Raises:
+        ValueError: the text has more words than the model, or settings are out of range.
+        NotConverged: a loss is not finite; the error names the step and carries the model.
+    """
+    stops, words = within(callback_steps, steps), len(text.vocabulary)
+    if words > model.embedding.num_embeddings:
+        known = model.embedding.num_embeddings
+        raise ValueError(f"the model must have an embedding for each of the {words} words of {text.name}, it has {known}; enlarge it")
+    positive(clip=clip)
+    started = time.perf_counter()
+    made = optimiser(model)
+
+    def after(step: int) -> None:
+        if step in stops:
+            model.eval()
+            with torch.no_grad():
+                callback(step, model)
+            model.train()
+
+    losses = descend(
+        model,
+        lambda windows: next_word_loss(model, windows),
+        text.batches(batch=batch, length=length),
+        steps=steps,
+        optimiser=made,
+        schedule=LambdaLR(made, lambda step: 1.0),
+        generator=generator,
+        clip=clip,
+        after=after,
+    )
+    return TrainedDecoder(model, losses, time.perf_counter() - started)
+
+
+def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy (nats) of each word but the first given the words before it, in the mode that the model is in.
+
+    Args:
+        model: maps ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.
+        windows: ids, ``[batch, n + 1]``.
+    """
+    return functional.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())

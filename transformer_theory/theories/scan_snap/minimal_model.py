@@ -1,0 +1,139 @@
+r"""The theory's one-layer model, trained on given sequences by exact gradient descent, beside copies that learn shuffled next tokens.
+
+The copies are the null: every number of the first run is measured in them too. Held-out sequences separate generalisation from
+memorisation.
+
+The flows describe infinitely long sequences. How long is long enough depends on the classes, the rates and the number of steps, not on
+length alone, so it is measured (:func:`redrawn_error`): as many sequences, of the same length and with the same next tokens, are drawn from
+the counted :math:`P(l | n)` and learnt with the same rates and steps. There the theory holds up to the finite length. If the exact flow is
+wrong on *these* sequences, its error on the data is no evidence against it.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+
+from .dynamics import Batch, Trajectory, Weights, attend, epochs, forward, gradient_descent, minibatches
+from .multinomial import Multinomial
+from .predictions import Prediction, relative_error
+from .problem import CountedSequences
+from .query_data import QueryData
+
+BATCH, SHUFFLES = 128, 3
+MIN_STEPS, MAX_STEPS = 50, 1000  # of a training whose number of steps is not given
+BUDGET = 1e9  # multiplications that such a training may cost
+RECORDED_STEPS = 50  # steps at which the logits are recorded
+REDRAWN_SETS = 2  # sets of redrawn sequences, each as large as the data
+
+
+@dataclass(frozen=True, eq=False)
+class MinimalRuns:
+    """The model trained on the sequences: run 0 on their next tokens, the others on shuffled ones.
+
+    Attributes:
+        path: logits over the steps, losses, and the final state.
+        accuracy: share of its own training sequences that each run predicts correctly.
+        held_out: share of the held-out sequences, with their true next tokens; empty if nothing is held out.
+        sharpness: 1 - entropy / log of the length of attention, mean over the training sequences.
+        shuffled: next tokens of the runs after the first, ``[runs - 1, n]``.
+    """
+
+    path: Trajectory
+    accuracy: Float[Tensor, " runs"]
+    held_out: Float[Tensor, " runs_or_none"]
+    sharpness: Float[Tensor, " runs"]
+    shuffled: Int[Tensor, "others n"]
+
+    @property
+    def logits(self) -> Float[Tensor, "t runs S"]:
+        """Attention logits at the recorded steps, the start included."""
+        return self.path.attention[:, :, 0]
+
+    @property
+    def change(self) -> Float[Tensor, "runs S"]:
+        """Total change of each token's logit."""
+        return self.logits[-1]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return int(self.path.steps[-1])
+
+
+def affordable_steps(data: QueryData) -> int:
+    """Number of steps that a billion multiplications allow: at most 1000, at least 50."""
+    n, S, K = len(data.counted.target), data.classes.tokens, data.classes.classes
+    return int(min(MAX_STEPS, max(MIN_STEPS, BUDGET / ((1 + SHUFFLES) * min(BATCH, n) * S * (K + 1)))))
+
+
+def train_minimal_model(data: QueryData, *, steps: int, eta_y: float, eta_z: float, generator: Generator) -> MinimalRuns:
+    """Exact gradient descent from zero, in batches of up to 128, on the sequences and on three shuffles of their next tokens.
+
+    Args:
+        data: the sequences.
+        steps: number of steps.
+        eta_y, eta_z: learning rates of decoder and attention.
+        generator: draws shuffles and batches.
+    Raises:
+        ValueError: see :func:`~.dynamics.gradient_descent`.
+        NotConverged: the loss is not finite.
+    """
+    counted, n = data.counted, len(data.counted.target)
+    shuffled = torch.stack([counted.target[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)])
+    targets = torch.cat([counted.target[None], shuffled])
+    path = gradient_descent(
+        Weights.zeros(data.classes.tokens, 1, data.classes.classes, counted.vocab_size, runs=(len(targets),)),
+        minibatches(counted, BATCH, generator=generator, targets=targets),
+        steps=steps,
+        eta_y=eta_y,
+        eta_z=eta_z,
+        keep=np.unique(np.geomspace(1, steps, RECORDED_STEPS).astype(int)).tolist(),
+    )
+    training = _whole_batch(counted, targets)
+    accuracy = forward(path.final, training).correct
+    held_out = torch.empty(0, dtype=torch.float64)
+    if data.held_out is not None:
+        held_out = forward(path.final, _whole_batch(data.held_out, data.held_out.target.expand(len(targets), -1))).correct
+    return MinimalRuns(path, accuracy, held_out, _sharpness(attend(path.final, training), counted.counts, data.context), shuffled)
+
+
+def _whole_batch(data: CountedSequences, targets: Int[Tensor, "runs n"]) -> Batch:
+    runs = len(targets)
+    return Batch(data.counts.expand(runs, -1, -1), data.query.expand(runs, -1), targets)
+
+
+def _sharpness(attended: Float[Tensor, "runs n S"], counts: Float[Tensor, "n S"], context: int) -> Float[Tensor, " runs"]:
+    """1 - H / log T over positions, the mean over sequences; a token that occurs several times divides its weight among its positions."""
+    entropy = -torch.special.xlogy(attended, attended / counts.clamp(min=1)).sum(-1)
+    return (1 - entropy / math.log(context)).mean(-1) if context > 1 else torch.zeros(len(attended), dtype=torch.float64)
+
+
+def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator) -> float:
+    """Relative error of a flow on sequences redrawn from P(l | n), the larger of two sets; see :func:`~.predictions.relative_error`.
+
+    Args:
+        data: the sequences, whose number, length and next tokens are kept.
+        flow: a prediction of the logits of all tokens.
+        runs: the training on the data, whose number of steps is kept.
+        eta_y, eta_z: learning rates of decoder and attention.
+        generator: draws sequences and batches.
+    Raises:
+        NotConverged: the loss is not finite.
+    """
+    numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
+    source = Multinomial(data.classes.conditional.numpy(), data.context, max_tabled=0)
+    target, query = data.counted.target, data.counted.query
+    counts = torch.stack([torch.from_numpy(source.draw(target.numpy(), numbers)).double() for _ in range(REDRAWN_SETS)])
+    draw = epochs(len(target), BATCH, generator=generator)
+
+    def batch(step: int) -> Batch:
+        index = draw(step)
+        return Batch(counts[:, index], query[index].expand(REDRAWN_SETS, -1), target[index].expand(REDRAWN_SETS, -1))
+
+    start = Weights.zeros(data.classes.tokens, 1, data.classes.classes, data.classes.vocab_size, runs=(REDRAWN_SETS,))
+    path = gradient_descent(start, batch, steps=runs.steps, eta_y=eta_y, eta_z=eta_z)
+    return float(relative_error(flow.logits[-1], path.final.attention[:, 0]).max())

@@ -1,39 +1,43 @@
-"""Small networks for probes, with every habit that probes must cope with, and a reducer that keeps what it sees."""
+"""Small networks for probes, with every habit that probes must cope with, and a metric that keeps activations."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.metric import Activations, Metric
+from transformer_theory.metrics import AttentionMaps, AttentionStatistics, Geometry
 from transformer_theory.models import build
-from transformer_theory.probes import AttentionMaps, AttentionStatistics, Geometry, Observation, probe
+from transformer_theory.probes import probe
 
 WIDE = {"dim": 16, "depth": 2, "heads": 4}
 
 
-class Keep:
-    """A reducer that keeps observations."""
+class Keep(Metric):
+    """A metric that keeps activations, and counts how often it was reset."""
 
-    def __init__(self):
-        self.seen: list[Observation] = []
-        self.labels: list = []
-        self.resets = 0
+    resets = -1  # the first reset is that of the constructor
 
-    def update(self, seen, labels):
-        self.seen.append(seen)
-        self.labels.append(labels)
+    def update(self, activations):
+        self.seen.append(activations)
 
-    def compute(self):
-        return [{"theory": "test", "quantity": "observations", "value": float(len(self.seen))}]
+    def compute(self, *, draws=0, generator=None):
+        return [Measurement("network", "network", "activations", float(len(self.seen)))]
 
     def reset(self):
-        self.seen, self.labels = [], []
+        super().reset()
+        self.seen: list[Activations] = []
         self.resets += 1
 
     def merge(self, other):
         self.seen += other.seen
 
-    def of(self, kind: str) -> list[Observation]:
-        return [seen for seen in self.seen if seen.kind == kind]
+    @property
+    def labels(self) -> list:
+        return [activations.labels for activations in self.seen]
+
+    def of(self, kind: str) -> list[Activations]:
+        return [activations for activations in self.seen if activations.kind == kind]
 
 
 class Attention(nn.Module):
@@ -96,10 +100,16 @@ def tokens(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
-def all_reducers() -> list:
-    from transformer_theory.theories import theories
+def theory_metrics(*names: str) -> list[Metric]:
+    """Fresh metrics of the named theories, or of all."""
+    from transformer_theory.theories import list_theories
 
-    return [*(r for theory in theories() for r in theory.reducers()), AttentionStatistics(), Geometry(), AttentionMaps()]
+    chosen = [theory for theory in list_theories() if theory.in_networks is not None and (not names or theory.name in names)]
+    return [metric for theory in chosen for metric in theory.in_networks.metrics()]
+
+
+def all_metrics() -> list[Metric]:
+    return [*theory_metrics(), AttentionStatistics(), Geometry(), AttentionMaps()]
 
 
 def seen_in(model: nn.Module, *inputs, **options) -> Keep:

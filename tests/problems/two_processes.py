@@ -1,4 +1,4 @@
-"""What two processes read of models that are wrapped for parallel training; started by tests/test_probes_processes.py."""
+"""Metrics of models wrapped for parallel training in two processes; started by tests/probes/test_processes.py."""
 
 import pickle
 from pathlib import Path
@@ -9,11 +9,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.problems.networks import Net, all_reducers, built, tokens
-from transformer_theory.probes import AttentionStatistics, Geometry, probe
+from tests.problems.networks import Net, all_metrics, built, tokens
+from transformer_theory.metrics import AttentionStatistics, Geometry
+from transformer_theory.probes import probe
 
 SEQUENCES, CLASSES = 12, 3
-SHARES = (6, 9, 12)  # sequences of the first process in each reading: equal, unequal, and nothing for the second
+SHARES = (6, 9, 12)  # sequences of the first process in each measurement: equal, unequal, and nothing for the second
 
 
 def network() -> torch.nn.Module:
@@ -24,10 +25,10 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return tokens(SEQUENCES, 5, 8).double(), torch.arange(SEQUENCES) % CLASSES
 
 
-def readings(model: torch.nn.Module, shares: list[list[slice]], **options) -> list:
-    """The table of one reading for each list of slices; a slice is a forward pass."""
+def tables(model: torch.nn.Module, shares: list[list[slice]], **options) -> list:
+    """The table of one measurement for each list of slices; a slice is a forward pass."""
     x, y = data()
-    with probe(model, all_reducers(), name="net", **options) as p, torch.no_grad():
+    with probe(model, all_metrics(), name="net", **options) as p, torch.no_grad():
         for step, slices in enumerate(shares):
             with p.together(step):
                 for part in slices:
@@ -37,7 +38,7 @@ def readings(model: torch.nn.Module, shares: list[list[slice]], **options) -> li
 
 
 def one_process() -> list:
-    return readings(network(), [[part for part in (slice(n), slice(n, None)) if len(data()[1][part])] for n in SHARES])
+    return tables(network(), [[part for part in (slice(n), slice(n, None)) if len(data()[1][part])] for n in SHARES])
 
 
 def work(rank: int, folder: str) -> None:
@@ -47,7 +48,7 @@ def work(rank: int, folder: str) -> None:
     wrapped = DistributedDataParallel(network())
     parts = [slice(n) if rank == 0 else slice(n, None) for n in SHARES]
     shares = [[part] if len(data()[1][part]) else [] for part in parts]
-    found = {"ddp": readings(wrapped, shares, layers="blocks.*"), "empty batch": readings(wrapped, [[part] for part in parts])}
+    found = {"ddp": tables(wrapped, shares, layers="blocks.*"), "empty batch": tables(wrapped, [[part] for part in parts])}
     sharded, mesh = network(), init_device_mesh("cpu", (2,))
     for block in sharded.blocks:
         fully_shard(block, mesh=mesh)

@@ -11,20 +11,24 @@ from torch.testing import assert_close
 
 from tests.problems.attention_svm import orthogonal_constraints, published_picture, two_tokens
 from transformer_theory.core.errors import Infeasible, NotConverged
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.builders import distinct_constraints
+from transformer_theory.theories.attention_svm.dynamics import descent_direction, random_start
+from transformer_theory.theories.attention_svm.problem import equal_distractors, random_selection, token_logits
+from transformer_theory.theories.attention_svm.selection import first_step_condition, locally_optimal, neighbours
 from transformer_theory.theories.attention_svm.solvers.active_set import Pairs, block_pivoting, least_distance
 
 
 def problem(inputs=6, tokens=8, dim=10, seed=0):
-    instance = room.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(seed))
-    return instance, room.constraints(instance.tokens, instance.query, instance.optimal())
+    instance = attention_svm.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(seed))
+    return instance, attention_svm.constraints(instance.tokens, instance.query, instance.optimal())
 
 
 def narrow(seed):
     """Too many inputs for the dimension: infeasible, as the certificate shows."""
     instance, _ = problem(inputs=12, tokens=6, dim=3, seed=seed)
-    select = room.random_selection(instance, generator=torch.Generator().manual_seed(seed))
-    return select, room.constraints(instance.tokens, instance.query, select)
+    select = random_selection(instance, generator=torch.Generator().manual_seed(seed))
+    return select, attention_svm.constraints(instance.tokens, instance.query, select)
 
 
 # ---- constraints
@@ -33,7 +37,7 @@ def narrow(seed):
 def test_constraints_are_the_differences_to_the_selected_token():
     instance, pairs = problem()
     W = torch.randn(10, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    logits = room.token_logits(instance.tokens, instance.query, W)
+    logits = token_logits(instance.tokens, instance.query, W)
     assert len(pairs) == 6 * 7
     for c, margin in enumerate(pairs.margins(W)):
         i, t = pairs.names(c)
@@ -49,27 +53,27 @@ def test_gram_matrix_is_that_of_the_outer_products():
 
 def test_a_single_token_has_no_constraint_and_the_solution_is_zero(generator):
     x, z = torch.randn(3, 1, 4, generator=generator).double(), torch.randn(3, 4, generator=generator).double()
-    solution = room.frobenius_max_margin(room.constraints(x, z, torch.zeros(3, dtype=torch.long)))
+    solution = attention_svm.frobenius_max_margin(attention_svm.constraints(x, z, torch.zeros(3, dtype=torch.long)))
     assert solution.W.shape == (4, 4)
     assert not solution.W.any()
     assert solution.rank == 0
-    assert not room.nuclear_max_margin(room.constraints(x, z, torch.zeros(3, dtype=torch.long))).W.any()
+    assert not attention_svm.nuclear_max_margin(attention_svm.constraints(x, z, torch.zeros(3, dtype=torch.long))).W.any()
 
 
 # ---- max-margin solvers
 
 
-@pytest.mark.parametrize("solve", [room.frobenius_max_margin, room.nuclear_max_margin])
+@pytest.mark.parametrize("solve", [attention_svm.frobenius_max_margin, attention_svm.nuclear_max_margin])
 def test_two_tokens_have_the_closed_form(solve, generator):
     pairs, W = two_tokens(generator)
     solution = solve(pairs)
-    assert_close(solution.W, W, atol=1e-7 if solve is room.nuclear_max_margin else 1e-14, rtol=0)
+    assert_close(solution.W, W, atol=1e-7 if solve is attention_svm.nuclear_max_margin else 1e-14, rtol=0)
     assert solution.rank == 1
 
 
 def test_orthogonal_constraints_have_the_closed_form(generator):
     pairs, W, multipliers = orthogonal_constraints(generator)
-    solution = room.frobenius_max_margin(pairs)
+    solution = attention_svm.frobenius_max_margin(pairs)
     assert_close(solution.W, W, atol=1e-14, rtol=0)
     assert_close(solution.dual, multipliers, atol=1e-14, rtol=0)
     assert solution.support().tolist() == [0, 1, 2, 3]
@@ -81,7 +85,7 @@ def test_kkt_conditions_hold_to_rounding(n, T, d):
     for seed in range(8):
         _, pairs = problem(n, T, d, seed)
         try:
-            solution = room.frobenius_max_margin(pairs)
+            solution = attention_svm.frobenius_max_margin(pairs)
         except Infeasible:
             continue
         feasible += 1
@@ -108,7 +112,7 @@ def cvxpy_solution(pairs, norm):
 @pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (4, 12, 3), (10, 5, 6)])
 def test_frobenius_agrees_with_an_interior_point_solver(n, T, d):
     _, pairs = problem(n, T, d, seed=3)
-    solution = room.frobenius_max_margin(pairs)
+    solution = attention_svm.frobenius_max_margin(pairs)
     assert_close(solution.W, cvxpy_solution(pairs, "fro"), rtol=0, atol=1e-5 * solution.norm)
 
 
@@ -119,7 +123,7 @@ def test_frobenius_agrees_with_a_linear_support_vector_machine():
     flat = torch.einsum("cx,cz->cxz", pairs.difference, pairs.query).reshape(len(pairs), -1).numpy()
     both, sign = np.concatenate([flat, -flat]), np.r_[np.ones(len(flat)), -np.ones(len(flat))]  # symmetric, so the offset is zero
     machine = SVC(kernel="linear", C=1e8, tol=1e-8).fit(both, sign)
-    solution = room.frobenius_max_margin(pairs)
+    solution = attention_svm.frobenius_max_margin(pairs)
     assert_close(solution.W, torch.tensor(machine.coef_).reshape(5, 5), rtol=0, atol=1e-5 * solution.norm)
 
 
@@ -135,28 +139,28 @@ def test_block_pivoting_and_non_negative_least_squares_find_the_same_active_set(
 def test_nuclear_solution_meets_its_optimality_conditions():
     for seed in range(4):
         _, pairs = problem(6, 6, 8, seed)
-        solution = room.nuclear_max_margin(pairs)
+        solution = attention_svm.nuclear_max_margin(pairs)
         dual = pairs.combine(solution.dual)
         assert solution.kkt <= 1e-6
         assert float(torch.linalg.matrix_norm(dual, 2)) <= 1 + 1e-9
         assert float(solution.margins.min()) >= 1 - 1e-12
         assert float(solution.dual.sum()) == pytest.approx(solution.norm, rel=1e-6)  # no duality gap
         assert solution.norm == pytest.approx(float(torch.linalg.matrix_norm(solution.W, "nuc")))
-        assert solution.norm <= float(torch.linalg.matrix_norm(room.frobenius_max_margin(pairs).W, "nuc"))
+        assert solution.norm <= float(torch.linalg.matrix_norm(attention_svm.frobenius_max_margin(pairs).W, "nuc"))
         active = int((solution.margins < 1 + 1e-6).sum())
         assert solution.rank * (solution.rank + 1) / 2 <= active  # Pataki's bound: the solution is unique for random data
 
 
 def test_nuclear_agrees_with_the_problem_as_written():
     _, pairs = problem(4, 5, 6, seed=1)
-    assert_close(room.nuclear_max_margin(pairs).W, cvxpy_solution(pairs, "nuc"), rtol=0, atol=1e-4)
+    assert_close(attention_svm.nuclear_max_margin(pairs).W, cvxpy_solution(pairs, "nuc"), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_published_pictures(number):
     instance, known = published_picture(number)
-    pairs = room.constraints(instance.tokens, instance.query, torch.tensor(known["select"]))
-    solution, nuclear = room.frobenius_max_margin(pairs), room.nuclear_max_margin(pairs)
+    pairs = attention_svm.constraints(instance.tokens, instance.query, torch.tensor(known["select"]))
+    solution, nuclear = attention_svm.frobenius_max_margin(pairs), attention_svm.nuclear_max_margin(pairs)
     assert_close(solution.W, torch.tensor(known["W"], dtype=torch.float64), rtol=0, atol=1e-5)
     assert solution.norm == pytest.approx(known["frobenius"], abs=1e-5)
     assert nuclear.norm == pytest.approx(known["nuclear"], abs=1e-5)
@@ -167,27 +171,27 @@ def test_the_published_pictures(number):
 @given(st.integers(0, 1000), st.integers(2, 5), st.integers(2, 6), st.integers(5, 8))
 def test_rotations_turn_the_solution_and_order_does_not_matter(seed, n, T, d):
     generator = torch.Generator().manual_seed(seed)
-    instance = room.cross_attention(inputs=n, tokens=T, dim=d, generator=generator)
-    select = room.random_selection(instance, generator=generator)
-    solution = room.frobenius_max_margin(room.constraints(instance.tokens, instance.query, select))
+    instance = attention_svm.cross_attention(inputs=n, tokens=T, dim=d, generator=generator)
+    select = random_selection(instance, generator=generator)
+    solution = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, select))
     left, right = (torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0] for _ in range(2))
-    turned = room.frobenius_max_margin(room.constraints(instance.tokens @ left.T, instance.query @ right.T, select))
+    turned = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens @ left.T, instance.query @ right.T, select))
     assert_close(turned.W, left @ solution.W @ right.T, rtol=0, atol=1e-9 * solution.norm)
     order, places = torch.randperm(n, generator=generator), torch.randperm(T, generator=generator)
-    moved = room.constraints(instance.tokens[order][:, places], instance.query[order], places.argsort()[select[order]])
-    assert_close(room.frobenius_max_margin(moved).W, solution.W, rtol=0, atol=1e-9 * solution.norm)
+    moved = attention_svm.constraints(instance.tokens[order][:, places], instance.query[order], places.argsort()[select[order]])
+    assert_close(attention_svm.frobenius_max_margin(moved).W, solution.W, rtol=0, atol=1e-9 * solution.norm)
 
 
 def test_scaling_the_tokens_scales_the_solution_inversely():
     instance, pairs = problem()
-    scaled = room.constraints(1e4 * instance.tokens, 1e-2 * instance.query, instance.optimal())
-    assert_close(room.frobenius_max_margin(scaled).W, 1e-2 * room.frobenius_max_margin(pairs).W, rtol=1e-9, atol=0)
+    scaled = attention_svm.constraints(1e4 * instance.tokens, 1e-2 * instance.query, instance.optimal())
+    assert_close(attention_svm.frobenius_max_margin(scaled).W, 1e-2 * attention_svm.frobenius_max_margin(pairs).W, rtol=1e-9, atol=0)
 
 
 # ---- infeasible selections
 
 
-@pytest.mark.parametrize("solve", [room.frobenius_max_margin, room.nuclear_max_margin])
+@pytest.mark.parametrize("solve", [attention_svm.frobenius_max_margin, attention_svm.nuclear_max_margin])
 def test_an_infeasible_selection_comes_with_a_proof(solve):
     for seed in range(6):
         select, pairs = narrow(seed)
@@ -210,7 +214,7 @@ def test_infeasibility_agrees_with_linear_programming():
         flat = torch.einsum("cx,cz->cxz", pairs.difference, pairs.query).reshape(len(pairs), -1).numpy()
         possible = linprog(np.zeros(flat.shape[1]), A_ub=-flat, b_ub=-np.ones(len(flat)), bounds=(None, None)).status == 0
         try:
-            room.frobenius_max_margin(pairs, tol=1e-8)
+            attention_svm.frobenius_max_margin(pairs, tol=1e-8)
             assert possible
         except Infeasible:
             assert not possible
@@ -224,10 +228,10 @@ def test_equal_tokens_are_infeasible_and_named_or_left_out_on_request():
     tokens[1, 3] = tokens[1, 0]
     select = torch.tensor([0, 0, 2])
     with pytest.raises(Infeasible, match=r"input 1 \(token 3\)"):
-        room.frobenius_max_margin(room.constraints(tokens, instance.query, select))
-    pairs = room.distinct_constraints(tokens, instance.query, select)
+        attention_svm.frobenius_max_margin(attention_svm.constraints(tokens, instance.query, select))
+    pairs = distinct_constraints(tokens, instance.query, select)
     assert len(pairs) == 8
-    assert room.frobenius_max_margin(pairs).kkt <= 1e-12
+    assert attention_svm.frobenius_max_margin(pairs).kkt <= 1e-12
 
 
 def test_a_zero_query_is_infeasible():
@@ -235,16 +239,16 @@ def test_a_zero_query_is_infeasible():
     query = instance.query.clone()
     query[2] = 0
     with pytest.raises(Infeasible, match="input 2"):
-        room.frobenius_max_margin(room.constraints(instance.tokens, query, instance.optimal()))
+        attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, query, instance.optimal()))
 
 
 @pytest.mark.parametrize("width", [1e-3, 1e-6, 1e-9, 1e-12])
 def test_margins_below_rounding_are_not_reported_as_solved(width):
     """Directions (1, 0) and (-1, width): feasible by a margin of about width / 2. Either solved to 1e-12, or refused."""
     u = torch.tensor([[1.0, 0.0], [-1.0, width]], dtype=torch.float64)
-    pairs = room.Constraints(u, torch.ones(2, 1, dtype=torch.float64))
+    pairs = attention_svm.Constraints(u, torch.ones(2, 1, dtype=torch.float64))
     try:
-        solution = room.frobenius_max_margin(pairs)
+        solution = attention_svm.frobenius_max_margin(pairs)
     except (NotConverged, Infeasible) as refusal:
         assert width < 1e-3
         assert getattr(refusal, "residuals", 1) > 1e-12  # noqa: PT017
@@ -269,75 +273,75 @@ def test_margins_below_rounding_are_not_reported_as_solved(width):
 def test_bad_input_is_named(change, message, unchecked):
     instance, _ = problem(3, 4, 6)
     with pytest.raises(ValueError, match=message):
-        room.constraints(*change(instance.tokens, instance.query, instance.optimal()))
+        attention_svm.constraints(*change(instance.tokens, instance.query, instance.optimal()))
 
 
 # ---- descent
 
 
 def loss(instance, W):
-    attention = room.token_logits(instance.tokens, instance.query, W).softmax(-1)
+    attention = token_logits(instance.tokens, instance.query, W).softmax(-1)
     return torch.nn.functional.softplus(-(attention * instance.scores).sum(-1)).mean(-1)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
 def test_the_direction_is_the_negative_gradient(scale, generator):
-    instance = room.cross_attention(inputs=5, tokens=4, dim=6, trials=3, generator=generator)
+    instance = attention_svm.cross_attention(inputs=5, tokens=4, dim=6, trials=3, generator=generator)
     W = (scale * torch.randn(3, 6, 6, generator=generator, dtype=torch.float64)).requires_grad_()
     loss(instance, W).sum().backward()
-    M, C = room.descent_direction(instance, W.detach())
+    M, C = descent_direction(instance, W.detach())
     assert_close(M * C.exp()[:, None, None], -W.grad, rtol=1e-9, atol=1e-15)
 
 
 def test_equal_tokens_and_tied_scores_do_not_disturb_the_gradient(generator):
-    drawn = room.cross_attention(inputs=3, tokens=5, dim=4, generator=generator)
+    drawn = attention_svm.cross_attention(inputs=3, tokens=5, dim=4, generator=generator)
     tokens, scores = drawn.tokens.clone(), drawn.scores.clone()
     tokens[:, 1], scores[:, 1], scores[:, 2] = tokens[:, 0], scores[:, 0], scores[:, 0]
-    instance = room.Instance(tokens, drawn.query, scores)
+    instance = attention_svm.Instance(tokens, drawn.query, scores)
     W = torch.randn(4, 4, generator=generator, dtype=torch.float64).requires_grad_()
     loss(instance, W).backward()
-    M, C = room.descent_direction(instance, W.detach())
+    M, C = descent_direction(instance, W.detach())
     assert_close(M * C.exp(), -W.grad, rtol=1e-9, atol=1e-15)
 
 
 def test_the_direction_is_exact_where_the_gradient_underflows():
     """One input, two tokens: the gradient is always along (x_a - x_t) z^T."""
     x = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]], dtype=torch.float64)
-    instance = room.Instance(x, torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, -1.0]], dtype=torch.float64))
+    instance = attention_svm.Instance(x, torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, -1.0]], dtype=torch.float64))
     line = torch.outer(x[0, 0] - x[0, 1], instance.query[0])
-    M, C = room.descent_direction(instance, 1e3 * line)
+    M, C = descent_direction(instance, 1e3 * line)
     assert float(C) < -10_000  # exp(C) is zero in float64
     assert_close(M / M.norm(), line / line.norm())
 
 
 def test_equal_scores_leave_w_where_it_is(generator):
-    drawn = room.cross_attention(inputs=2, tokens=3, dim=4, generator=generator)
-    flat = room.Instance(drawn.tokens, drawn.query, torch.ones_like(drawn.scores))
-    begin = room.random_start(flat, generator=generator)
-    assert_close(room.normalised_descent(flat, begin, steps=5).W, begin.W)
+    drawn = attention_svm.cross_attention(inputs=2, tokens=3, dim=4, generator=generator)
+    flat = attention_svm.Instance(drawn.tokens, drawn.query, torch.ones_like(drawn.scores))
+    begin = random_start(flat, generator=generator)
+    assert_close(attention_svm.normalised_descent(flat, begin, steps=5).W, begin.W)
 
 
 def test_a_batch_is_its_trials_and_two_halves_are_the_whole(generator):
-    instance = room.cross_attention(inputs=4, tokens=5, dim=6, trials=3, generator=generator)
-    begin = room.random_start(instance, generator=generator)
-    whole = room.normalised_descent(instance, begin, steps=60)
+    instance = attention_svm.cross_attention(inputs=4, tokens=5, dim=6, trials=3, generator=generator)
+    begin = random_start(instance, generator=generator)
+    whole = attention_svm.normalised_descent(instance, begin, steps=60)
     assert whole.step == 60
-    half = room.normalised_descent(instance, begin, steps=25)
-    assert_close(room.normalised_descent(instance, half, steps=35).W, whole.W, rtol=0, atol=0)
+    half = attention_svm.normalised_descent(instance, begin, steps=25)
+    assert_close(attention_svm.normalised_descent(instance, half, steps=35).W, whole.W, rtol=0, atol=0)
     for trial in range(3):
-        alone = room.normalised_descent(instance[trial], room.start(instance[trial], W=begin.W[trial]), steps=60)
+        alone = attention_svm.normalised_descent(instance[trial], attention_svm.start(instance[trial], W=begin.W[trial]), steps=60)
         assert_close(alone.W, whole.W[trial], rtol=1e-10, atol=1e-12)
-    plain = room.plain_descent(instance, begin, steps=60, rate=1.0)
+    plain = attention_svm.plain_descent(instance, begin, steps=60, rate=1.0)
     assert (loss(instance, plain.W) < loss(instance, begin.W)).all()
-    assert [s.step for s in room.trajectory(instance, begin, at=(0, 3, 60))] == [0, 3, 60]
+    assert [s.step for s in attention_svm.trajectory(instance, begin, at=(0, 3, 60))] == [0, 3, 60]
 
 
 def test_the_error_falls_like_one_over_the_square_of_time_and_never_rises():
     """Descent by autograd stalls near 1e-3 and turns back; the exact direction does not."""
-    instance = room.equal_distractors(inputs=1, tokens=8, dim=10, generator=torch.Generator().manual_seed(2))
-    target = room.frobenius_max_margin(room.constraints(instance.tokens, instance.query, instance.optimal())).W
+    instance = equal_distractors(inputs=1, tokens=8, dim=10, generator=torch.Generator().manual_seed(2))
+    target = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, instance.optimal())).W
     errors = []
-    for state in room.trajectory(instance, room.start(instance), at=(300, 1000, 3000)):
+    for state in attention_svm.trajectory(instance, attention_svm.start(instance), at=(300, 1000, 3000)):
         errors.append(float((state.W / state.W.norm() - target / target.norm()).square().sum()) / 2)
     assert errors[2] < 2e-4
     slope = math.log(errors[2] / errors[0]) / math.log(10)
@@ -347,7 +351,7 @@ def test_the_error_falls_like_one_over_the_square_of_time_and_never_rises():
 @pytest.mark.parametrize("number", [1, 2])
 def test_descent_goes_to_the_published_solution(number):
     instance, known = published_picture(number)
-    end = room.normalised_descent(instance, room.start(instance), steps=2000)
+    end = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=2000)
     target = torch.tensor(known["W"], dtype=torch.float64)
     assert float((end.W * target).sum() / end.W.norm() / target.norm()) > 0.999
     assert instance.selected(end.W).tolist() == known["select"]
@@ -355,17 +359,17 @@ def test_descent_goes_to_the_published_solution(number):
 
 def test_descent_refuses_what_it_cannot_do(unchecked):
     instance, _ = problem(2, 3, 4)
-    single = room.Instance(instance.tokens[:, :1], instance.query, instance.scores[:, :1])
+    single = attention_svm.Instance(instance.tokens[:, :1], instance.query, instance.scores[:, :1])
     with pytest.raises(ValueError, match="at least two tokens"):
-        room.start(single)
+        attention_svm.start(single)
     with pytest.raises(ValueError, match=r"W must be float64 \[4, 4\]"):
-        room.start(instance, W=torch.zeros(3, 4))
+        attention_svm.start(instance, W=torch.zeros(3, 4))
     with pytest.raises(ValueError, match="rate must be positive and finite, got 0"):
-        room.normalised_descent(instance, room.start(instance), steps=5, rate=0)
+        attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=5, rate=0)
     with pytest.raises(ValueError, match="steps must increase"):
-        list(room.trajectory(instance, room.start(instance), at=(5, 3)))
+        list(attention_svm.trajectory(instance, attention_svm.start(instance), at=(5, 3)))
     with pytest.raises(ValueError, match="inputs must be at least 1, got 0"):
-        room.cross_attention(inputs=0, tokens=2, dim=2, generator=torch.Generator())
+        attention_svm.cross_attention(inputs=0, tokens=2, dim=2, generator=torch.Generator())
 
 
 # ---- selections
@@ -374,19 +378,19 @@ def test_descent_refuses_what_it_cannot_do(unchecked):
 def test_optimal_tokens_are_locally_optimal_and_the_worst_are_not():
     instance, pairs = problem()
     best = instance.optimal()
-    assert room.locally_optimal(instance.scores, best, pairs, room.frobenius_max_margin(pairs)).all()
+    assert locally_optimal(instance.scores, best, pairs, attention_svm.frobenius_max_margin(pairs)).all()
     worst = instance.scores.argmin(-1)
-    others = room.constraints(instance.tokens, instance.query, worst)
-    solution = room.frobenius_max_margin(others)
-    optimal = room.locally_optimal(instance.scores, worst, others, solution)
-    touched = {i for i, _ in room.neighbours(others, solution)}
+    others = attention_svm.constraints(instance.tokens, instance.query, worst)
+    solution = attention_svm.frobenius_max_margin(others)
+    optimal = locally_optimal(instance.scores, worst, others, solution)
+    touched = {i for i, _ in neighbours(others, solution)}
     assert touched
     assert all(bool(optimal[i]) == (i not in touched) for i in range(6))  # an input without a neighbour is locally optimal for free
 
 
 def test_first_step_condition_by_hand():
     """One input: the first step is along sum_t c_t x_t z^T with c_t = (gamma_t - mean) / T."""
-    instance = room.equal_distractors(inputs=1, tokens=2, dim=4, generator=torch.Generator().manual_seed(0))
-    assert room.first_step_condition(instance) == pytest.approx(1)  # a single direction: parallel to the constraint
-    flipped = room.Instance(instance.tokens, instance.query, torch.stack([instance.scores[:, 0], instance.scores[:, 1]], -1) * 1.0)
-    assert room.first_step_condition(flipped) == pytest.approx(1)
+    instance = equal_distractors(inputs=1, tokens=2, dim=4, generator=torch.Generator().manual_seed(0))
+    assert first_step_condition(instance) == pytest.approx(1)  # a single direction: parallel to the constraint
+    flipped = attention_svm.Instance(instance.tokens, instance.query, torch.stack([instance.scores[:, 0], instance.scores[:, 1]], -1) * 1.0)
+    assert first_step_condition(flipped) == pytest.approx(1)

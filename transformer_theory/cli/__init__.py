@@ -15,7 +15,6 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from ..core.errors import NotConverged
 from .terminal import NAME

@@ -28,12 +28,16 @@ def compare_theories(options: argparse.Namespace) -> int:
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
         theories = choose(names)
-        given = {name: getattr(options, name) for name in ("seeds", "steps", "claim_seeds", "workers") if getattr(options, name) is not None}
+        given = {
+            name: getattr(options, name) for name in ("seeds", "steps", "claim_seeds", "workers") if getattr(options, name) is not None
+        }
         if options.networks is not None:
             given["networks"] = _networks(options.networks)
         if options.models:
             if options.steps is not None and not given.get("networks"):
-                raise ValueError("--steps applies to the small networks, which --model replaces; name them with --networks, or drop --steps")
+                raise ValueError(
+                    "--steps applies to the small networks, which --model replaces; name them with --networks, or drop --steps"
+                )
             given["models"] = [network_file(path) for path in options.models]
             read = images(options.data, size=options.size)
         else:

@@ -88,7 +88,10 @@ def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
 def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     """The parser and its commands; ``run EXPERIMENT`` has the settings of that experiment as options."""
     parser = _Parser(
-        prog=NAME, description="Theories of transformers: predictions, measurements, and where the two agree.", epilog=EXIT_CODES, allow_abbrev=False
+        prog=NAME,
+        description="Theories of transformers: what each predicts, and what happens.",
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     adding = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -124,7 +127,9 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     sized(made)
     stored(made)
     made.add_argument("--theories", metavar="A,B", help="some theories only (default: all)")
-    made.add_argument("--seeds", type=_seeds, metavar="N|A,B", help="of the split, the networks and the theories: a number or a list (default: 1)")
+    made.add_argument(
+        "--seeds", type=_seeds, metavar="N|A,B", help="of the split, the networks and the theories: a number or a list (default: 1)"
+    )
     steps = made.add_argument("--steps", type=_count, help="training steps of each network")
     networks = made.add_argument("--networks", metavar="A,B", help="some networks only, or none for the raw tokens alone (default: all)")
     text = "networks stored by train, folders of runs or their .safetensors, in place of small ones; --data then names images"
@@ -233,10 +238,12 @@ def _training_options(made: _Parser, argv: list[str]) -> None:
     Raises:
         ValueError: an unknown network, recipe or objective.
     """
-    from ..training.image_recipes import RECIPES, SMALL, recipe
+    from ..theories import objectives
     from ..training.networks import NETWORKS
-    from ..training.objectives import OBJECTIVES
+    from ..training.recipes import IMAGE_RECIPES, SMALL, image_recipe
     from .fields import add_fields
+
+    kinds = objectives()
 
     def named(option: str, usual: str) -> str:
         """The word after an option, in either form."""
@@ -248,21 +255,21 @@ def _training_options(made: _Parser, argv: list[str]) -> None:
     if network not in NETWORKS:
         raise ValueError(f"unknown network {network!r}{nearest(network, NETWORKS)}")
     objective = named("--objective", "cross-entropy")
-    if objective not in OBJECTIVES:
-        raise ValueError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
+    if objective not in kinds:
+        raise ValueError(f"unknown objective {objective!r}{nearest(objective, kinds)}")
     shown = named("--recipe", "digits" if named("--data", "") == "digits" else "minutes")
-    settings = recipe(network, name=shown)
+    settings = image_recipe(network, name=shown)
     chosen = f"digits for images of at most {SMALL} pixels, else minutes"
-    made.add_argument("--recipe", choices=RECIPES, metavar="NAME", help=f"of the values below: {', '.join(RECIPES)} (default: {chosen})")
-    made.add_argument("--objective", choices=OBJECTIVES, help="what is trained for (default: cross-entropy)")
-    told = "that read the network at each interval, or none (default: all)"
-    made.add_argument("--theories", metavar="A,B", help=told)
-    told = f"Defaults here and below are those of recipe {shown} for {network}; of another: {made.prog} NETWORK --recipe NAME --help"
-    add_fields(made.add_argument_group("settings", told), settings, without=("network", "changes"))
-    add_fields(made.add_argument_group("changes of training images"), settings.changes)
-    add_fields(made.add_argument_group(f"parameters of {objective}"), OBJECTIVES[objective])
+    names = ", ".join(IMAGE_RECIPES)
+    made.add_argument("--recipe", choices=IMAGE_RECIPES, metavar="NAME", help=f"of the values below: {names} (default: {chosen})")
+    made.add_argument("--objective", choices=kinds, help="what the network is trained for (default: cross-entropy)")
+    made.add_argument("--theories", metavar="A,B", help="whose metrics are computed at each interval, or none (default: all)")
+    text = f"Defaults here and below are those of recipe {shown} for {network}; of another: {made.prog} NETWORK --recipe NAME --help"
+    add_fields(made.add_argument_group("settings", text), settings, without=("network", "augmentation", "recipe"))
+    add_fields(made.add_argument_group("augmentation of training images"), settings.augmentation)
+    add_fields(made.add_argument_group(f"settings of {objective}"), kinds[objective])
     having: dict[str, list[str]] = {}
-    for name, kind in OBJECTIVES.items():
+    for name, kind in kinds.items():
         for field in fields(kind):  # pyright: ignore[reportArgumentType]
             having.setdefault(f"--{field.name.replace('_', '-')}", []).append(name)
     made.needs = {flag: f"--objective {' or '.join(names)}" for flag, names in having.items()}

@@ -36,7 +36,7 @@ class _Trimmed:
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows one line of progress: a moving line with the time on a terminal, one line per stage in a log (both on stderr)."""
+    """A function that shows one line of progress: on a terminal a moving line with the time, in a log one per stage (on stderr)."""
     from rich.console import Console
 
     started = time.perf_counter()

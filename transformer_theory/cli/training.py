@@ -1,25 +1,25 @@
-"""``train`` and ``evaluate``: networks on images, with a table of progress while they learn."""
+"""``train`` and ``evaluate``: networks on images, with a table of progress."""
 
 import argparse
 import contextlib
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.notes import is_share, percent
+from ..core.measurement import Measurement
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
-    from ..training.loop import Moment
+    from ..training.monitor import Moment
 
 INTERRUPTED = 130
 WIDTH = 80  # columns of the table of progress, at most
-WORDS = 9  # characters after which a title of it goes on in the next line
-FIRST, ROWS = 5, 30  # intervals that are shown: the first ones, then so many over the whole training
+WRAP = 9  # characters of a line of its titles
+FIRST, ROWS = 5, 30  # the first intervals are shown, then this many over the whole training
 
 
 def train_network(options: argparse.Namespace) -> int:
@@ -30,98 +30,105 @@ def train_network(options: argparse.Namespace) -> int:
         FileExistsError: the folder holds something and is not to be replaced.
     """
     from .. import report
-    from ..compare import choose
+    from ..core.metric import Metric
     from ..core.result import Result
     from ..data.image_sets import images as read_images
+    from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
     from ..training.folder import BEST, LAST, clear
-    from ..training.image_recipes import recipe
     from ..training.loop import train
-    from ..training.objectives import OBJECTIVES, CrossEntropy
+    from ..training.objectives import CrossEntropy
     from ..training.processes import Hardware
+    from ..training.recipes import image_recipe
     from ..training.settings import Settings
 
     if options.resume and options.overwrite:
-        raise ValueError("--resume goes on with a training and --overwrite removes it, got both; leave one out")
+        raise ValueError("--resume continues a training and --overwrite removes it, got both; leave one out")
     if hasattr(options, "minutes") and hasattr(options, "epochs"):
-        raise ValueError("--minutes stands in place of --epochs, got both; leave one out")
+        raise ValueError("--minutes replaces --epochs, got both; leave one out")
     folder = options.out or Path("runs") / options.network
     run = stored_run(folder / LAST) if options.resume else None
     images = read_images(options.data, size=options.size, say=None if _first_process() else lambda line: None)
-    settings = recipe(options.network, name=options.recipe, image_size=images[0].size)
-    if run is not None:  # options that are not given are as they were
+    settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
+    if run is not None:  # options that are not given keep their values
         settings = Settings.from_stored({**run["settings"], "network": options.network})
-    kind = OBJECTIVES[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
-    objective = kind(**({} if run is None else _own(run["objective"], kind)) | _given(options, kind))
-    changes = replace(settings.changes, **_given(options, Augmentation))
-    settings = replace(settings, changes=changes, **_given(options, Settings))
+    kind = objectives()[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
+    objective = kind(**({} if run is None else _stored_values(run["objective"], kind)) | _given(options, kind))
+    augmentation = replace(settings.augmentation, **_given(options, Augmentation))
+    settings = replace(settings, augmentation=augmentation, **_given(options, Settings))
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
     asked = options.theories.split(",") if options.theories else None if run is None else run["theories"]
     theories = () if asked in (["none"], []) else choose(asked)
     if options.overwrite and not options.resume and _first_process():
         clear(folder)
-    at_work = False
+    started = False
 
-    def follow(moment: "Moment") -> None:
-        nonlocal at_work
-        at_work = True
-        tell(moment)
+    def metrics() -> list[Metric]:
+        return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
+
+    def callback(moment: "Moment") -> None:
+        nonlocal started
+        started = True
+        show(moment)
 
     try:
-        with progress_table(objective.score) as tell:
+        with progress_table(objective.score) as show:
             result = train(
                 images,
                 settings,
                 folder,
                 objective=objective,
-                theories=theories,
+                metrics=metrics,
+                theories=[theory.name for theory in theories],
+                sources=[source for theory in theories for source in theory.sources],
                 hardware=hardware,
                 resume=options.resume,
-                tell=follow,
+                callback=callback,
             )
     except KeyboardInterrupt:
         stored = (folder / LAST).exists()
-        hint = f"{folder} holds the training up to its last interval, --resume goes on with it" if stored else "nothing was written"
+        hint = f"{folder} holds the training up to its last interval, --resume continues it" if stored else "nothing was written"
         if _first_process():
             print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
     if _first_process():
-        if not at_work:
-            print(f"{folder} holds a training that has ended; what it reached:")
-        told = {row["quantity"]: row["value"] for row in result.table if row["quantity"].startswith("test")}
-        _tell_measured(told, len(images[1]))
-        print(f"network: {folder / BEST}, of step {next(row.get('step') for row in result.table if row['quantity'] in told)}")
+        if not started:
+            print(f"{folder} holds a finished training:")
+        tested = result.select(theory="network", split="test", layer=None)
+        _print_measured(tested)
+        print(f"network: {folder / BEST}, of step {tested[0].step}")
         with progress_line() as progress:
             progress("writing the report")
-            page = report.write(Result.load(folder), folder)  # what is reported is what is stored
+            page = report.write(Result.load(folder), folder)  # the report is made from what is stored
         print(f"report: {page}")
     return 0
 
 
 def evaluate_network(options: argparse.Namespace) -> int:
-    """What a trained network makes of test images, class by class.
+    """Test accuracy of a trained network, class by class.
 
     Raises:
         ValueError: a file that is no trained network, or images that do not fit it.
         FileNotFoundError: there is none.
     """
     from ..data.image_sets import images
+    from ..theories import objectives
     from ..training.evaluate import evaluate
     from ..training.folder import network_file
 
     network_file(options.network)  # before images are read
     train, test = images(options.data, size=options.size)
-    measured, classes = evaluate(options.network, train, test)
-    _tell_measured(measured, len(test))
+    measured, classes = evaluate(options.network, train, test, objectives=objectives())
+    _print_measured(measured)
     if classes:
         console().print(_class_table(classes))
     else:
-        print("no table of classes: the network tells none, what is right is told by a classifier fitted to its features")
+        print("no table of classes: the network is no classifier; its accuracy is that of a classifier fitted to its features")
     return 0
 
 
-def _own(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
+def _stored_values(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
     """The stored values of an objective, if they are of this one."""
     return {field.name: stored[field.name] for field in fields(kind) if field.name in stored} if stored.get("name") == kind.name else {}
 
@@ -135,15 +142,22 @@ def _first_process() -> bool:
     return int(os.environ.get("RANK", 0)) == 0
 
 
-def _tell_measured(measured: dict[str, Any], n: int) -> None:
-    from ..training.compared import interval
-
-    for quantity, value in measured.items():
-        if is_share(quantity):
-            told = interval(value, n)  # nothing where the share is not one of n images
-            print(f"{quantity}: {percent(value)} of {n:,} images{f' ({told})' if told else ''}")
+def _print_measured(rows: Iterable[Measurement]) -> None:
+    """One line per quantity; a share with its interval."""
+    for row in rows:
+        setting = f" ({row.setting})" if row.setting else ""
+        if row.value is None:
+            print(f"{row.quantity}{setting}: none, {row.reason}")
+        elif row.unit == "share":
+            interval = "" if row.interval is None else f" ({percent(row.interval[0])} to {percent(row.interval[1])})"
+            print(f"{row.split} {row.quantity}{setting}: {percent(row.value)} of {row.n or 0:,} images{interval}")
         else:
-            print(f"{quantity}: {value:.4g}")
+            print(f"{row.split} {row.quantity}{setting}: {row.value:.4g}")
+
+
+def percent(share: float) -> str:
+    """``0.4648 -> "46.48 %"``: two decimals, which ten thousand images resolve."""
+    return f"{100 * share:.2f} %"
 
 
 def _class_table(classes):
@@ -151,20 +165,20 @@ def _class_table(classes):
 
     table = Table(box=None, header_style="dim")
     table.add_column("class")
-    for title in ("images", "recall", "precision", "most often taken for"):
+    for title in ("images", "recall", "precision", "most often confused with"):
         table.add_column(title, justify="right")
     for line in classes:
-        table.add_row(line.name, str(line.images), percent(line.right), percent(line.precision), line.confused or "")
+        table.add_row(line.name, str(line.images), percent(line.recall), percent(line.precision), line.confused or "")
     return table
 
 
 @contextlib.contextmanager
 def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
     """Shows a training: a line for some tens of intervals and, on a terminal, a moving one with the step, the time left, the loss and the
-    score. On stderr, at most 80 columns wide; of several processes only the first shows.
+    score. On stderr, at most 80 columns wide; of several processes only the first shows anything.
 
     Args:
-        score: what the best network is chosen by; of all that is measured it is the last to be left out for want of width.
+        score: the quantity that chooses the best network; its column is always shown.
     """
     if not _first_process():
         yield lambda moment: None
@@ -180,21 +194,21 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
         task = bar.add_task("starting", total=1.0)
         last = ""  # score
 
-        def tell(moment: "Moment") -> None:
+        def show(moment: "Moment") -> None:
             nonlocal last
             lines.show(moment, lambda text: bar.console.print(text, highlight=False, markup=False))
-            if moment.measured and score in moment.measured:
-                last = f"held-out {_shown(score, moment.measured[score])}  "
+            if moment.measured is not None and score in (measured := _columns(moment.measured)):
+                last = f"validation {score} {_shown(measured[score])}  "
             loss = "" if moment.loss is None else f"loss {moment.loss:.4f}  "
             speed = "" if moment.speed is None else f"{moment.speed:,.0f} img/s  "
             left = "" if moment.left is None else f"{clock(moment.left)} left"
             bar.update(task, completed=moment.done, description=f"step {moment.step}  {loss}{last}{speed}{left}")
 
-        yield tell
+        yield show
 
 
 class _Lines:
-    """The table of intervals, a line at a time; its columns are those of what the objective measures that there is room for."""
+    """The table of intervals, a line at a time; its columns are the objective's quantities that fit."""
 
     def __init__(self, score: str):
         self.score = score
@@ -204,8 +218,9 @@ class _Lines:
     def show(self, moment: "Moment", write: Callable[[str], None]) -> None:
         if moment.measured is None:
             return
+        measured = _columns(moment.measured)
         if self.columns is None:
-            self.columns = self._fitting(list(moment.measured))
+            self.columns = self._fitting(list(measured))
             titles = [_title(name) for name in ["epoch", "step", "loss", *self.columns, "img/s", "time", "left"]]
             self.widths = [_width(title) for title in titles]
             height = max(map(len, titles))
@@ -219,7 +234,7 @@ class _Lines:
             f"{moment.epoch:.2f}",
             str(moment.step),
             "" if moment.loss is None else f"{moment.loss:.4f}",
-            *(_shown(name, moment.measured[name]) for name in self.columns),
+            *(_shown(measured[name]) for name in self.columns),
             "" if moment.speed is None else f"{moment.speed:,.0f}",
             clock(moment.seconds),
             "" if moment.left is None else clock(moment.left),
@@ -230,26 +245,33 @@ class _Lines:
         return " ".join(cell.rjust(width) for cell, width in zip(cells, self.widths)).rstrip()
 
     def _fitting(self, names: list[str]) -> list[str]:
-        room = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "loss", "img/s", "time", "left"))
+        left = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "loss", "img/s", "time", "left"))
         chosen = []
         for name in sorted(names, key=lambda name: name != self.score):  # the others stay in their order
-            room -= 1 + _width(_title(name))
-            if room < 0:
+            left -= 1 + _width(_title(name))
+            if left < 0:
                 break
             chosen.append(name)
         return [name for name in names if name in chosen]
 
 
 def _title(name: str) -> list[str]:
-    return textwrap.wrap(name, WORDS, break_long_words=False)
+    return textwrap.wrap(name, WRAP, break_long_words=False)
 
 
 def _width(title: list[str]) -> int:
     return max(7, *map(len, title))
 
 
-def _shown(name: str, value: float) -> str:
-    return percent(value) if is_share(name) else f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
+def _columns(table: Iterable[Measurement]) -> dict[str, Measurement]:
+    """The objective's measurements by quantity, without those of layers and of other settings."""
+    return {row.quantity: row for row in table if row.layer is None and not row.setting}
+
+
+def _shown(row: Measurement) -> str:
+    if row.value is None:
+        return "none"
+    return percent(row.value) if row.unit == "share" else f"{row.value:.4f}" if abs(row.value) < 100 else f"{row.value:.5g}"
 
 
 def clock(seconds: float) -> str:

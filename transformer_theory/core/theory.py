@@ -96,6 +96,7 @@ class Theory:
         experiments: classes, the papers' figures redone.
         on_data: what its minimal model does on a data set; None if it has none.
         in_networks: what it measures in trained networks; None if it has no such quantity.
+        objectives: classes of training objectives of its own (:class:`~transformer_theory.training.objectives.Objective`).
 
     Raises:
         ValueError: a claim or an experiment is not named after the theory.
@@ -112,6 +113,7 @@ class Theory:
     experiments: tuple[type[Experiment], ...] = ()
     on_data: OnData | None = field(default=None, repr=False)
     in_networks: InNetworks | None = field(default=None, repr=False)
+    objectives: tuple[type, ...] = ()
 
     def __post_init__(self):
         for claim in self.claims:

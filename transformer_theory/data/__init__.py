@@ -34,9 +34,9 @@ NAMED = {"digits": digits, "text": harbour}
 def load(name_or_path: str | Path) -> TokenData:
     """Real data by name (``"digits"``, ``"text"``, ``"cifar10"`` and the other names of :func:`images`), or the user's own from a path.
 
-    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`). From a folder of images or
-    an archive of CIFAR (see :func:`images`) at most 2,000 training images are taken and cut into patches. A string with a path separator or
-    a suffix is a path; any other string is a name.
+    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`). From a folder of images
+    or an archive of CIFAR (see :func:`images`) at most 2,000 training images are taken and cut into patches. A string with a path separator
+    or a suffix is a path; any other string is a name.
 
     Raises:
         ValueError: an unknown name (the nearest one is suggested), or a file that cannot be read.

@@ -1,45 +1,51 @@
 """CIFAR-10 and CIFAR-100 in their official forms: the archives as downloaded, or the folders that they unpack to.
 
-Python's form is pickles of ``data`` [n, 3072] (red, green, blue, each row by row) with lists of labels; the binary form is one record an
-image, its label (CIFAR-100: coarse, then fine) in front of the same 3,072 bytes. Archives are read as streams: nothing is unpacked to disk.
+Python's form is pickles of ``data`` [n, 3072] (red, green, blue, each row by row) with lists of labels. The binary form is one record per
+image: its label (CIFAR-100: coarse, then fine) and the same 3,072 bytes. Archives are read as streams; nothing is unpacked to disk.
 
-Source: :cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
-The checksums are those that torchvision (Python's form) and others (binary form) hold the files of images to. The file of class names has
-none here: it is covered by the sum of the whole archive, which is checked when that is downloaded, and not in folders and copies.
+A pickle may run any code when it is read. :func:`read_plain_pickle` reads numbers, text and uint8 arrays only. Of the names that a pickle
+can refer to it knows those that NumPy writes for an array of bytes, each replaced by a function that does no more than these files need;
+any other name is refused before it runs.
+
+The checksums of the files of images are those of torchvision (Python's form) and others (binary form). The file of class names has none:
+the checksum of the whole archive covers it, which is verified after a download but not for folders and copies. Source:
+:cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import gzip
 import hashlib
+import io
+import pickle
 import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core.sources import Source
 from .image_data import Images
-from .plain_pickle import read_plain_pickle
 
 SIZE, CHANNELS = 32, 3
 RECORD = CHANNELS * SIZE * SIZE
-LARGEST = 400 * 2**20  # bytes that an archive may unpack to; the official ones take less than 180 MiB
-OTHERS = 1000  # members that it may hold
+MAX_BYTES = 400 * 2**20  # that an archive may unpack to; the official ones take less than 180 MiB
+MAX_MEMBERS = 1000  # of an archive
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way in which a data set is published.
+    """A published form of a data set.
 
     Attributes:
         name: of the data set.
         folder, archive: what the archive unpacks to, and its own name.
-        parts: images of each file, as a share of those of the test file.
+        parts: number of images of each file, in units of that of the test file.
         checksums: MD5 of each file of images.
-        meta: names of the classes: fine ones, or where there are two files, coarse and fine ones.
-        classes: how many, fine and (0: none) coarse.
+        meta: files with the names of the classes: fine ones, or coarse and fine ones.
+        classes: numbers of fine and of coarse classes (0: none).
     """
 
     name: str
@@ -57,7 +63,7 @@ class Form:
 
     @property
     def binary(self) -> bool:
-        """Whether files are records, not pickles."""
+        """Whether the files are records instead of pickles."""
         return self.test.endswith(".bin")
 
 
@@ -120,12 +126,13 @@ def is_official_form(path: Path) -> bool:
 
 
 def read_cifar(path: Path, *, coarse: bool = False) -> tuple[Images, Images]:
-    """Training and test images of an archive or an unpacked folder; the name says if a checksum is not the official one.
+    """Training and test images of an archive or an unpacked folder; their name states if a checksum is not the official one.
 
     Args:
-        coarse: the 20 coarse classes of CIFAR-100 in place of the 100 fine ones.
+        path: of the archive or the folder.
+        coarse: the 20 coarse classes of CIFAR-100 instead of the 100 fine ones.
     Raises:
-        ValueError: a file is missing, damaged, cut short or too large, or is no CIFAR; the message names it.
+        ValueError: a file is missing, damaged, cut short or too large, or not a file of CIFAR; the message names it.
     """
     reader = _Reader(path, coarse)
     for file, blob in _from_folder(path) if path.is_dir() else _from_archive(path):
@@ -137,7 +144,7 @@ def read_cifar(path: Path, *, coarse: bool = False) -> tuple[Images, Images]:
 
 
 class _Reader:
-    """Decodes the files of one form as they come."""
+    """Decodes the files of one form in the order in which they are read."""
 
     def __init__(self, path: Path, coarse: bool):
         self.path, self.coarse = path, coarse
@@ -169,7 +176,7 @@ class _Reader:
         form = self.form
         if form is None:
             known = ", ".join(form.archive for form in FORMS)
-            raise ValueError(f"{self.path} must hold the files of CIFAR, there is none of them; take one of {known}")
+            raise ValueError(f"{self.path} must hold the files of CIFAR, got none of them; take one of {known}")
         if missing := [file for file in (*form.parts, *form.meta) if file not in (*self.read, *self.metas)]:
             raise ValueError(f"{self.path} lacks {missing[0]}; unpack {form.archive} again")
         each = {file: len(self.read[file][1]) / part for file, part in form.parts.items()}
@@ -187,7 +194,7 @@ class _Reader:
         return Images(*train, names, name, sources), Images(*test, names, name, sources)
 
     def _joined(self, files: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pixels and labels of some files, which are let go of."""
+        """Pixels and labels of some files, which are released."""
         read = [self.read.pop(file) for file in files]
         pixels, labels = (np.concatenate(parts) for parts in zip(*read))
         return torch.from_numpy(pixels).view(-1, CHANNELS, SIZE, SIZE), torch.from_numpy(labels)
@@ -207,7 +214,7 @@ def _names(blob: bytes, form: Form, coarse: bool) -> list[str]:
 def _records(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
     front = 2 if form.classes[1] else 1
     if not blob or len(blob) % (front + RECORD):
-        raise ValueError(f"{len(blob)} bytes, no whole number of records of {front + RECORD}")
+        raise ValueError(f"{len(blob)} bytes, not a multiple of a record of {front + RECORD}")
     records = np.frombuffer(blob, np.uint8).reshape(-1, front + RECORD)
     return records[:, front:], records[:, 0 if coarse else front - 1].tolist()
 
@@ -219,9 +226,9 @@ def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[in
         raise ValueError(f"a pickle without 'data' and {key!r}")
     pixels, labels = entry["data"], entry[key]
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != RECORD:
-        raise ValueError(f"'data' that are no bytes [n, {RECORD}]")
+        raise ValueError(f"'data' that are not bytes [n, {RECORD}]")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
-        raise ValueError(f"{key!r} that are no list of {len(pixels)} whole numbers")
+        raise ValueError(f"{key!r} that are not a list of {len(pixels)} integers")
     return pixels, labels
 
 
@@ -236,17 +243,17 @@ def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of CIFAR in an archive, told by their last name; the archive is read once, front to back, and no further than LARGEST."""
+    """The files of CIFAR in an archive, recognised by their base name; the archive is read once, up to MAX_BYTES."""
     try:
         with gzip.open(path) as stream:
             bounded = _Bounded(stream)
             yield from _members(path, bounded)
-            while bounded.read(tarfile.RECORDSIZE):  # to the end, where the checksum of the stream stands
+            while bounded.read(tarfile.RECORDSIZE):  # the checksum of the stream is at its end
                 pass
     except _TooLarge as error:
-        raise ValueError(f"{path} unpacks to more than {LARGEST >> 20} MiB; take the official archive") from error
+        raise ValueError(f"{path} unpacks to more than {MAX_BYTES >> 20} MiB; take the official archive") from error
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
-        raise ValueError(f"{path} is no .tar.gz, or damaged or cut short ({error}); get it again") from error
+        raise ValueError(f"{path} is not a .tar.gz, is damaged or incomplete ({error}); get it again") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
 
@@ -258,8 +265,8 @@ def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
             place = PurePosixPath(member.name)
             if place.is_absolute() or ".." in place.parts:
                 raise ValueError(f"{path} has a member outside its folder, {member.name!r}; take the official archive")
-            if count >= OTHERS:
-                raise ValueError(f"{path} has more than {OTHERS} members; take the official archive")
+            if count >= MAX_MEMBERS:
+                raise ValueError(f"{path} has more than {MAX_MEMBERS} members; take the official archive")
             if member.isreg() and not member.issparse() and place.name in wanted:
                 content = archive.extractfile(member)
                 assert content is not None
@@ -271,19 +278,83 @@ class _TooLarge(Exception):
 
 
 class _Bounded:
-    """A stream that ends with an error once it has given LARGEST bytes, whatever the sizes an archive claims."""
+    """A stream that raises an error after MAX_BYTES bytes, whatever sizes the archive claims."""
 
     def __init__(self, stream: gzip.GzipFile):
-        self.stream, self.left = stream, LARGEST
+        self.stream, self.left = stream, MAX_BYTES
 
     def read(self, size: int = -1) -> bytes:
         """Up to ``size`` bytes.
 
         Raises:
-            _TooLarge: more than LARGEST in all.
+            _TooLarge: more than MAX_BYTES in all.
         """
         block = self.stream.read(size)
         self.left -= len(block)
         if self.left < 0:
             raise _TooLarge
         return block
+
+
+# errors that random bytes were seen to raise, in addition to those that pickle documents
+PICKLE_ERRORS = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    ValueError,
+)
+
+
+def read_plain_pickle(blob: bytes) -> Any:
+    """Numbers, text, lists, dicts and uint8 arrays from a pickle; text of Python 2 is read as Latin-1.
+
+    Raises:
+        ValueError: the pickle refers to anything else (the message names it), is damaged or incomplete.
+    """
+    try:
+        return _Plain(io.BytesIO(blob), encoding="latin1").load()
+    except _Refused:
+        raise
+    except PICKLE_ERRORS as error:
+        raise ValueError("a damaged or incomplete pickle") from error
+
+
+class _Refused(ValueError):
+    pass
+
+
+class _Plain(pickle._Unpickler):  # in Python: the one in C allocates as much memory for its memo as a pickle asks for
+    def find_class(self, module: str, name: str) -> Any:
+        known = {
+            ("numpy", "ndarray"): _ARRAY,
+            ("numpy", "dtype"): _bytes_dtype,
+            ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+            ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+            ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes for Python 2
+        }
+        if (module, name) not in known:
+            raise _Refused(f"a pickle that refers to {module}.{name}, which is never run")
+        return known[module, name]
+
+
+_ARRAY = object()  # stands for the class, so that a pickle cannot ask it for an array of any size
+
+
+def _empty_array(*asked: object) -> np.ndarray:
+    """The start of NumPy's pickles, whatever size is asked for; the contents follow as the array's state, whose length NumPy checks."""
+    return np.empty(0, np.uint8)
+
+
+def _bytes_dtype(code: object, *flags: object) -> np.dtype:
+    if code != "u1":
+        raise _Refused(f"a pickle with an array of type {code!r} instead of uint8")
+    return np.dtype(np.uint8)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    return text.encode("latin1")

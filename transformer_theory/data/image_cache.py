@@ -1,7 +1,7 @@
-"""Decoded images in an ``.npz``, so that a data set of thousands of files is decoded once; anyone may write such a file.
+"""Decoded images in an ``.npz``: the user's own, or the cache that spares decoding thousands of files again.
 
-Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and ``test_labels`` (whole numbers [n]),
-and if wanted ``names`` of the classes.
+Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and ``test_labels`` (integers [n]), and
+optionally ``names`` of the classes.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from .download import data_folder
 from .image_data import Images
 
 Pair = tuple[Images, Images]
-WORTH = 2000  # images; fewer are decoded in less than a second
+MIN_CACHED = 2000  # images; fewer are decoded in less than a second
 
 
 def read_npz(path: Path) -> Pair:
@@ -36,12 +36,14 @@ def read_npz(path: Path) -> Pair:
 
 
 def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
-    """What ``decode`` reads from ``path``, from the data folder if it is there with the same ``stamp``, else decoded and put there.
+    """The images of ``path``: from the data folder if they are there with the same ``stamp``, else decoded and stored there.
 
-    A cache that cannot be read or written is done without.
+    A cache that cannot be read or written is ignored.
 
     Args:
-        stamp: tells whether the source changed.
+        path: of the source.
+        stamp: changes whenever the source does.
+        decode: reads the source.
     """
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     file = data_folder() / "decoded" / f"{path.name}-{place}.npz"
@@ -50,7 +52,7 @@ def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
         if str(arrays.pop("stamp", "")) == stamp:
             return _pair(arrays, path.name)
     pair = decode()
-    if sum(map(len, pair)) >= WORTH:
+    if sum(map(len, pair)) >= MIN_CACHED:
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             with replacing(file) as draft, draft.open("wb") as stream:
@@ -71,21 +73,21 @@ def _arrays_of(path: Path) -> dict[str, np.ndarray]:
 
 def _arrays(pair: Pair) -> dict[str, np.ndarray]:
     train, test = pair
-    told = {"names": np.array(train.names), "name": np.array(train.name), "sources": np.array([str(source) for source in train.sources])}
+    texts = {"names": np.array(train.names), "name": np.array(train.name), "sources": np.array([str(source) for source in train.sources])}
     parts = {"train": train, "test": test}
     pixels = {f"{part}_pixels": images.pixels.numpy() for part, images in parts.items()}
-    return told | pixels | {f"{part}_labels": images.labels.numpy() for part, images in parts.items()}
+    return texts | pixels | {f"{part}_labels": images.labels.numpy() for part, images in parts.items()}
 
 
 def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
     wanted = [f"{part}_{what}" for part in ("train", "test") for what in ("pixels", "labels")]
     if missing := [key for key in wanted if key not in arrays]:
-        raise ValueError(f"images need the arrays {', '.join(wanted)}, there is no {missing[0]}")
+        raise ValueError(f"images need the arrays {', '.join(wanted)}, got no {missing[0]}")
     for part in ("train", "test"):
         _expect(arrays[f"{part}_pixels"], arrays[f"{part}_labels"], part)
-    most = 1 + max(int(arrays[f"{part}_labels"].max()) for part in ("train", "test"))
-    names = tuple(map(str, arrays["names"].ravel())) if "names" in arrays else tuple(map(str, range(most)))
-    sources = tuple(Source.parse(str(text)) for text in arrays.get("sources", ()))
+    classes = 1 + max(int(arrays[f"{part}_labels"].max()) for part in ("train", "test"))
+    names = tuple(map(str, arrays["names"].ravel())) if "names" in arrays else tuple(map(str, range(classes)))
+    sources = tuple(_source(str(text)) for text in arrays.get("sources", ()))
     train, test = (
         Images(
             torch.from_numpy(np.ascontiguousarray(arrays[f"{part}_pixels"])),
@@ -97,8 +99,14 @@ def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
         for part in ("train", "test")
     )
     if train.pixels.shape[1:] != test.pixels.shape[1:]:
-        raise ValueError(f"training and test images must be alike, got {list(train.pixels.shape)} and {list(test.pixels.shape)}")
+        raise ValueError(f"training and test images must have one shape, got {list(train.pixels.shape)} and {list(test.pixels.shape)}")
     return train, test
+
+
+def _source(text: str) -> Source:
+    """The inverse of ``str(source)``."""
+    key, _, locator = text.partition(", ")
+    return Source(key, locator)
 
 
 def _expect(pixels: np.ndarray, labels: np.ndarray, part: str) -> None:
@@ -108,4 +116,4 @@ def _expect(pixels: np.ndarray, labels: np.ndarray, part: str) -> None:
         raise ValueError(f"{part}_pixels must be uint8 [n, channels, size, size] from 0 to 255, got {came}; scale, round and convert them")
     if labels.dtype.kind not in "iu" or labels.shape != (len(pixels),) or not len(labels):
         came = f"{labels.dtype} {list(labels.shape)}"
-        raise ValueError(f"{part}_labels must be whole numbers [{len(pixels)}], one an image, got {came}")
+        raise ValueError(f"{part}_labels must be integers [{len(pixels)}], one per image, got {came}")

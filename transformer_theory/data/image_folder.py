@@ -1,10 +1,10 @@
-"""Images from a folder that holds a folder for each class, with a split into training and test images or without.
+"""Images from a folder with one folder per class, with or without a split into training and test images.
 
-* Colour: grey files (also of one bit) stay grey if all are; with any other among them all are read as RGB. What is transparent is laid on
-  white; palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits a channel are refused.
-* Orientation: images are turned upright as EXIF tells.
-* Size: all must be square and of one size, unless a size is asked for. Then the middle of each, as large a square as fits, is scaled to it
-  (bicubic, small ones are enlarged).
+* Colour: grey files (also of one bit) stay grey if all files are grey; otherwise all are read as RGB. Transparent pixels are blended with
+  white. Palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are refused.
+* Orientation: images are rotated as EXIF states.
+* Size: all must be square and of one size, unless a size is requested. Then the largest central square of each is scaled to it (bicubic;
+  small images are enlarged).
 
 Anything else is refused, with the file's name, before any training starts.
 """
@@ -25,9 +25,9 @@ from .image_data import Images
 LOSSY = (".jpg", ".jpeg")
 SUFFIXES = (*LOSSY, ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
-SHARE = 0.8  # of training images, where a folder has no split of its own
+SHARE = 0.8  # of training images, if a folder has no split of its own
 GREY, RGB = "L", "RGB"
-CONVERTED = {  # Pillow's modes that are read as one of those two, and what they are called
+CONVERTED = {  # Pillow's modes that are read as grey or RGB, and their names
     "1": "one bit",
     "LA": "grey with transparency",
     "P": "palette",
@@ -36,13 +36,13 @@ CONVERTED = {  # Pillow's modes that are read as one of those two, and what they
     "CMYK": "CMYK",
     "YCbCr": "YCbCr",
 }
-STAY_GREY = (GREY, "1", "LA")
-MAY_BE_CLEAR = {"LA", "P", "PA", "RGBA"}
+STORED_GREY = (GREY, "1", "LA")
+MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """The files of a split by class: ``files[i]`` has class ``labels[i]``; ``stamp`` tells of their names, sizes and times."""
+    """The files of a split: ``files[i]`` has class ``labels[i]``; ``stamp`` depends on their names, sizes and times."""
 
     files: list[str]
     labels: list[int]
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Folder:
-    """What lies in a folder of images: names of the classes, training files and test files (None: none of their own)."""
+    """The contents of a folder of images: names of the classes, training files, and test files if the folder has a split."""
 
     path: Path
     names: tuple[str, ...]
@@ -60,17 +60,18 @@ class Folder:
 
     @property
     def lossy(self) -> bool:
-        """Whether some file is a JPEG, told by its suffix."""
+        """Whether some file is a JPEG, by its suffix."""
         return any(file.lower().endswith(LOSSY) for part in (self.train, self.test) if part for file in part.files)
 
 
 def find_images(path: Path) -> Folder:
     """The classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``, ``valid``), or ``<class>/*`` alone.
 
-    Hidden files are passed over. Where there is a ``test`` folder, a ``val`` folder beside it is not read.
+    Hidden files are ignored. If there is a ``test`` folder, a ``val`` folder beside it is not read.
 
     Raises:
-        ValueError: no folder, no two classes, a class without images, a test class that is not trained, or a file that is no image.
+        ValueError: no folder, fewer than two classes, a class without images, a test class without training images, or a file that is not
+            an image.
     """
     train = _split(path, TRAIN)
     test = _split(path, TEST) if train else None
@@ -81,42 +82,43 @@ def find_images(path: Path) -> Folder:
     names = tuple(folder.name for folder in classes)
     if test is None:
         return Folder(path, names, _part(classes, names), None)
-    tested = _classes(test)
-    if unknown := [folder for folder in tested if folder.name not in names]:
+    test_classes = _classes(test)
+    if unknown := [folder for folder in test_classes if folder.name not in names]:
         raise ValueError(f"{unknown[0]} has no training images, the classes are {some(names)}; rename or remove it")
-    if not tested:
+    if not test_classes:
         raise ValueError(f"{test} must hold a folder of images for each class, got none; fill or remove it")
-    return Folder(path, names, _part(classes, names), _part(tested, names))
+    return Folder(path, names, _part(classes, names), _part(test_classes, names))
 
 
 def read_folder(folder: Folder, *, size: int | None = None, say: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
-    """Training and test images; without test files of their own a fixed stratified fifth, which the name says.
+    """Training and test images; without a split of its own, a fixed stratified fifth is for testing, as the name states.
 
     Args:
-        size: side to which images are scaled and cropped, pixels; without it all must be square and of one size.
-        say: gets a line if files were converted: how many, of which kind, to what.
+        folder: see :func:`find_images`.
+        size: side to which images are scaled and cropped, pixels; if omitted, all must be square and of one size.
+        say: receives a line if files were converted: how many, of which kind, to what.
     Raises:
-        ValueError: a file is no image, damaged, of more than 8 bits a channel, or of another size than the others.
+        ValueError: a file is not an image, is damaged, has more than 8 bits per channel or another size than the others.
     """
     parts = [part for part in (folder.train, folder.test) if part]
     reader = _Reader(size)
     pixels = reader.read([file for part in parts for file in part.files])
-    if told := reader.converted():
-        say(f"{folder.path}: {told}")
+    if conversions := reader.conversions():
+        say(f"{folder.path}: {conversions}")
     name = folder.path.resolve().name + " (JPEG copy)" * folder.lossy
     if folder.test is None:
-        whole = Images(pixels, torch.tensor(folder.train.labels), folder.names, name=f"{name} (split 80/20)")
-        return whole.split(SHARE, torch.Generator().manual_seed(0))
+        images = Images(pixels, torch.tensor(folder.train.labels), folder.names, name=f"{name} (split 80/20)")
+        return images.split(SHARE, torch.Generator().manual_seed(0))
     n = len(folder.train.files)
     train, test = (
-        Images(own, torch.tensor(part.labels), folder.names, name=name)
-        for own, part in zip((pixels[:n], pixels[n:]), (folder.train, folder.test))
+        Images(values, torch.tensor(part.labels), folder.names, name=name)
+        for values, part in zip((pixels[:n], pixels[n:]), (folder.train, folder.test))
     )
     return train, test
 
 
 class _Reader:
-    """Decodes files, grey as long as all are, and holds them to the size of the first."""
+    """Decodes files, grey as long as all are grey, and checks that they have the size of the first."""
 
     def __init__(self, size: int | None):
         self.size = size
@@ -131,7 +133,7 @@ class _Reader:
             try:
                 if not place:
                     pixels = np.empty((len(files), *image.shape), np.uint8)
-                elif len(image) > pixels.shape[1]:  # the first with colours
+                elif len(image) > pixels.shape[1]:  # the first colour image: repeat the grey ones in three channels
                     pixels = np.repeat(pixels, len(image), axis=1)
             except MemoryError as error:
                 came = f"{len(files)} of {' x '.join(map(str, image.shape))}"
@@ -139,14 +141,14 @@ class _Reader:
             pixels[place] = image
         return torch.from_numpy(pixels)
 
-    def converted(self) -> str:
-        """What became of files that are stored otherwise than they are read; nothing if there is none."""
-        colour = any(mode not in STAY_GREY for mode in self.modes)
+    def conversions(self) -> str:
+        """The conversions as text; empty if every file is stored as it is read."""
+        colour = any(mode not in STORED_GREY for mode in self.modes)
         words = CONVERTED | ({GREY: "grey"} if colour else {})
         counts = [f"{n} {words[mode]}" for mode, n in sorted(self.modes.items()) if mode in words]
         if not counts:
             return ""
-        white = ", what is transparent on white" if MAY_BE_CLEAR & set(self.modes) else ""
+        white = ", transparent pixels on white" if MAY_BE_TRANSPARENT & set(self.modes) else ""
         return f"{', '.join(counts)} of {self.modes.total()} images are read as {RGB if colour else 'grey'}{white}"
 
     def decode(self, file: str) -> np.ndarray:
@@ -164,12 +166,12 @@ class _Reader:
                 return np.atleast_3d(np.asarray(scaled)).transpose(2, 0, 1)
         except PermissionError as error:
             raise ValueError(f"{file} cannot be read ({error.strerror}); check its rights") from error
-        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow's word for a broken PNG
-            raise ValueError(f"{file} is not a readable image ({_line(error, file)}); replace or remove it") from error
+        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # Pillow raises SyntaxError for a broken PNG
+            raise ValueError(f"{file} is not a readable image ({_reason(error, file)}); replace or remove it") from error
 
     def check_mode(self, file: str, mode: str) -> None:
         if mode not in (GREY, RGB, *CONVERTED):
-            kinds = "grey or colour of 8 bits a channel"
+            kinds = "grey or colour of 8 bits per channel"
             raise ValueError(f"{file} must be {kinds}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it again")
         self.modes[mode] += 1
 
@@ -187,18 +189,18 @@ class _Reader:
 
 
 def _plain(image):
-    """The image in grey or RGB; what is transparent lies on white."""
+    """The image in grey or RGB; transparent pixels are blended with white."""
     from PIL import Image
 
-    wanted = GREY if image.mode in STAY_GREY else RGB
+    wanted = GREY if image.mode in STORED_GREY else RGB
     if "A" in image.mode or (image.mode == "P" and "transparency" in image.info):
-        own = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", own.size, "white"), own)
+        foreground = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", foreground.size, "white"), foreground)
     return image if image.mode == wanted else image.convert(wanted)
 
 
 def _split(path: Path, words: Iterable[str]) -> Path | None:
-    """The first folder of these names that holds folders: a class may be called "train" too."""
+    """The first folder of these names that holds folders; a class may be called "train" too."""
     return next((path / word for word in words if (path / word).is_dir() and _classes(path / word)), None)
 
 
@@ -209,12 +211,12 @@ def _classes(path: Path) -> list[Path]:
 def _part(classes: list[Path], names: tuple[str, ...]) -> Part:
     files, labels, stamp = [], [], hashlib.sha256()
     for folder in classes:
-        found = sorted(_files(folder))
-        if not found:
+        entries = sorted(_files(folder))
+        if not entries:
             raise ValueError(f"{folder} must hold images of its class, got none; fill or remove it")
-        files += [file for file, *_ in found]
-        labels += [names.index(folder.name)] * len(found)
-        stamp.update(repr(found).encode())
+        files += [file for file, *_ in entries]
+        labels += [names.index(folder.name)] * len(entries)
+        stamp.update(repr(entries).encode())
     return Part(files, labels, stamp.hexdigest())
 
 
@@ -222,17 +224,17 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Path, size and time of each image of a class."""
     for entry in _entries(folder):
         if entry.is_dir() or not entry.name.lower().endswith(SUFFIXES):
-            what = "is a folder" if entry.is_dir() else "is none"
+            what = "is a folder" if entry.is_dir() else "is not one"
             raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {what}; move it away")
         try:
             state = entry.stat()
-        except OSError as error:  # a link that leads nowhere
+        except OSError as error:  # a broken link
             raise ValueError(f"{entry.path} cannot be read ({error.strerror}); replace or remove it") from error
         yield entry.path, state.st_size, state.st_mtime_ns
 
 
 def _entries(path: Path) -> list[os.DirEntry]:
-    """What lies in a folder, but no hidden files."""
+    """The entries of a folder, without hidden files."""
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
@@ -240,7 +242,7 @@ def _entries(path: Path) -> list[os.DirEntry]:
         raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
 
 
-def _line(error: Exception, file: str) -> str:
-    """What Pillow says, without the path that stands in front of it already."""
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return "it is none, whatever its ending" if file in said or said.startswith("cannot identify") else said
+def _reason(error: Exception, file: str) -> str:
+    """The first line of Pillow's message, unless it only repeats the path."""
+    message = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return "it is none, whatever its suffix" if file in message or message.startswith("cannot identify") else message

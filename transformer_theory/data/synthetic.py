@@ -1,4 +1,4 @@
-"""Synthetic data with known answers: each sampler states facts in closed form that its data satisfy, so that measurements can be checked.
+"""Synthetic data with known answers: each sampler states facts that its data satisfy in closed form, so that measurements can be checked.
 
 * :func:`subspace_mixture`: classes are orthogonal subspaces, the picture behind rate reduction and CRATE (:cite:t:`yu2020learning`);
 * :func:`separable_tokens`: one token of each sequence can be selected by a linear score with a known margin
@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.sources import Source
+from ..core.validation import integers, positive
 from ..maths.linalg import orthonormalise
 from .bridges import one_hot
 from .tokens import TokenData
@@ -33,14 +34,14 @@ class SubspaceMixture:
 
 @dataclass(frozen=True, eq=False)
 class SeparableTokens:
-    r"""Tokens of which one a sequence is selected by :math:`W = v u^\top / m`, with margin exactly one.
+    r"""Tokens of which :math:`W = v u^\top / m` selects one per sequence, with margin exactly one.
 
     Attributes:
         data: the sequences; labels 0 or 1.
         selected: position of the selected token, ``[n]``.
         key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for every other token t, ``[dim]``.
         query_direction: u, a unit vector: :math:`u^\top z = 1` for every query z, ``[dim]``.
-        head: a unit vector orthogonal to v, w: :math:`\pm w^\top x` is 1 at the selected token, else 0 (sign: the label), ``[dim]``.
+        head: w, a unit vector orthogonal to v: :math:`\pm w^\top x` is 1 at the selected token, else 0 (the sign is the label), ``[dim]``.
         margin: m.
     """
 
@@ -53,18 +54,18 @@ class SeparableTokens:
 
     @property
     def norm_bound(self) -> float:
-        """1 / m, the Frobenius norm of that W: no smaller than the norm of the max-margin solution."""
+        """1 / m, the Frobenius norm of W, an upper bound on the norm of the max-margin solution."""
         return 1 / self.margin
 
 
 @dataclass(frozen=True, eq=False)
 class SequenceClasses:
-    """Sequences of discrete tokens whose law depends on the token that follows.
+    """Sequences of discrete tokens whose distribution depends on the token that follows.
 
     Attributes:
         data: one-hot tokens, ids, next_id and labels; the last token of every sequence is the same query token.
         conditional: P(token | class) of the contextual tokens; rows sum to one, ``[classes, vocab_size]``.
-        common: number of common tokens: ids ``0 .. common - 1``. Class k alone has ``distinct`` tokens from ``common + k * distinct`` on.
+        common: number of common tokens, ids ``0 .. common - 1``; class k has ``distinct`` tokens of its own from ``common + k * distinct``.
     """
 
     data: TokenData
@@ -75,7 +76,7 @@ class SequenceClasses:
 def subspace_mixture(
     n: int, *, seq: int, dim: int, classes: int, rank: int, noise: float = 0.0, generator: torch.Generator
 ) -> SubspaceMixture:
-    r"""Each sequence has a class, each of its tokens is drawn from the class's subspace: :math:`x = U_k a + \sigma \epsilon`.
+    r"""Sequences with a class, whose tokens are drawn from the subspace of the class: :math:`x = U_k a + \sigma \epsilon`.
 
     :math:`a \sim N(0, I / p)` and :math:`\epsilon \sim N(0, I / d)`, so that :math:`E \|x\|^2 = 1 + \sigma^2`; classes come in equal
     numbers (up to one). Without noise :math:`U_k U_k^\top x = x` and tokens of different classes are orthogonal.
@@ -87,7 +88,7 @@ def subspace_mixture(
     Raises:
         ValueError: the subspaces do not fit (``classes * rank > dim``), or a size is not positive.
     """
-    _positive(n=n, seq=seq, dim=dim, classes=classes, rank=rank)
+    integers(n=n, seq=seq, dim=dim, classes=classes, rank=rank)
     if classes * rank > dim:
         raise ValueError(f"classes * rank must not exceed dim for orthogonal subspaces, got {classes} * {rank} > {dim}; enlarge dim")
     if not noise >= 0:
@@ -103,11 +104,11 @@ def subspace_mixture(
 
 
 def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generator: torch.Generator) -> SeparableTokens:
-    r"""Sequences in which a known W selects one token with a known margin, and a known head likes that token.
+    r"""Sequences in which a known W selects one token with a known margin, and a known head gives that token the label.
 
-    All tokens are standard normal noise orthogonal to v and w; the selected token gets :math:`m v \pm w` on top. Queries are
-    :math:`u` plus standard normal noise orthogonal to u. Hence :math:`W = v u^\top / m` scores the selected token above the others of its
-    sequence by exactly one, and all other tokens are equally useless to the head, as the theorems on local convergence assume.
+    All tokens are standard normal noise orthogonal to v and w; :math:`m v \pm w` is added to the selected token. Queries are :math:`u` plus
+    standard normal noise orthogonal to u. Hence :math:`W = v u^\top / m` scores the selected token above the others of its
+    sequence by exactly one, and all other tokens have the same value for the head, as the theorems on local convergence assume.
 
     Args:
         n, seq, dim: shape of the tokens; dim at least 3.
@@ -115,28 +116,28 @@ def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generat
     Raises:
         ValueError: dim below 3, a size or the margin is not positive.
     """
-    _positive(n=n, seq=seq, dim=dim)
+    integers(n=n, seq=seq, dim=dim)
     if dim < 3:
         raise ValueError(f"dim must be at least 3 (margin, head and noise), got {dim}; enlarge it")
-    if not 0 < margin < float("inf"):
-        raise ValueError(f"margin must be positive and finite, got {margin}; rescale it")
+    positive(margin=margin)
     key, head = _orthonormal(dim, 2, generator).T.contiguous()
-    asks = _orthonormal(dim, 1, generator)[:, 0]
+    direction = _orthonormal(dim, 1, generator)[:, 0]
     selected = torch.randint(seq, (n,), generator=generator)
     labels = torch.randint(2, (n,), generator=generator)
     tokens = torch.randn(n, seq, dim, generator=generator, dtype=torch.float64)
     tokens = tokens - (tokens @ key)[..., None] * key - (tokens @ head)[..., None] * head
     tokens[torch.arange(n), selected] += margin * key + (2 * labels - 1)[:, None] * head
     query = torch.randn(n, dim, generator=generator, dtype=torch.float64)
-    query = query - (query @ asks)[:, None] * asks + asks
+    query = query - (query @ direction)[:, None] * direction + direction
     data = TokenData(tokens, labels=labels, query=query, name="separable tokens", sources=(Source("tarzanagh2023transformers"),))
-    return SeparableTokens(data, selected, key, asks, head, float(margin))
+    return SeparableTokens(data, selected, key, direction, head, float(margin))
 
 
 def sequence_classes(
     n: int, *, seq: int, classes: int, common: int, distinct: int, common_share: float = 0.5, generator: torch.Generator
 ) -> SequenceClasses:
-    r"""Contextual tokens from :math:`P(\cdot | k)`: common ones with total probability c, the class's own with 1 - c, each group uniform.
+    r"""Contextual tokens from :math:`P(\cdot | k)`: common ones with total probability c, those of the class with 1 - c, each group
+    uniform.
 
     Vocabulary: common tokens, ``classes * distinct`` distinct tokens, one query token (the last of every sequence), then the next tokens
     (class k is followed by the k-th). Tokens are one-hot. Rows of the conditional have the inner product :math:`c^2 / \text{common}`
@@ -144,12 +145,12 @@ def sequence_classes(
 
     Args:
         n, seq: number and length of the sequences, the query token included (seq at least 2).
-        classes, common, distinct: number of classes, of common tokens (0 is legal if common_share is 0), of distinct tokens a class.
+        classes, common, distinct: numbers of classes, of common tokens (0 if and only if common_share is 0), of distinct tokens per class.
         common_share: c.
     Raises:
         ValueError: a size is not positive, or the share lies outside [0, 1) or needs common tokens that do not exist.
     """
-    _positive(n=n, classes=classes, distinct=distinct)
+    integers(n=n, classes=classes, distinct=distinct)
     if seq < 2:
         raise ValueError(f"seq must be at least 2 (a contextual token and the query), got {seq}; enlarge it")
     if common < 0 or not 0 <= common_share < 1 or (common == 0) != (common_share == 0):
@@ -179,9 +180,3 @@ def sequence_classes(
 def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
     """A uniformly random orthonormal frame."""
     return orthonormalise(torch.randn(dim, columns, generator=generator, dtype=torch.float64))
-
-
-def _positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}; choose a positive number")

@@ -1,9 +1,9 @@
-r"""Text as the theories and the language models read it: words, a vocabulary of the most frequent ones, streams and windows.
+r"""Text: words, a vocabulary of the most frequent ones, streams and windows.
 
-*Words* are those of the ``basic_english`` rules: lower case; ``'  .  ,  (  )  !  ?`` become words of their own, ``"`` vanishes; ``;``,
-``:`` and ``<br />`` become spaces; what stands between white space is a word. The *vocabulary* keeps the most frequent words, equal ones
-in alphabetical order; all others become ``<unk>``, number 0. A language model reads text in *streams*: the text is cut into ``batch``
-equal pieces, and the k-th batch is the k-th ``length`` words of each, with the word after each as the target.
+*Words* follow the ``basic_english`` rules: the text is in lower case; ``'  .  ,  (  )  !  ?`` become words of their own, ``"`` is removed;
+``;``, ``:`` and ``<br />`` become spaces; words are separated by white space. The *vocabulary* holds the most frequent words, equally
+frequent ones in alphabetical order; all others become ``<unk>``, number 0. A language model is trained on *streams*: the text is cut into
+``batch`` equal pieces, and the k-th batch is the k-th ``length`` words of each piece, with the word after each word as its target.
 
 Source: :cite:t:`paszke2019pytorch` (the rules and the streams are those of its text library and word-language-model tutorial).
 """
@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core.validation import integers
 from .tokens import TokenData
 
 UNKNOWN = "<unk>"
@@ -27,7 +28,7 @@ _RULES = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | {'"': "", ";"
 
 
 def basic_english(text: str) -> list[str]:
-    """The words of a text by the ``basic_english`` rules, see the module's docstring.
+    """The words of a text by the ``basic_english`` rules (see the module's docstring).
 
     >>> basic_english('The ship\\'s mate (a "poet") sang: no; never.')
     ['the', 'ship', "'", 's', 'mate', '(', 'a', 'poet', ')', 'sang', 'no', 'never', '.']
@@ -39,11 +40,11 @@ def read_words(path: str | Path) -> list[str]:
     """The words of a plain-text file in UTF-8, by :func:`basic_english`.
 
     Raises:
-        ValueError: no such file, no file, bytes that are no UTF-8 or NUL, or fewer than two words; the message names the file.
+        ValueError: no such file, bytes that are not UTF-8, a NUL, or fewer than two words; the message names the file.
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path} must be a file of plain text, there is {'a folder' if path.is_dir() else 'no such file'}; check the path")
+        raise ValueError(f"{path} must be a file of plain text, got {'a folder' if path.is_dir() else 'no such file'}; check the path")
     try:
         words = basic_english(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -59,12 +60,12 @@ def read_words(path: str | Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words by their numbers; number 0 is ``<unk>``, which stands for every word that has none.
+    """Words by number; number 0 is ``<unk>``, which replaces every word that has no number.
 
     Attributes:
         words: all different.
     Raises:
-        ValueError: no ``<unk>`` in front, or a word twice.
+        ValueError: the first word is not ``<unk>``, or a word occurs twice.
     """
 
     words: tuple[str, ...]
@@ -75,7 +76,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, words: Sequence[str], *, size: int = SIZE) -> "Vocabulary":
-        """The ``size`` - 1 most frequent words behind ``<unk>``; equally frequent ones in alphabetical order.
+        """``<unk>`` and the ``size`` - 1 most frequent words; equally frequent ones in alphabetical order.
 
         Raises:
             ValueError: size is less than 2.
@@ -97,11 +98,11 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A text as numbers of a vocabulary, in the order in which it is read.
+    """A text as numbers of a vocabulary, in reading order.
 
     Attributes:
         ids: number of each word, int64, ``[n]``.
-        vocabulary: what they stand for.
+        vocabulary: the words of the numbers.
         name: for headings.
     """
 
@@ -111,7 +112,7 @@ class Text:
 
     @classmethod
     def read(cls, path: str | Path, *, size: int = SIZE) -> "Text":
-        """A file with a vocabulary of its own, of at most ``size`` words.
+        """The text of a file, with a vocabulary of its own of at most ``size`` words.
 
         Raises:
             ValueError: the file cannot be read as text (see :func:`read_words`), or size is less than 2.
@@ -121,7 +122,7 @@ class Text:
         return cls(vocabulary.numbers(words), vocabulary, Path(path).stem)
 
     def like(self, path: str | Path) -> "Text":
-        """Another file in this text's vocabulary: what a model that learnt this text is measured on.
+        """Another file in this text's vocabulary, to evaluate a model that was trained on this text.
 
         Raises:
             ValueError: the file cannot be read as text (see :func:`read_words`).
@@ -137,7 +138,7 @@ class Text:
         Raises:
             ValueError: a part would hold fewer than two words.
         """
-        cut = round(share * len(self)) if 0 < share < 1 else 0  # NaN is neither
+        cut = round(share * len(self)) if 0 < share < 1 else 0  # the comparison is false for NaN
         if not 2 <= cut <= len(self) - 2:
             raise ValueError(
                 f"share must leave two words on both sides, got {share} of the {len(self)} words of {self.name}; "
@@ -146,13 +147,13 @@ class Text:
         return Text(self.ids[:cut], self.vocabulary, self.name), Text(self.ids[cut:], self.vocabulary, f"end of {self.name}")
 
     def batches(self, *, batch: int = BATCH, length: int = CONTEXT) -> Iterator[Int[Tensor, "batch longer"]]:
-        """Streams without end: ``[batch, length + 1]`` words, of which the last ``length`` are targets; each epoch ends with a shorter one.
+        """Batches without end: ``[batch, length + 1]`` words, the last ``length`` of which are targets; the last batch of an epoch is
+        shorter.
 
         Raises:
             ValueError: batch or length is less than 1, or the text is too short for streams of two words.
         """
-        if min(batch, length) < 1:
-            raise ValueError(f"batch and length must be at least 1, got {batch} and {length}")
+        integers(batch=batch, length=length)
         each = len(self) // batch
         if each < 2:
             raise ValueError(f"{batch} streams of at least two words need {2 * batch} words, {self.name} has {len(self)}; lower batch")
@@ -162,13 +163,12 @@ class Text:
                 yield streams[:, start : start + length + 1]
 
     def windows(self, count: int, *, length: int = CONTEXT) -> Int[Tensor, "count longer"]:
-        """Up to ``count`` pieces of ``length`` + 1 words at even distances, ``[count, length + 1]``; they overlap if the text is short.
+        """Up to ``count`` windows of ``length`` + 1 words at equal distances, ``[count, length + 1]``; they overlap if the text is short.
 
         Raises:
-            ValueError: count or length is less than 1, or the text is shorter than a piece.
+            ValueError: count or length is less than 1, or the text is shorter than a window.
         """
-        if min(count, length) < 1:
-            raise ValueError(f"count and length must be at least 1, got {count} and {length}")
+        integers(count=count, length=length)
         last = len(self) - length - 1
         if last < 0:
             raise ValueError(f"{self.name}: a text must hold at least {length + 1} words, got {len(self)}; choose a longer one")
@@ -176,24 +176,27 @@ class Text:
         return self.ids.unfold(0, length + 1, 1)[starts]
 
     def sequences(self, *, count: int = SEQUENCES, context: int = CONTEXT, dim: int = DIM, seed: int = 0) -> TokenData:
-        """The text as every theory reads it: windows of ``context`` words, the last of which is the query, and the word that follows.
+        """The text as tokens: windows of ``context`` words, the last of which is the query, and the word that follows.
 
         * ids [n, context], next_id [n], in the text's vocabulary;
-        * labels: rank of the next word among the ten most frequent next words, 10 for all others;
-        * tokens [n, context, dim]: a unit vector for each word, drawn at random: nearly orthogonal, as the theories' one-hot words are.
+        * labels: rank of the next word among the ten most frequent next words; 10 for all others;
+        * tokens [n, context, dim]: a random unit vector for each word; the vectors are nearly orthogonal, as one-hot words are.
 
         Args:
-            count: windows, at even distances; fewer if the text is short.
+            count: number of windows, at equal distances; fewer if the text is short.
+            context: words in a window.
             dim: of the vectors.
             seed: of the vectors.
         Raises:
             ValueError: the text is shorter than a window, one word follows every window, or a number is less than 1.
         """
-        seen = self.windows(count, length=context)
-        ids, following = seen[:, :-1], seen[:, -1]
+        windows = self.windows(count, length=context)
+        ids, following = windows[:, :-1], windows[:, -1]
         if len(following.unique()) < 2:
             only = self.vocabulary.words[int(following[0])]
-            raise ValueError(f"{self.name}: two different words must follow its {len(seen)} windows, got only {only!r}; choose more text")
+            raise ValueError(
+                f"{self.name}: two different words must follow its {len(windows)} windows, got only {only!r}; choose more text"
+            )
         frequent = torch.bincount(following, minlength=len(self.vocabulary)).argsort(descending=True, stable=True)[:CLASSES]
         rank = torch.full((len(self.vocabulary),), len(frequent))
         rank[frequent] = torch.arange(len(frequent))
@@ -209,16 +212,15 @@ class Text:
 
 
 def unit_vectors(count: int, dim: int, *, generator: torch.Generator) -> Float[Tensor, "count dim"]:
-    """Random directions, float64 [count, dim] with norm one; inner products are of order 1 / sqrt(dim).
+    """Random unit vectors, float64 ``[count, dim]``; their inner products are of order 1 / sqrt(dim).
 
     Raises:
         ValueError: count or dim is less than 1.
     """
-    if min(count, dim) < 1:
-        raise ValueError(f"count and dim must be at least 1, got {count} and {dim}")
+    integers(count=count, dim=dim)
     return torch.nn.functional.normalize(torch.randn(count, dim, generator=generator, dtype=torch.float64), dim=1)
 
 
 def harbour() -> TokenData:
-    """The text that comes with the library, a few pages on a harbour, as every theory reads it; see :meth:`Text.sequences`."""
+    """The text that is shipped with the library, a few pages on a harbour, as tokens; see :meth:`Text.sequences`."""
     return Text.read(SHIPPED).sequences()

@@ -1,6 +1,8 @@
-r"""The geometry of features and weights: alignment, neural collapse, rank collapse; ranks and angles come from :mod:`..linalg`.
+r"""Geometry of features and weights: alignment, neural collapse, rank collapse. Ranks and angles come from
+:mod:`transformer_theory.maths.linalg`.
 
-Rows are samples or tokens: features [n, d], tokens ``[*batch, n, d]``.
+Rows are samples or tokens: features ``[n, d]``, tokens ``[*batch, n, d]``.
+
 Source: :cite:t:`papyan2020prevalence` (neural collapse), :cite:t:`dong2021attention` (rank collapse).
 """
 
@@ -10,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core.validation import converted, finite
 from ..maths.linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
 
 __all__ = [
@@ -24,11 +27,12 @@ __all__ = [
 ]
 
 
+@converted(floats=("A", "B"))
 def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     r"""Cosine of the angle between two matrices, :math:`\langle A, B\rangle_F / (\|A\|_F \|B\|_F)`.
 
-    Its null is not zero where B was made from A (the max-margin direction of the tokens that A selects): report it beside what a matrix
-    with the singular values of A and random singular vectors reads.
+    Its chance level is not zero if B depends on A (as the max-margin direction of the tokens that A selects does): report it beside the
+    alignment of a matrix with the singular values of A and random singular vectors.
 
     Args:
         A, B: ``[*batch, m, n]``.
@@ -36,17 +40,16 @@ def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) ->
         ``[*batch]``, in [-1, 1].
     Raises:
         ValueError: shapes differ, or a matrix is zero or not finite.
-    Source: textbook.
     """
     return cosine(A, B, dim=(-2, -1))
 
 
 @dataclass(frozen=True)
 class Collapse:
-    r"""How far features are from neural collapse; every number is 0 at collapse and has no unit.
+    r"""Distance of features from neural collapse; every number is 0 at collapse and has no unit.
 
     Attributes:
-        nc1: variability within classes against that between them, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
+        nc1: variability within classes relative to that between them, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
         nc2_norms: spread of the norms of the centred class means, standard deviation over mean.
         nc2_angles: mean over pairs of classes of :math:`|\cos(m_c, m_{c'}) + \frac{1}{C-1}|`.
         nc3: squared distance of classifier and class means, :math:`\|W / \|W\|_F - M / \|M\|_F\|_F^2`; None without a classifier.
@@ -59,14 +62,15 @@ class Collapse:
 
     @property
     def nc2(self) -> float:
-        """The larger of the two departures from a simplex of equal norms and equal angles."""
+        """The larger of the two deviations from a simplex of equal norms and equal angles."""
         return max(self.nc2_norms, self.nc2_angles)
 
 
+@converted(float64=("features", "classifier"), int64=("labels",))
 def neural_collapse(
     features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, classifier: Float[Tensor, "classes d"] | None = None
 ) -> Collapse:
-    r"""Neural collapse of features: classes shrink to points (NC1), the points form a simplex (NC2), the classifier turns into them (NC3).
+    r"""Neural collapse of features: classes shrink to points (NC1), the points form a simplex (NC2), the classifier aligns with them (NC3).
 
     With class means :math:`\mu_c`, their mean :math:`\mu`, :math:`m_c = \mu_c - \mu`, M their matrix,
     :math:`\Sigma_W = \frac1C\sum_c \frac1{n_c}\sum_{i \in c} (x_i - \mu_c)(x_i - \mu_c)^\top` and
@@ -81,25 +85,25 @@ def neural_collapse(
     Raises:
         ValueError: labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
             fit or is zero.
-    Source: :cite:t:`papyan2020prevalence`.
+        TypeError: labels are no integers.
     """
     if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
         raise ValueError(f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and {list(labels.shape)}")
-    if not bool(torch.isfinite(features).all()):
-        raise ValueError("features must be finite, got NaN or infinite values; drop those samples")
+    finite(features=features)
     present, member = labels.unique(return_inverse=True)
     C = len(present)
     if C < 2:
         raise ValueError(f"neural collapse needs at least two classes, got {C}")
     if int(present[0]) < 0:
         raise ValueError(f"labels must be 0, 1, ..., got {int(present[0])}; relabel from zero")
-    X = features.detach().double()
+    X = features.detach()
     counts = torch.bincount(member, minlength=C).to(X)
     means = X.new_zeros(C, X.shape[1]).index_add(0, member, X) / counts[:, None]
     centred = means - means.mean(0)
     norms = torch.linalg.vector_norm(centred, dim=1)
     if not bool((norms > 1e-12 * X.abs().amax()).all()):
         raise ValueError("neural collapse is undefined where a class mean equals the mean of all, got such a class; features must differ")
+    # tr(Σ_W Σ_B^+) from the deviations themselves: Σ_W is never formed, and the pseudo-inverse drops the direction lost by centring
     deviations = (X - means[member]) / (C * counts[member, None]).sqrt()
     between = centred.T @ centred / C
     nc1 = float((deviations @ torch.linalg.pinv(between, rtol=1e-10, hermitian=True) * deviations).sum() / C)
@@ -123,8 +127,9 @@ def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> flo
     return float((W / size - centred / torch.linalg.matrix_norm(centred)).square().sum())
 
 
+@converted(floats=("tokens",))
 def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""How different the tokens of a sequence are, :math:`\|X - 1\bar x^\top\|_F / \|X\|_F`; 0 if all tokens are equal.
+    r"""Relative difference of the tokens of a sequence, :math:`\|X - 1\bar x^\top\|_F / \|X\|_F`; 0 if all tokens are equal.
 
     :math:`\bar x` is the mean token, which minimises the distance to matrices with equal rows. (The source bounds a composite norm of the
     same residual; the Frobenius norm is invariant under rotations.)
@@ -135,7 +140,6 @@ def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor,
         ``[*batch]``, in [0, 1], no unit.
     Raises:
         ValueError: there is no token, or a sequence is zero or not finite.
-    Source: :cite:t:`dong2021attention`.
     """
     if tokens.ndim < 2 or 0 in tokens.shape[-2:]:
         raise ValueError(f"tokens must have shape [*batch, n, d] with n, d >= 1, got {list(tokens.shape)}")

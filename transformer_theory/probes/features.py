@@ -14,8 +14,8 @@ def features(model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs
 
     The model runs in evaluation mode without gradients (its mode is restored), in its own precision and on its own device. A model of
     ``transformers`` receives its ``main_input_name`` as a keyword. The query is the class token if a parameter is called ``cls_token``
-    (position 0), else the last token. Labels and images are kept; ids and next_id only if the sequence keeps its length, since a class token
-    has no word. If a block treats windows as sequences of their own, they are joined again, in their order.
+    (position 0), else the last token. Labels and images are kept; ids and next_id only if the sequence keeps its length, since a class
+    token has no word. If a block treats windows as sequences of their own, they are joined again, in their order.
 
     Args:
         model: the network.

@@ -152,9 +152,9 @@ def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] 
 def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None) -> list[Theory]:
     """Records of the theories in the results: known ones in the order of the registry, then records that hold nothing but a name."""
     if known is None:
-        from ..theories import THEORIES
+        from ..theories import list_theories
 
-        known = THEORIES
+        known = list_theories()
     records = {theory.name: theory for theory in known}
     names: dict[str, None] = {}
     for result in results:

@@ -13,8 +13,8 @@ from ..core.result import Result
 from ..core.theory import Theory
 from . import format, network_figures, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
-from .timeline import Series, on_timeline
-from .training import curves, training_summary
+from .timeline import Series, curves, on_timeline
+from .training import training_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -210,7 +210,7 @@ def _slug(heading: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the page and the JSON beside it; an error becomes one line, and 2 is returned."""
-    from ..theories import THEORIES
+    from ..theories import list_theories
 
     try:
         if not arguments:
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str]) -> int:
             documents = json.loads(stored.read_text(encoding="utf-8"))
         else:
             raise ValueError(f"{stored} does not exist; name the results that the page is made from")
-        texts = {stored: json.dumps(documents, indent=1, ensure_ascii=False) + "\n", page: ledger(documents, THEORIES)}
+        texts = {stored: json.dumps(documents, indent=1, ensure_ascii=False) + "\n", page: ledger(documents, list_theories())}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)

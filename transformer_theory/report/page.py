@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from markupsafe import Markup
 
 from ..core import sources
@@ -19,11 +18,10 @@ from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Check
 from .bibtex import keys
 from .html import inline, rendered
 from .slider import slider
-from .timeline import Correlations, Series, changes, on_timeline, rank_correlations, sentences
+from .timeline import Curves, correlation_table, curves, on_timeline, sentences
 
 MAX_NUMBERS = 300  # numbers that a table shows
 FIRST_NUMBERS = 12  # of them, those outside of <details>
-DRAWS = 1000  # bootstrap samples behind the intervals of the rank correlations
 JPEGS = "JPEG copy"  # ends the name of such data
 COPY = (
     "The images are a copy compressed as JPEGs, not the files of the data set: "
@@ -43,6 +41,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     """
     whole = aggregate(results, theories=theories)
     alone = whole.results[0] if len(whole.results) == 1 and whole.results[0].name in (COMPARE, TRAIN) else None
+    pictures, measured = figures.pictures(whole), [] if alone is None else curves(alone)
     context: dict[str, Any] = {
         **_head(whole, alone),
         "alone": alone,
@@ -55,7 +54,16 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         "verdicts": format.VERDICTS,
         "board": _board(whole, "" if alone is None else data_name(alone)),
         "timelines": [found for index, result in enumerate(whole.results) if (found := _timeline(whole, index, result))],
-        "sections": [_section(whole, alone, theory) for theory in whole.theories],
+        "sections": [
+            _section(
+                whole,
+                alone,
+                theory,
+                [one for one in pictures if one.theory == theory.name and whole.results[one.result].name != TRAIN],
+                [one for one in measured if one.theory == theory.name],
+            )
+            for theory in whole.theories
+        ],
         "networks": _networks(whole, alone),
         "bibliography": _bibliography(whole),
         "provenance": [
@@ -142,7 +150,7 @@ def _large(row, model: str, note: str = "") -> dict[str, Any]:
 
 def _training(whole: Aggregate, result: Result) -> dict[str, Any]:
     """The head of a training's page: what was reached, which network was kept, the training at a glance, the theories' headlines."""
-    own, found = training.curves(result), training.training_summary(result)
+    own, found = curves(result), training.training_summary(result)
     settings, record = result.settings, result.provenance
     steps = sorted({int(step) for one in own for step in one.steps})
     chosen = [steps[i] for i in network_figures.positions(len(steps), 3)]
@@ -184,7 +192,7 @@ def _short(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _measured_in_training(own: Sequence[training.Curves], name: str, label: str) -> dict[str, Any] | None:
+def _measured_in_training(own: Sequence[Curves], name: str, label: str) -> dict[str, Any] | None:
     """A figure and a table of quantities that were measured during training; None if there are none."""
     table = training.first_and_last(own, f"{name}-training", "Mean over layers and heads at the first and at the last step")
     if table is None:
@@ -192,11 +200,10 @@ def _measured_in_training(own: Sequence[training.Curves], name: str, label: str)
     return {"figure": inline(lambda: training_figures.panels(own), f"{name}-pictures", label), "all": None, "table": table}
 
 
-def _section(whole: Aggregate, alone: Result | None, theory: Theory) -> dict[str, Any]:
+def _section(
+    whole: Aggregate, alone: Result | None, theory: Theory, pictures: Sequence[figures.Picture], own_curves: Sequence[Curves]
+) -> dict[str, Any]:
     """The section of one theory: its views of the data, its experiments, its quantities in networks, its claims."""
-    pictures = [
-        picture for picture in figures.pictures(whole) if picture.theory == theory.name and whole.results[picture.result].name != TRAIN
-    ]
     parts = []
     for (data, model), own in tables.grouped(
         whole.select(theory=theory.name, kind=ON_DATA), lambda entry: (entry.row.data, entry.row.model)
@@ -213,14 +220,13 @@ def _section(whole: Aggregate, alone: Result | None, theory: Theory) -> dict[str
     ):
         drawn = [picture for picture in pictures if whole.results[picture.result].name == name]
         parts.append(_part(whole, theory, own, drawn, name, "", folded=False))
-    curves = [one for one in training.curves(alone) if one.theory == theory.name] if alone is not None else []
     inside = whole.select(theory=theory.name, kind="in network")
     if alone is not None:  # what has curves is in the table of curves, and headlines are in the summary
-        named = {one.quantity for one in curves}
+        named = {one.quantity for one in own_curves}
         inside = [entry for entry in inside if entry.row.quantity not in named or entry.row.layer is not None]
     if inside:
         parts.append(_part(whole, theory, inside, [], "trained networks", "", folded=False))
-    return {"theory": theory, "parts": parts, "training": _theory_in_training(alone, theory, curves), "claims": whole.claims_of(theory)}
+    return {"theory": theory, "parts": parts, "training": _theory_in_training(alone, theory, own_curves), "claims": whole.claims_of(theory)}
 
 
 def _part(
@@ -259,7 +265,7 @@ def _drawn(whole: Aggregate, picture: figures.Picture, name: str) -> dict[str, A
     return None if figure is None else {"figure": figure, "caption": caption if len(whole.results) > 1 or result.name != COMPARE else ""}
 
 
-def _theory_in_training(alone: Result | None, theory: Theory, own: Sequence[training.Curves]) -> dict[str, Any] | None:
+def _theory_in_training(alone: Result | None, theory: Theory, own: Sequence[Curves]) -> dict[str, Any] | None:
     """The theory's quantities during training: in a training's page with figures, in a comparison's as a table."""
     slug = format.slug(theory.name)
     if (
@@ -277,8 +283,8 @@ def _theory_in_training(alone: Result | None, theory: Theory, own: Sequence[trai
 def _networks(whole: Aggregate, alone: Result | None) -> dict[str, Any] | None:
     """What the networks reached, how they learned, where they look and how they see the data; None if there are no networks."""
     own = [entry for entry in whole.select(theory=NETWORK) if alone is None or alone.name != TRAIN]
-    curves = [one for one in training.curves(alone) if one.theory == NETWORK] if alone is not None and alone.name == COMPARE else []
-    named = {(one.quantity, one.model, one.split) for one in curves}
+    own_curves = [one for one in curves(alone) if one.theory == NETWORK] if alone is not None and alone.name == COMPARE else []
+    named = {(one.quantity, one.model, one.split) for one in own_curves}
     own = [entry for entry in own if (entry.row.quantity, entry.row.model, entry.row.split) not in named]
     own.sort(key=lambda entry: entry.row.unit != "share")
     first, rest = own[: 2 * FIRST_NUMBERS], own[2 * FIRST_NUMBERS : MAX_NUMBERS]
@@ -291,11 +297,13 @@ def _networks(whole: Aggregate, alone: Result | None) -> dict[str, Any] | None:
             )
             learning += [(f"{label}how the networks learn on {data_name(result)}", figure)] if figure else []
         pictures += [shown] if result.name == COMPARE and (shown := _pictures(result, index, label)) else []
-    if not (own or curves or learning or pictures):
+    if not (own or own_curves or learning or pictures):
         return None
     return {
         "learning": learning,
-        "training": training.first_and_last(curves, "networks-training", "Mean over layers and heads at the first and at the last step"),
+        "training": training.first_and_last(
+            own_curves, "networks-training", "Mean over layers and heads at the first and at the last step"
+        ),
         "first": tables.numbers(first, "networks", "What the networks reached", judged=False) if first else None,
         "more": tables.numbers(rest, "networks-more", "What the networks reached, continued", judged=False) if rest else None,
         "pictures": pictures,
@@ -329,36 +337,12 @@ def _timeline(whole: Aggregate, index: int, result: Result) -> dict[str, Any] | 
     if figure is None:
         return None
     models = dict.fromkeys(one.model for one in group)
-    matrices = [(model, _matrix([one for one in group if one.model == model])) for model in models]
+    matrices = [(model, correlation_table([one for one in group if one.model == model])) for model in models]
     return {
         "label": f"{result_label(index)}: " if len(whole.results) > 1 else "",
         "figure": figure,
         "sentences": sentences([one for one in group if one.theory != NETWORK]),
         "matrices": [(model, matrix) for model, matrix in matrices if matrix],
-    }
-
-
-def _matrix(group: Sequence[Series]) -> dict[str, Any] | None:
-    """Cells of the matrix of rank correlations: below the diagonal the values, above it their changes between checkpoints."""
-    if len(group) < 2:
-        return None
-    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
-    moves = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
-    size = range(len(group))
-    cells = [[None if i == j else _correlation(levels if i > j else moves, i, j) for j in size] for i in size]
-    return {"names": levels.names, "cells": cells, "checkpoints": levels.checkpoints}
-
-
-def _correlation(found: Correlations, i: int, j: int) -> dict[str, Any]:
-    value, low, high = found.values[i][j], found.low[i][j], found.high[i][j]
-    clear = low is not None and high is not None and (low > 0 or high < 0)
-    short = lambda x: f"{x:+.2f}".replace("-", "−")  # noqa: E731
-    return {
-        "value": format.NOTHING if value is None else short(value),
-        "interval": "" if low is None or high is None else f"{short(low)} … {short(high)}",
-        "sign": "up" if (value or 0) > 0 else "down",
-        "strength": 0 if value is None else round(abs(value) * (45 if clear else 16)),
-        "clear": clear,
     }
 
 

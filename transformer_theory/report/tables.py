@@ -15,8 +15,8 @@ MAX_FIGURE_ROWS = 150  # rows of an experiment in a table
 BASIS_TEXT = {"printed": "printed", "figure": "read off a figure", "recomputed": "recomputed", "own setting": "own setting"}
 LEGEND = (
     "In brackets the threshold that decides the verdict. Measured: over several seeds the mean with its 95 % interval. Null: the quantity "
-    "where the theory says nothing, the median of the draws. Not covered: the theorem's assumptions do not hold there, so it is not judged. "
-    "Without a verdict no threshold decides."
+    "where the theory says nothing, the median of the draws. Not covered: the theorem's assumptions do not hold there, so it is not "
+    "judged. Without a verdict no threshold decides."
 )
 
 
@@ -35,9 +35,9 @@ def summary(aggregate: Aggregate) -> Table:
     blocks = []
     for theory in aggregate.theories:
         lines = [line for entries in headlines(aggregate, theory) for line in _headline_lines(entries)]
-        lines += [Line((Plain(name), *text, "", "", "", "", "")) for name, *text in _experiment_counts(aggregate, theory)]
-        if claims := aggregate.claims_of(theory):
-            lines.append(Line(("generated instances", claims_text(claims), "", "", "", "", "")))
+        lines += [Line((), (Plain(name), ": ", text)) for name, text in _experiment_counts(aggregate, theory)]
+        if own := aggregate.claims_of(theory):
+            lines.append(Line((), f"Generated instances: {claims_text(own)}"))
         if lines:
             blocks.append(Block((theory.title, " ", Note(theory.question)), tuple(lines), strong=True, theory=theory.name))
     columns = (NUMBERS[0], Column("quantity", 23), *NUMBERS[1:])
@@ -59,23 +59,23 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
     shown: tuple = ()
     for entry in entries:
         row = entry.row
-        if entry.missing:
-            yield Line((Plain(entry.on), (row.quantity, Note(row.reason)), "", "", "", Verdict(format.NOT_MEASURED), ""))
-            continue
-        quantity: Cell = (format.label(row), Note(entry.note)) if entry.note and entry is entries[0] else format.label(row)
-        same = (row.quantity, format.prediction(row), row.source)
+        key = (row.quantity, format.prediction(row), row.source, row.reason)
+        note = row.reason if entry.missing else entry.note if entry is entries[0] else ""
+        quantity = ("" if shown[:1] == key[:1] else format.label(row), Note("" if entry.missing and shown[3:] == key[3:] else note))
         beside = format.beside_null(row)
-        remark = Note(f"{beside} its null") if beside and (row.verdict is None or format.unexpected_side(row)) else ""
+        remark = Strong if format.unexpected_side(row) else Note
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
-            "" if shown[:1] == same[:1] else quantity,
-            "" if shown == same else _prediction(entry),
-            measured(entry, strong=True),
-            null_text(row),
-            (*_verdicts(entry), remark) if remark else _verdicts(entry),
-            "" if shown == same or row.source is None else row.source,
+            quantity if any(quantity) else "",
+            "" if shown == key or entry.missing else _prediction(entry),
+            "" if entry.missing else measured(entry, strong=True),
+            "" if entry.missing else null_text(row),
+            Verdict(format.NOT_MEASURED)
+            if entry.missing
+            else (*_verdicts(entry), remark(f"{beside} its null" if beside and (not row.verdict or remark is Strong) else "")),
+            "" if shown == key or row.source is None else row.source,
         )
-        shown = same
+        shown = key
         yield Line(cells)
 
 
@@ -155,9 +155,9 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
         Column("control", 14),
     )
     legend = (
-        "Seeds: how many of them are consistent, with the 95 % interval of the share (Clopper and Pearson). Worst seed: the value nearest to "
-        "its threshold. Control: the same check with one assumption removed or the target replaced, which must fail; its value nearest to "
-        "passing. A claim that is consistent on all seeds is not proved by that."
+        "Seeds: how many of them are consistent, with the 95 % interval of the share (Clopper and Pearson). Worst seed: the value nearest "
+        "to its threshold. Control: the same check with one assumption removed or the target replaced, which must fail; its value nearest "
+        "to passing. A claim that is consistent on all seeds is not proved by that."
     )
     table = Table(f"{format.slug(theory.name)}-claims", f"{theory.title}: its claims.", columns, (Block("", tuple(lines)),), legend)
     return table if lines else None

@@ -17,19 +17,19 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core.measurement import Table, Unit
 from ..core.result import Result
+from ..core.sources import Source
 from ..core.theory import Theory
-from .aggregate import NETWORK
+from .aggregate import IN_NETWORKS, NETWORK
+from .format import NOTHING
 
-if TYPE_CHECKING:
-    import pandas
-
+DRAWS = 1000  # bootstrap samples behind the intervals of a correlation table
 GEOMETRY = ("rank-collapse residual", "stable rank of the features")  # quantities of a network that the timeline shows beside the theories
 
 
@@ -121,47 +121,132 @@ class Correlations:
     level: float
 
 
-def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """The series of a result: rows with step, model and value, averaged over layers, heads and seeds.
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """One quantity of one network over training, per layer.
 
-    If some layer or head lacks a value at some step, the mean is over those that have one at every step (if there are any), so that a
-    series does not jump because its members change.
+    Attributes:
+        theory, quantity, split, model, unit: the columns of its rows.
+        steps: increasing, ``[s]``.
+        layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
+        values, nulls: mean over heads of the values and of the median nulls, ``[s, l]``; NaN where there is none.
+        spread: standard deviation over heads, ``[s, l]``; NaN for fewer than two heads.
+        note: of all its rows with a value, if they have one note in common.
+        source: of its rows.
+    """
+
+    theory: str
+    quantity: str
+    split: str
+    model: str
+    unit: Unit
+    steps: np.ndarray
+    layers: tuple[int | None, ...]
+    values: np.ndarray
+    spread: np.ndarray
+    nulls: np.ndarray
+    note: str = ""
+    source: Source | None = None
+
+    @property
+    def label(self) -> str:
+        """The quantity with its split: ``"validation accuracy"``."""
+        return f"{self.split} {self.quantity}" if self.split else self.quantity
+
+    @property
+    def of_network(self) -> bool:
+        """Whether it is a quantity of the whole network that belongs to no theory."""
+        return self.theory == NETWORK and self.layers == (None,)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no number at all."""
+        return not np.isfinite(self.values).any()
+
+    @property
+    def several_heads(self) -> bool:
+        """Whether some layer has several heads."""
+        return bool(np.isfinite(self.spread).any())
+
+    def at(self, step: int | None, what: str = "values") -> float | None:
+        """The mean over layers at a step of the values or the nulls; None if there is none."""
+        numbers = getattr(self, what)[self.steps == step]
+        finite = numbers[np.isfinite(numbers)]
+        return float(finite.mean()) if finite.size else None
+
+    def mean(self) -> "Series":
+        """The mean over layers. If some layer lacks a value at some step, the mean is over those that have one at every step (if there are
+        any), so that the series does not jump because its members change."""
+        complete = np.isfinite(self.values).all(axis=0)
+        kept = complete if complete.any() else np.full(len(self.layers), True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # steps without any value
+            values, nulls = (np.nanmean(table[:, kept], axis=1) for table in (self.values, self.nulls))
+        measured = np.isfinite(values)
+        nulls = nulls[measured] if np.isfinite(nulls[measured]).all() else None
+        return Series(self.theory, self.quantity, self.model, self.steps[measured], values[measured], nulls, self.split, self.unit)
+
+
+def curves(result: Result) -> list[Curves]:
+    """The curves of a result, in order of appearance: rows of networks with a step, averaged over heads and seeds."""
+    import pandas
+
+    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
+    if not rows:
+        return []
+    frame = Table(rows).to_pandas()
+    frame["value"] = pandas.to_numeric(frame["value"])
+    frame["layer"] = frame["layer"].astype(float).fillna(-1)
+    identity, cells = ["theory", "model", "quantity", "split"], ["step", "layer"]
+    frame["order"] = frame.groupby(identity, sort=False).ngroup()
+    means = frame.groupby(["order", *cells]).agg(
+        value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), square=("value", lambda values: values.std(ddof=0))
+    )
+    found = []
+    for order, own in frame.groupby("order"):
+        first, table = own.iloc[0], means.loc[order]
+        values, nulls, spread = (
+            column.unstack("layer").sort_index() for column in (table["value"], table["null"], table["square"].where(table["heads"] > 1))
+        )
+        notes = set(own["note"][own["value"].notna()])
+        found.append(
+            Curves(
+                *(first[name] for name in ("theory", "quantity", "split", "model", "unit")),
+                steps=values.index.to_numpy(dtype=int),
+                layers=tuple(None if layer < 0 else int(layer) for layer in values.columns),
+                **{name: table.to_numpy(float) for name, table in (("values", values), ("spread", spread), ("nulls", nulls))},
+                note=notes.pop() if len(notes) == 1 else "",
+                source=next((rows[i].source for i in own.index if rows[i].source is not None), None),
+            )
+        )
+    return found
+
+
+def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
+    """The curves of a result that have a network and a value, averaged over layers.
 
     Args:
         quantities: pairs (theory, quantity) to keep, in this order; all in order of appearance if None.
     Returns:
         One series per network, quantity and split, networks in order of appearance.
     """
-    rows = [row for row in result.table if row.step is not None and row.model and row.value is not None]
-    if not rows:
-        return []
-    frame = Table(rows).to_pandas()
-    models = list(dict.fromkeys(frame["model"]))
-    groups = dict(iter(frame.groupby(["model", "theory", "quantity", "split"], sort=False)))
-    wanted = list(dict.fromkeys(key[1:3] for key in groups) if quantities is None else dict.fromkeys(quantities))
-    return [_one(key, groups[key]) for model in models for pair in wanted for key in groups if (key[0], key[1:3]) == (model, pair)]
-
-
-def _one(key: tuple[str, str, str, str], rows: "pandas.DataFrame") -> Series:
-    model, theory, quantity, split = key
-    place = ["layer", "head", "seed"]
-    rows = rows.assign(**{name: rows[name].astype(float).fillna(-1) for name in place}).drop_duplicates(["step", *place], keep="last")
-    values, nulls = (rows.astype({name: float}).pivot(index="step", columns=place, values=name) for name in ("value", "null_median"))
-    complete = values.notna().all(axis=0)
-    if complete.any():
-        values, nulls = values.loc[:, complete], nulls.loc[:, complete]
-    means = None if nulls.isna().all(axis=1).any() else nulls.mean(axis=1).to_numpy()
-    unit = rows["unit"].iloc[0]
-    return Series(theory, quantity, model, values.index.to_numpy(dtype=int), values.mean(axis=1).to_numpy(), means, split, unit)
+    found = [one.mean() for one in curves(result) if one.model and not one.empty]
+    if quantities is not None:
+        found = [one for pair in dict.fromkeys(quantities) for one in found if (one.theory, one.quantity) == pair]
+    models = list(dict.fromkeys(row.model for row in result.table if row.step is not None))
+    return sorted(found, key=lambda one: models.index(one.model))
 
 
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
     """The headlines of the theories in trained networks, then what every reader knows of a network: accuracy and loss on data that it was
     not trained on, and its geometry (:data:`GEOMETRY`)."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
-    curves = [one for one in series(result) if one.theory == NETWORK and one.split == "validation"]
-    shown = [*series(result, headlines), *curves, *series(result, [(NETWORK, name) for name in GEOMETRY])]
-    return [one for model in dict.fromkeys(one.model for one in shown) for one in shown if one.model == model]
+    geometry = [(NETWORK, name) for name in GEOMETRY]
+    found = series(result)
+    own = [one for pair in headlines for one in found if (one.theory, one.quantity) == pair]
+    own += [one for one in found if one.theory == NETWORK and one.split == "validation"]
+    own += [one for pair in geometry for one in found if (one.theory, one.quantity) == pair]
+    return sorted(own, key=lambda one: list(dict.fromkeys(one.model for one in found)).index(one.model))
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
@@ -213,6 +298,30 @@ def rank_correlations(
     rare = np.isnan(sampled).mean(axis=0) > 0.5
     low[rare | np.isnan(rho)] = high[rare | np.isnan(rho)] = np.nan
     return Correlations(names, _entries(rho), _entries(low), _entries(high), n, level)
+
+
+def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
+    """Cells of the matrix of rank correlations: below the diagonal the values, above it their changes between checkpoints."""
+    if len(group) < 2:
+        return None
+    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    moves = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    size = range(len(group))
+    cells = [[None if i == j else _correlation(levels if i > j else moves, i, j) for j in size] for i in size]
+    return {"names": levels.names, "cells": cells, "checkpoints": levels.checkpoints}
+
+
+def _correlation(found: Correlations, i: int, j: int) -> dict[str, Any]:
+    value, low, high = found.values[i][j], found.low[i][j], found.high[i][j]
+    clear = low is not None and high is not None and (low > 0 or high < 0)
+    short = lambda x: f"{x:+.2f}".replace("-", "−")  # noqa: E731
+    return {
+        "value": NOTHING if value is None else short(value),
+        "interval": "" if low is None or high is None else f"{short(low)} … {short(high)}",
+        "sign": "up" if (value or 0) > 0 else "down",
+        "strength": 0 if value is None else round(abs(value) * (45 if clear else 16)),
+        "clear": clear,
+    }
 
 
 def _spearman(table: np.ndarray) -> np.ndarray:

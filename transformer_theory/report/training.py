@@ -5,102 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..core.measurement import Measurement, Table, Unit
+from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.sources import Source
 from ..core.statistics import share_interval
 from ..core.theory import Theory
 from . import format, table_model
-from .aggregate import IN_NETWORKS, NETWORK
 from .table_model import Block, Column, Line, Note, Plain, Strong
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """One quantity of one network over training, per layer.
-
-    Attributes:
-        theory, quantity, split, model, unit: the columns of its rows.
-        steps: increasing, ``[s]``.
-        layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
-        values, nulls: mean over heads of the values and of the median nulls, ``[s, l]``; NaN where there is none.
-        spread: standard deviation over heads, ``[s, l]``; NaN for fewer than two heads.
-        note: of all its rows with a value, if they have one note in common.
-        source: of its rows.
-    """
-
-    theory: str
-    quantity: str
-    split: str
-    model: str
-    unit: Unit
-    steps: np.ndarray
-    layers: tuple[int | None, ...]
-    values: np.ndarray
-    spread: np.ndarray
-    nulls: np.ndarray
-    note: str = ""
-    source: Source | None = None
-
-    @property
-    def label(self) -> str:
-        """The quantity with its split: ``"validation accuracy"``."""
-        return f"{self.split} {self.quantity}" if self.split else self.quantity
-
-    @property
-    def of_network(self) -> bool:
-        """Whether it is a quantity of the whole network that belongs to no theory."""
-        return self.theory == NETWORK and self.layers == (None,)
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is no number at all."""
-        return not np.isfinite(self.values).any()
-
-    @property
-    def several_heads(self) -> bool:
-        """Whether some layer has several heads."""
-        return bool(np.isfinite(self.spread).any())
-
-    def at(self, step: int | None, what: str = "values") -> float | None:
-        """The mean over layers at a step of the values or the nulls; None if there is none."""
-        numbers = getattr(self, what)[self.steps == step]
-        finite = numbers[np.isfinite(numbers)]
-        return float(finite.mean()) if finite.size else None
-
-
-def curves(result: Result) -> list[Curves]:
-    """The curves of a result, in order of appearance."""
-    import pandas
-
-    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
-    if not rows:
-        return []
-    frame = Table(rows).to_pandas()
-    for name in ("value", "layer"):
-        frame[name] = pandas.to_numeric(frame[name])
-    frame["layer"] = frame["layer"].fillna(-1)
-    found = []
-    for (theory, model, quantity, split), own in frame.groupby(["theory", "model", "quantity", "split"], sort=False):
-        cells = own.groupby(["step", "layer"])
-        heads = cells["value"]
-        values, spread, nulls = (
-            column.unstack("layer").sort_index()
-            for column in (heads.mean(), heads.std(ddof=0).where(heads.count() > 1), cells["null_median"].mean())
-        )
-        notes = set(own["note"][own["value"].notna()])
-        found.append(
-            Curves(
-                *(str(name) for name in (theory, quantity, split, model)),
-                unit=own["unit"].iloc[0],
-                steps=values.index.to_numpy(dtype=int),
-                layers=tuple(None if layer < 0 else int(layer) for layer in values.columns),
-                **{name: table.to_numpy(float) for name, table in (("values", values), ("spread", spread), ("nulls", nulls))},
-                note=notes.pop() if len(notes) == 1 else "",
-                source=next((rows[i].source for i in own.index if rows[i].source is not None), None),
-            )
-        )
-    return found
+from .timeline import Curves
 
 
 @dataclass(frozen=True)
@@ -188,8 +99,6 @@ def _without(sequence, index: int):
 
 def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kept: int | None) -> table_model.Table | None:
     """For each theory its headline at the first step, in the kept network and at the last step, beside its null; None if there is none."""
-    from .timeline import Series
-
     blocks = []
     for theory in theories:
         inside = theory.in_networks
@@ -200,8 +109,7 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
             both = np.isfinite(values) & np.isfinite(nulls)
             expected = (values > nulls if inside.side == ">=" else values < nulls)[both]
             side = "above" if inside.side == ">=" else "below"
-            means = [np.array([one.at(int(step), what) or 0.0 for step in one.steps]) for what in ("values", "nulls")]
-            half = Series(theory.name, one.quantity, one.model, one.steps, means[0], means[1] if both.any() else None).crossing
+            half = one.mean().crossing
             line = Line(
                 (
                     (one.label, Note(one.note)) if one.note else one.label,

@@ -13,7 +13,8 @@ import numpy as np
 from ..core.plotting import COLOURS, axes, label_ends, line, shades, style
 from . import format
 from .network_figures import per_cent, positions
-from .training import Curves, TrainingSummary
+from .timeline import Curves
+from .training import TrainingSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,9 +52,9 @@ def _learn(ax: "Axes", own: Sequence[Curves], summary: TrainingSummary, times: d
         line(ax, x, one.values[:, 0], color=tint, label="\n".join(textwrap.wrap(one.label, 24)), marker=lone)
         if np.isfinite(one.nulls).any():
             line(ax, x, one.nulls[:, 0], color=COLOURS["null"], label=f"null, {one.split}", linestyle=DASHES, marker=lone and "_")
-        if one.label == summary.score and summary.kept is not None and summary.kept_score is not None:
+        if one.label == summary.score and summary.kept is not None:
             at = summary.kept if times is None else times.get(summary.kept, np.nan)
-            ax.plot(at, summary.kept_score.value, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+            ax.plot(at, one.at(summary.kept) or np.nan, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
     if any(one.unit == "share" for one in own):
         per_cent(ax)
     if times is None:
@@ -71,7 +72,7 @@ def _clock(own: Sequence[Curves]) -> tuple[dict[int, float], str]:
 
 @style()
 def theory(headline: Curves | None, others: Sequence[Curves]) -> "Figure | None":
-    """A theory's quantities over the steps, a line per layer, its headline first and wide; in a network of many layers the headline alone."""
+    """A theory's quantities over the steps, a line per layer, its headline first and wide; if there are many layers, the headline alone."""
     if headline is None or headline.empty:
         return None if many_layers(others) else panels(others)
     if not many_layers([headline, *others]):

@@ -95,6 +95,13 @@ def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
     return chosen
 
 
+def objectives() -> dict[str, type]:
+    """The training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name: general ones, then the theories'."""
+    from ..training.objectives import OBJECTIVES
+
+    return OBJECTIVES | {kind.name: kind for record in list_theories() for kind in record.objectives}
+
+
 def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
     """Runs the check of one claim and its control, once per seed: ``verify("attention_svm/global-direction")``.
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory import attention_svm as room
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.problem import equal_distractors
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm.analysis import unit_scale
 from transformer_theory.theories.attention_svm.selection import enough
@@ -18,7 +19,7 @@ def gaussian(*size: int, seed: int = 0):
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def finite(found: room.Analysis):
+def finite(found: attention_svm.Analysis):
     """Everything in it is a number, and it can be drawn and printed."""
     for name, value in found.arrays().items():
         assert np.isfinite(value).all() or name == "null", name
@@ -30,8 +31,8 @@ def finite(found: room.Analysis):
 
 
 def test_good_data_are_predicted():
-    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
-    found = finite(room.analyse(instance.tokens, instance.query, instance.scores))
+    instance = equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    found = finite(attention_svm.analyse(instance.tokens, instance.query, instance.scores))
     assert found.feasible
     assert found.construction.applies
     assert not found.tied.any()
@@ -44,7 +45,7 @@ def test_good_data_are_predicted():
     assert found.null is not None
     assert found.null < 0.7
     # the same from its parts, in the original scale
-    solution = room.frobenius_max_margin(room.constraints(instance.tokens, instance.query, instance.optimal()))
+    solution = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, instance.optimal()))
     assert float(cosine(found.W, solution.W)) == pytest.approx(found.cosine, abs=1e-9)
     assert found.states[0].step == 0
     assert found.states[-1].step == 4000
@@ -54,8 +55,8 @@ def test_good_data_are_predicted():
 def test_scale_and_coordinates_change_nothing():
     x, z, scores = gaussian(4, 5, 8), gaussian(4, 8, seed=1), gaussian(4, 5, seed=2)
     q = torch.linalg.qr(gaussian(8, 8, seed=3))[0]
-    plain = room.analyse(x, z, scores, at=SHORT)
-    for other in (room.analyse(1e150 * x, 1e-150 * z, scores, at=SHORT), room.analyse(x @ q.T, z @ q.T, scores, at=SHORT)):
+    plain = attention_svm.analyse(x, z, scores, at=SHORT)
+    for other in (attention_svm.analyse(1e150 * x, 1e-150 * z, scores, at=SHORT), attention_svm.analyse(x @ q.T, z @ q.T, scores, at=SHORT)):
         assert other.cosine == pytest.approx(plain.cosine)
         assert other.margin == pytest.approx(plain.margin)
         assert other.first_step == pytest.approx(plain.first_step)
@@ -64,19 +65,19 @@ def test_scale_and_coordinates_change_nothing():
 def test_a_head_and_labels_are_scores():
     x, z, head = gaussian(4, 5, 8), gaussian(4, 8, seed=1), gaussian(8, seed=2)
     labels = torch.tensor([1.0, -1.0, -1.0, 1.0]).double()
-    found = room.analyse_head(x, z, head, labels, at=SHORT)
-    same = room.analyse(x, z, labels[:, None] * (x @ head), at=SHORT)
+    found = attention_svm.analyse_head(x, z, head, labels, at=SHORT)
+    same = attention_svm.analyse(x, z, labels[:, None] * (x @ head), at=SHORT)
     assert found.best.tokens.tolist() == same.best.tokens.tolist()
     assert found.cosine == pytest.approx(same.cosine)
     with pytest.raises(ValueError, match="-1 or 1"):
-        room.analyse_head(x, z, head, labels + 1)
+        attention_svm.analyse_head(x, z, head, labels + 1)
 
 
 def test_an_infeasible_prediction_names_its_tokens():
     x, z = gaussian(2, 3, 2), gaussian(1, 2, seed=1).repeat(2, 1)
     x[1] = x[0]  # the same input twice, with another best token
     scores = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]).double()
-    found = finite(room.analyse(x, z, scores, at=SHORT))
+    found = finite(attention_svm.analyse(x, z, scores, at=SHORT))
     assert not found.feasible
     assert "infeasible" in found.best.reason
     assert {(0, 1), (1, 0)} <= set(found.best.contradicting)
@@ -88,7 +89,7 @@ def test_ties_are_reported_and_equal_tokens_are_none():
     x, z = gaussian(3, 4, 6), gaussian(3, 6, seed=1)
     x[1, 3] = x[1, 0]
     scores = torch.tensor([[1.0, 0, 0, 1.0], [1.0, 0, 0, 1.0], [0, 2.0, 0, 0]]).double()
-    found = finite(room.analyse(x, z, scores, at=SHORT))
+    found = finite(attention_svm.analyse(x, z, scores, at=SHORT))
     assert found.tied.tolist() == [True, False, False]
     assert found.best.tokens.tolist() == [0, 0, 1]
     assert found.feasible
@@ -107,12 +108,12 @@ def two_copies():
 
 def test_copies_of_a_token_have_the_mean_of_their_scores():
     x, z, scores = two_copies()
-    assert room.analyse(x, z, scores, at=SHORT).best.tokens.tolist() == [3, 2, 0]
+    assert attention_svm.analyse(x, z, scores, at=SHORT).best.tokens.tolist() == [3, 2, 0]
     scores[0, 2] = 2.0
     once, other = scores.clone(), scores.clone()
     once[0, 0] = once[0, 2] = 2.5
     other[0, 0], other[0, 2] = 2.0, 3.0
-    first, *more = [room.analyse(x, z, s, at=SHORT) for s in (scores, once, other)]
+    first, *more = [attention_svm.analyse(x, z, s, at=SHORT) for s in (scores, once, other)]
     assert first.best.tokens.tolist() == [0, 2, 0]
     assert first.agreement.all()  # whichever copy has the higher score
     for found in more:
@@ -123,12 +124,12 @@ def test_copies_of_a_token_have_the_mean_of_their_scores():
 def test_the_order_of_tokens_changes_nothing():
     x, z, scores = two_copies()
     x, z, scores = torch.cat([x, gaussian(1, 5, 8, seed=5)]), torch.cat([z, 0 * z[:1]]), torch.cat([scores, scores[1:2]])
-    plain = finite(room.analyse(x, z, scores, at=SHORT))
+    plain = finite(attention_svm.analyse(x, z, scores, at=SHORT))
     assert plain.decided.tolist() == [True, True, True, False]
     assert plain.selected.solution is not None
     for seed in range(5):
         order = torch.stack([torch.randperm(5, generator=torch.Generator().manual_seed(10 * seed + i)) for i in range(4)])
-        found = room.analyse(x.gather(1, order[..., None].expand(-1, -1, 8)), z, scores.gather(1, order), at=SHORT)
+        found = attention_svm.analyse(x.gather(1, order[..., None].expand(-1, -1, 8)), z, scores.gather(1, order), at=SHORT)
         assert repr(found) == repr(plain)
         assert str(found).splitlines()[:-3] == str(plain).splitlines()[:-3]
         for name in ("decided", "agreement", "locally_optimal", "tied", "duplicates", "silent"):
@@ -147,7 +148,7 @@ def test_a_query_of_zero_selects_nothing(best, copies):
     z[1] = 0
     x[1, :copies] = x[1, 0]
     scores[1, best] = 9.0
-    found = finite(room.analyse(x, z, scores, at=SHORT))
+    found = finite(attention_svm.analyse(x, z, scores, at=SHORT))
     assert found.silent.tolist() == [False, True, False]
     assert found.decided.tolist() == [True, False, True]
     assert not found.agreement[1]
@@ -171,7 +172,7 @@ def test_a_query_of_zero_selects_nothing(best, copies):
     ],
 )
 def test_data_on_which_nothing_moves(x, scores, reason):
-    found = finite(room.analyse(x, gaussian(3, 5, seed=1), scores, at=SHORT))
+    found = finite(attention_svm.analyse(x, gaussian(3, 5, seed=1), scores, at=SHORT))
     assert not found.W.any()
     assert found.cosine == found.margin == 0
     assert found.null is None
@@ -188,14 +189,14 @@ def test_data_on_which_nothing_moves(x, scores, reason):
 def test_pulls_that_cancel_are_not_called_equal_scores():
     x = torch.tensor([[[1.0, 0], [-1.0, 0], [0, 1.0], [0, -1.0]]]).double()  # the two best tokens are opposite
     z, scores = torch.ones(1, 1).double(), torch.tensor([[1.0, 1.0, 0, 0]]).double()
-    found = finite(room.analyse(x, z, scores, at=SHORT))
+    found = finite(attention_svm.analyse(x, z, scores, at=SHORT))
     assert found.stuck.endswith("the pulls of the tokens cancel")
     assert not found.decided.any()
-    assert room.analyse(x, z, scores, at=(0,)).stuck.endswith("no step was made")
+    assert attention_svm.analyse(x, z, scores, at=(0,)).stuck.endswith("no step was made")
 
 
 def test_a_run_that_has_not_settled_says_so():
-    found = finite(room.analyse(gaussian(40, 6, 3), gaussian(40, 3, seed=1), gaussian(40, 6, seed=2), at=SHORT))
+    found = finite(attention_svm.analyse(gaussian(40, 6, 3), gaussian(40, 3, seed=1), gaussian(40, 6, seed=2), at=SHORT))
     warning = f"not settled (smallest attention {float(found.attention.min()):.2f})"
     assert not found.saturated
     assert warning in str(found)
@@ -211,14 +212,14 @@ def test_a_run_that_has_not_settled_says_so():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x, z, s: room.analyse(x[:, :1], z, s[:, :1]), "at least two tokens"),
-        (lambda x, z, s: room.analyse(x[:0], z[:0], s[:0]), "at least one input"),
-        (lambda x, z, s: room.analyse(x.float(), z, s), r"float64 .* convert with .double\(\)"),
-        (lambda x, z, s: room.analyse(x, 0 * z, s), "query other than zero"),
-        (lambda x, z, s: room.analyse(x / 0, z, s), "finite"),
-        (lambda x, z, s: room.analyse(x, z, s[:2]), r"scores must be"),
-        (lambda x, z, s: room.analyse(x, z, s, at=(50, 10)), "must increase"),
-        (lambda x, z, s: room.analyse(x, z, s, at=()), "at least one step"),
+        (lambda x, z, s: attention_svm.analyse(x[:, :1], z, s[:, :1]), "at least two tokens"),
+        (lambda x, z, s: attention_svm.analyse(x[:0], z[:0], s[:0]), "at least one input"),
+        (lambda x, z, s: attention_svm.analyse(x.float(), z, s), r"float64 .* convert with .double\(\)"),
+        (lambda x, z, s: attention_svm.analyse(x, 0 * z, s), "query other than zero"),
+        (lambda x, z, s: attention_svm.analyse(x / 0, z, s), "finite"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s[:2]), r"scores must be"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s, at=(50, 10)), "must increase"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s, at=()), "at least one step"),
     ],
 )
 def test_bad_input_is_named(make, message, unchecked):
@@ -239,7 +240,7 @@ def test_attention_without_preference_seldom_selects(tokens, generator):
 
 def test_more_than_half_of_two_tokens_selects_nothing():
     x, z, scores = gaussian(3, 2, 5), gaussian(3, 5, seed=1), gaussian(3, 2, seed=2)
-    early, late = (finite(room.analyse(x, z, scores, at=at)) for at in ((0, 4), SHORT))
+    early, late = (finite(attention_svm.analyse(x, z, scores, at=at)) for at in ((0, 4), SHORT))
     assert early.attention.min() > 0.5
     assert not early.decided.any()
     assert early.selected.reason == "no input selects a token"
@@ -255,9 +256,9 @@ def test_unit_scale_has_norm_one_on_average():
 
 
 def test_axes_of_the_picture_show_few_plain_numbers_that_do_not_touch(unchecked):
-    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    instance = equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
     for at in ((40,), SHORT, (1, 3000)):
-        figure = room.analyse(instance.tokens, instance.query, instance.scores, at=at).draw()
+        figure = attention_svm.analyse(instance.tokens, instance.query, instance.scores, at=at).draw()
         figure.draw_without_rendering()
         for ax in figure.axes[:2]:
             low, high = ax.get_xlim()
@@ -266,21 +267,21 @@ def test_axes_of_the_picture_show_few_plain_numbers_that_do_not_touch(unchecked)
             boxes = [text.get_window_extent() for text in shown]
             assert all(float(text.get_text()) == text.get_position()[0] for text in shown)
             assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
-    single = room.analyse(instance.tokens, instance.query, instance.scores, at=(40,)).draw().axes[0].lines[0]
+    single = attention_svm.analyse(instance.tokens, instance.query, instance.scores, at=(40,)).draw().axes[0].lines[0]
     assert single.get_marker() == "o"  # a line through one point is not seen
 
 
 def test_a_run_that_has_not_settled_says_what_may_settle_it():
-    instance = room.equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
-    early = str(room.analyse(instance.tokens, instance.query, instance.scores, at=(40,)))
+    instance = equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
+    early = str(attention_svm.analyse(instance.tokens, instance.query, instance.scores, at=(40,)))
     assert early.endswith("not settled (smallest attention 0.95): more steps than 40 may settle it (at=)")
-    assert "settle" not in str(room.analyse(instance.tokens, instance.query, instance.scores, at=(2000,)))
+    assert "settle" not in str(attention_svm.analyse(instance.tokens, instance.query, instance.scores, at=(2000,)))
 
 
 def test_advice_that_was_followed_already_is_not_given():
     """Equal tokens are out before the solver is asked, so it is not to say "drop them"."""
     x = torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
-    found = room.analyse(x, torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), at=(3,))
+    found = attention_svm.analyse(x, torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), at=(3,))
     assert found.best.reason.startswith("infeasible: no W ")
     assert "the constraints of input 0 (token 1), input 1 (token 1) combine to 0 >= 1" in found.best.reason
     assert "drop tokens" not in found.best.reason

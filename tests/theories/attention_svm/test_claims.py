@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from transformer_theory.maths.linalg import cosine
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.dynamics import JointInstance, factored_path, joint_targets, random_start
+from transformer_theory.theories.attention_svm.selection import locally_optimal
 from transformer_theory.theories.attention_svm.claims import descent, factored, feasibility, graph, joint, mirror, regularisation_path
 from transformer_theory.theories.attention_svm.claims.settling import settling
 
@@ -42,7 +44,7 @@ def test_far_away_and_still_falling_is_no_verdict(before, after, done, verdict):
 )
 def test_an_instance_that_is_never_drawn_makes_a_seed_inconclusive(module, name, monkeypatch):
     monkeypatch.setattr(module, "MOST", 0)
-    (claim,) = (claim for claim in room.THEORY.claims if claim.id == f"attention_svm/{name}")
+    (claim,) = (claim for claim in attention_svm.THEORY.claims if claim.id == f"attention_svm/{name}")
     check, _ = claim.examine(0)
     assert check.verdict == "inconclusive"
     assert "an instance must be drawn" in check.note
@@ -51,20 +53,20 @@ def test_an_instance_that_is_never_drawn_makes_a_seed_inconclusive(module, name,
 def test_a_run_beside_a_saddle_has_not_settled():
     """Its W nears the max-margin solution of a selection that is not locally optimal for 2,400 steps, and then leaves it."""
     generator = torch.Generator().manual_seed(1027)
-    instance = room.cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
-    half = room.normalised_descent(instance, room.random_start(instance, generator=generator), steps=800, rate=0.2)
-    end = room.normalised_descent(instance, half, steps=800, rate=0.2)
+    instance = attention_svm.cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
+    half = attention_svm.normalised_descent(instance, random_start(instance, generator=generator), steps=800, rate=0.2)
+    end = attention_svm.normalised_descent(instance, half, steps=800, rate=0.2)
     saddle, select = 6, instance.selected(end.W)
-    pairs = room.constraints(instance.tokens[saddle], instance.query[saddle], select[saddle])
-    solution = room.frobenius_max_margin(pairs)
-    assert not room.locally_optimal(instance.scores[saddle], select[saddle], pairs, solution).all()
+    pairs = attention_svm.constraints(instance.tokens[saddle], instance.query[saddle], select[saddle])
+    solution = attention_svm.frobenius_max_margin(pairs)
+    assert not locally_optimal(instance.scores[saddle], select[saddle], pairs, solution).all()
     assert 1 - cosine(end.W[saddle], solution.W) < 1e-3
     assert sorted(set(range(10)) - set(descent._settled(instance, half, end))) == [saddle]
-    later = room.normalised_descent(instance, end, steps=3200, rate=0.2)
+    later = attention_svm.normalised_descent(instance, end, steps=3200, rate=0.2)
     assert (instance.selected(later.W) != select).any(-1).nonzero().squeeze(-1).tolist() == [saddle]
 
 
-def drawn(seed: int) -> tuple[room.JointInstance, joint.JointTargets]:
+def drawn(seed: int) -> tuple[JointInstance, joint.JointTargets]:
     return joint._draw(torch.Generator().manual_seed(seed), joint._is_tight)
 
 
@@ -74,12 +76,12 @@ def test_the_price_of_attention_is_a_derivative(seed):
     instance, targets = drawn(seed)
     x = instance.tokens + 0.2 * torch.randn(instance.tokens.shape, generator=torch.Generator().manual_seed(seed)).double()
     instance = replace(instance, tokens=x)
-    targets = room.joint_targets(instance, joint.SELECT)
+    targets = joint_targets(instance, joint.SELECT)
     moved, step = [], 1e-6
     for i in targets.support.nonzero().squeeze(-1).tolist():
         mixed = x[:, 1].clone()
         mixed[i] += step * (x[i, 0] - x[i, 1])
-        less = room.frobenius_max_margin(room.Constraints(instance.labels[:, None] * mixed, torch.ones(len(x), 1).double()))
+        less = attention_svm.frobenius_max_margin(attention_svm.Constraints(instance.labels[:, None] * mixed, torch.ones(len(x), 1).double()))
         moved.append((1 / targets.head.norm - 1 / less.norm) / step)
     assert joint.price(instance, targets, joint.SELECT) == pytest.approx(min(moved), abs=1e-5)
 
@@ -93,7 +95,7 @@ def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
     assert found.verdict == "consistent"
     tokens = torch.stack([2 * instance.tokens[:, 1], instance.tokens[:, 1]], 1)
     against = replace(instance, tokens=tokens)
-    again = room.joint_targets(against, joint.SELECT)
+    again = joint_targets(against, joint.SELECT)
     torch.testing.assert_close(again.sharp.W, targets.sharp.W)
     found = joint._distance(against, again, again.sharp.W, torch.Generator().manual_seed(seed))
     assert found.detail["price"] < 0
@@ -108,7 +110,7 @@ def test_a_token_that_costs_nothing_is_outside_the_assumptions():
     aside = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
     aside = aside - (aside @ v)[:, None] * v / (v @ v)
     free = replace(instance, tokens=torch.stack([instance.tokens[:, 1] + aside, instance.tokens[:, 1]], 1))
-    assert joint.price(free, room.joint_targets(free, joint.SELECT), joint.SELECT) == pytest.approx(0, abs=1e-12)
+    assert joint.price(free, joint_targets(free, joint.SELECT), joint.SELECT) == pytest.approx(0, abs=1e-12)
 
 
 def test_sixteen_starts_find_what_six_miss():
@@ -118,7 +120,7 @@ def test_sixteen_starts_find_what_six_miss():
         generator = torch.Generator().manual_seed(175)
         instance, _, nuclear = regularisation_path._draw(generator)
         radii, steps = regularisation_path.RADII, regularisation_path.STEPS
-        path = room.factored_path(instance, radii, generator=generator, starts=starts, steps=steps)
+        path = factored_path(instance, radii, generator=generator, starts=starts, steps=steps)
         found.append((float(path.log_excess[-1]), regularisation_path._evidence(instance, path, nuclear, nuclear)))
     (few, at_few), (many, at_many) = found
     assert many < few - 0.1

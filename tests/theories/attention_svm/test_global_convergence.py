@@ -9,7 +9,8 @@ from scipy.stats import binom
 
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.selection import locally_optimal
 from transformer_theory.theories.attention_svm.experiments.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
 from transformer_theory.theories.attention_svm.experiments.probability_map import ProbabilityMap, count
 
@@ -62,21 +63,21 @@ def test_other_settings_stand_beside_no_known_number(changed, monkeypatch):
 def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
     """The same problems one by one: single solver, :func:`locally_optimal`, descent without a batch."""
     counted = count(inputs, tokens, dim, trials=8, steps=500, rate=0.1, threshold=1e-3, seed=5)
-    batch = room.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=8)
+    batch = attention_svm.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=8)
     feasible = best = settled = locally = 0
     for trial in range(8):
         one = batch[trial]
         try:
-            room.frobenius_max_margin(room.constraints(one.tokens, one.query, one.optimal()))
+            attention_svm.frobenius_max_margin(attention_svm.constraints(one.tokens, one.query, one.optimal()))
             feasible += 1
         except Infeasible:
             pass
-        attention = one.attention(room.normalised_descent(one, room.start(one), steps=500).W)
+        attention = one.attention(attention_svm.normalised_descent(one, attention_svm.start(one), steps=500).W)
         if bool((attention.amax(-1) > 1 - 1e-3).all()):
             select = attention.argmax(-1)
             settled, best = settled + 1, best + bool((select == one.optimal()).all())
-            pairs = room.constraints(one.tokens, one.query, select)
-            locally += bool(room.locally_optimal(one.scores, select, pairs, room.frobenius_max_margin(pairs)).all())
+            pairs = attention_svm.constraints(one.tokens, one.query, select)
+            locally += bool(locally_optimal(one.scores, select, pairs, attention_svm.frobenius_max_margin(pairs)).all())
     counts = (counted.trials, counted.feasible, counted.best, counted.settled, counted.locally_optimal)
     assert counts == (8, feasible, best, settled, locally)
     assert settled > 0

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from transformer_theory.maths.linalg import cosine
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.dynamics import random_start
+from transformer_theory.theories.attention_svm.problem import published_instance
+from transformer_theory.theories.attention_svm.published import published_instances
 from transformer_theory.theories.attention_svm.experiments.local_convergence import PUBLISHED, LocalConvergence
 
 
@@ -58,11 +61,11 @@ def test_every_trial_has_its_solutions(result):
 def test_a_stored_curve_is_that_of_a_single_run(result):
     """One trial alone, with the start that the batch gave it, and solvers of single problems."""
     generator = torch.Generator().manual_seed(0)
-    batch = room.published_instances(range(100), inputs=6, tokens=8, dim=10)
-    begin, one = room.random_start(batch, generator=generator), room.published_instance(17, inputs=6, tokens=8, dim=10)
-    end = room.normalised_descent(one, room.start(one, W=begin.W[17]), steps=2000).W
-    pairs = room.constraints(one.tokens, one.query, one.selected(end))
-    for norm, solve in (("frobenius", room.frobenius_max_margin), ("nuclear", room.nuclear_max_margin)):
+    batch = published_instances(range(100), inputs=6, tokens=8, dim=10)
+    begin, one = random_start(batch, generator=generator), published_instance(17, inputs=6, tokens=8, dim=10)
+    end = attention_svm.normalised_descent(one, attention_svm.start(one, W=begin.W[17]), steps=2000).W
+    pairs = attention_svm.constraints(one.tokens, one.query, one.selected(end))
+    for norm, solve in (("frobenius", attention_svm.frobenius_max_margin), ("nuclear", attention_svm.nuclear_max_margin)):
         assert result.arrays[f"attention_svm/W_{norm}"][17, -1] == pytest.approx(float(cosine(end, solve(pairs).W)), abs=1e-6)
 
 

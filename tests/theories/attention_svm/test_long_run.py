@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.claims.rate import CLAIMS, direction_error
 from transformer_theory.theories.attention_svm.experiments.long_run import EPS, KNOWN, LongRun, by_differentiation, spread_out
 
@@ -27,9 +27,9 @@ def test_the_direction_error_is_exact_where_the_cosine_has_no_digits_left():
 
 def test_one_minus_cosine_is_below_1e_4_at_step_10_000():
     """And follows the medians of another program, whose problems were other draws of the same law."""
-    instance = room.cross_attention(inputs=6, tokens=8, dim=10, trials=24, generator=torch.Generator().manual_seed(0))
-    states = list(room.trajectory(instance, room.start(instance), at=KNOWN))
-    targets = room.frobenius_max_margins(room.constraints(instance.tokens, instance.query, instance.selected(states[-1].W)))
+    instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, trials=24, generator=torch.Generator().manual_seed(0))
+    states = list(attention_svm.trajectory(instance, attention_svm.start(instance), at=KNOWN))
+    targets = attention_svm.frobenius_max_margins(attention_svm.constraints(instance.tokens, instance.query, instance.selected(states[-1].W)))
     assert targets.solved.all()
     median = [float((direction_error(state.W, targets.W) ** 2 / 2).median()) for state in states]
     assert median[-1] <= 1e-4
@@ -41,15 +41,15 @@ def test_one_minus_cosine_is_below_1e_4_at_step_10_000():
 
 
 def test_descent_by_differentiation_agrees_until_it_goes_wrong():
-    instance = room.cross_attention(inputs=6, tokens=8, dim=10, trials=4, generator=torch.Generator().manual_seed(0))
+    instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, trials=4, generator=torch.Generator().manual_seed(0))
     at = [0, 50, 300, 2500]
-    states = list(room.trajectory(instance, room.start(instance), at=at))
+    states = list(attention_svm.trajectory(instance, attention_svm.start(instance), at=at))
     plain = by_differentiation(instance, at=at, rate=0.1, eps=0.0)
     stalled = by_differentiation(instance, at=at, rate=0.1, eps=EPS)
     for k in range(3):
         assert_close(plain[k], states[k].W, rtol=0, atol=1e-6)
         assert_close(stalled[k], states[k].W, rtol=0, atol=1e-6)
-    targets = room.frobenius_max_margins(room.constraints(instance.tokens, instance.query, instance.selected(states[-1].W)))
+    targets = attention_svm.frobenius_max_margins(attention_svm.constraints(instance.tokens, instance.query, instance.selected(states[-1].W)))
     errors = [float(direction_error(W, targets.W).median()) for W in (states[-1].W, stalled[-1], plain[-1])]
     assert errors[1] > 1.5 * errors[0]
     assert errors[2] > 3 * errors[1]

@@ -5,7 +5,9 @@ import torch
 
 from tests.problems.attention_svm import PICTURES
 from transformer_theory.maths.linalg import cosine
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.problem import published_instance
+from transformer_theory.theories.attention_svm.published import published_instances, published_picture
 from transformer_theory.theories.attention_svm.experiments.trajectories import Trajectories
 
 
@@ -28,7 +30,7 @@ def test_every_published_number_is_met_to_the_last_digit(result):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_data_are_those_of_the_picture(number):
-    instance = room.published_picture(number)
+    instance = published_picture(number)
     assert instance.optimal().tolist() == PICTURES[number]["select"]
     assert instance.query.norm(dim=-1).tolist() == pytest.approx([1, 1], abs=1e-7)  # drawn in single precision
     if number == 2:
@@ -52,8 +54,8 @@ def test_factors_go_to_the_nuclear_solution_and_w_to_the_frobenius_one(result, n
 
 def test_paths_are_those_of_descent(result):
     """The stored points are W z_i: the last ones from a run of its own."""
-    instance = room.published_picture(1)
-    end = room.normalised_descent(instance, room.start(instance), steps=2000).W
+    instance = published_picture(1)
+    end = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=2000).W
     last = torch.from_numpy(result.arrays["attention_svm/1_path_W"][-1])
     assert float((last - instance.query @ end.T).abs().max()) < 1e-9
     assert not result.arrays["attention_svm/1_path_W"][0].any()  # from W = 0
@@ -63,15 +65,15 @@ def test_paths_are_those_of_descent(result):
 
 def test_another_picture_is_refused(unchecked):
     with pytest.raises(ValueError, match="number must be 1 or 2, got 3"):
-        room.published_picture(3)
+        published_picture(3)
     with pytest.raises(ValueError, match="seeds must name at least one"):
-        room.published_instances(range(0), inputs=2, tokens=3, dim=4)
+        published_instances(range(0), inputs=2, tokens=3, dim=4)
 
 
 def test_published_instances_are_the_single_ones():
-    batch = room.published_instances((3, 7), inputs=4, tokens=5, dim=6)
+    batch = published_instances((3, 7), inputs=4, tokens=5, dim=6)
     for trial, seed in enumerate((3, 7)):
-        alone = room.published_instance(seed, inputs=4, tokens=5, dim=6)
+        alone = published_instance(seed, inputs=4, tokens=5, dim=6)
         assert all(torch.equal(getattr(batch[trial], name), getattr(alone, name)) for name in ("tokens", "query", "scores"))
 
 

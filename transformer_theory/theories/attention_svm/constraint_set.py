@@ -17,8 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.validation import as_float64, as_int64
-from .validation import as_bool, check_shape, check_type
-from .validation import check_real as _real
+from .validation import as_bool, check_real, check_shape, check_type
 
 HINT = "constraints(tokens, query, select) makes them"
 
@@ -63,13 +62,13 @@ class Constraints:
     ):
         """Fills in the defaults and checks the shapes."""
         difference, query = as_float64("difference", difference), as_float64("query", query)
-        _real("difference", difference, "[..., m, d_x]", max(2, difference.ndim))
-        _real("query", query, "[..., m, d_z]", difference.ndim)
+        check_real("difference", difference, "[..., m, d_x]", max(2, difference.ndim))
+        check_real("query", query, "[..., m, d_z]", difference.ndim)
         shape = difference.shape[:-1]
         if query.shape[:-1] != shape:
             raise ValueError(f"query must have one row per constraint, {list(shape)}, got {list(query.shape[:-1])}")
         rhs = difference.new_ones(shape) if rhs is None else as_float64("rhs", rhs)
-        _real("rhs", rhs, f"{list(shape)} of float64", len(shape))
+        check_real("rhs", rhs, f"{list(shape)} of float64", len(shape))
         zeros = torch.zeros(shape, dtype=torch.long)
         integers = {
             "input": torch.arange(shape[-1]).expand(shape) if input is None else as_int64("input", input),
@@ -157,25 +156,3 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
     if len({(one.difference.shape[-1], one.query.shape[-1], one.batch) for one in problems}) > 1 or problems[0].batch:
         raise ValueError("problems must be single ones on matrices of one shape; stack each shape separately")
     return Constraints(**{field.name: column(field.name, -1 if field.name == "rhs" else 0) for field in fields(Constraints)})
-
-
-# TEMPORARY
-from .validation import check_real as _cr  # noqa: E402
-from .validation import describe as came  # noqa: E402
-
-
-def check_real(value, name, wanted, ndim):  # noqa: F811
-    _cr(name, value, wanted, ndim)
-
-
-def check_tensor(value, name, wanted):
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor {wanted}, got {came(value)}")
-
-
-def check_whole(value, name, shape):
-    check_shape(name, value, shape)
-
-
-def check_constraints(value, name="constraints"):
-    check_type(name, value, Constraints, hint=HINT)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...core.errors import NotConverged
 from ...core.parallel import single_threaded
-from ...core.validation import converted, integers
+from ...core.validation import converted
 from .dynamics import Loss
 from .graph import PriorityGraph, check_graph, check_sequences, priority_graph
 from .problem import Instance

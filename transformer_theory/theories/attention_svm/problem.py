@@ -214,13 +214,3 @@ def convert_fields(record: object, *names: str) -> None:
     for name in names:
         value = as_float64(name, getattr(record, name))
         object.__setattr__(record, name, value.detach() if value.requires_grad else value)
-
-
-def detach(record, *names):  # TEMPORARY
-    convert_fields(record, *names)
-
-
-def check_signs(signs, name, shape):  # TEMPORARY
-    from .validation import check_signs as check
-
-    check(name, signs, shape)

@@ -4,64 +4,26 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step, tssa_step
     crate.fista(tokens, dictionary, lam=0.1).code           # the non-negative LASSO
 
-Definitions: :mod:`.problem`; compression: :mod:`.attention`, :mod:`.tssa`, :mod:`.causal`; what attention approximates: :mod:`.neumann`,
-:mod:`.denoising`; sparsification: :mod:`.sparse_coding`; modules: :mod:`.block`; any network layer by layer: :mod:`.layer_curves`,
-:mod:`.segmentation`.
+Definitions: :mod:`.problem`; compression: :mod:`.steps`; what attention approximates: :mod:`.approximations`; sparsification:
+:mod:`.sparse_coding`; the unrolled model: :mod:`.unrolled`; any network layer by layer: :mod:`.layerwise`, :mod:`.segmentation`; the blocks
+and networks: :mod:`transformer_theory.models.crate`; training on the objective: :mod:`.tasks`.
 """
 
 from ...core.sources import Source
 from ...core.theory import Theory
-from ...models.crate import (
-    CausalExactAttention,
-    CausalPaperAttention,
-    CausalReleasedAttention,
-    CausalReleasedTokenStatisticsAttention,
-    CausalTokenStatisticsAttention,
-    ExactAttention,
-    Fista,
-    Ista,
-    Layer,
-    OvercompleteIsta,
-    PaperAttention,
-    ReleasedAttention,
-    ReleasedTokenStatisticsAttention,
-    TokenStatisticsAttention,
-    orthogonal,
-)
-from ...models.crate.causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
-from ...models.crate.sparse_coding import (
-    LassoSolution,
-    duality_gap,
-    fista,
-    fista_steps,
-    from_tokens,
-    ista,
-    ista_step,
-    largest_step,
-    lasso,
-    overcomplete_code,
-)
-from ...models.crate.subspace_attention import exact_step, lipschitz, mssa, paper_step, rate_gradient, released_step
-from ...models.crate.token_statistics import (
-    causal_memberships,
-    causal_shrinkage,
-    membership_rate,
-    memberships,
-    shrinkage,
-    tssa_gradient,
-    tssa_step,
-    variational_rate,
-)
+from ...models.crate.compression import rate_gradient
+from ...models.crate.sparsification import ista_step
+from .approximations import gradient_error, neumann_error
 from .claims import CLAIMS
-from .denoising import denoise, log_density
-from .experiments import EXPERIMENTS, Departures, Emergence, Layers, Unrolled, Variants
-from .figures import draw
-from .layer_curves import Curves, head_rate, layerwise
-from .neumann import gradient_error, neumann_error, neumann_sum
+from .figures import EXPERIMENTS
+from .in_networks import IN_NETWORKS, Compression, Growth, Sparsity
+from .ladder import LADDER
+from .layerwise import layerwise
+from .on_data import ON_DATA
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
-from .readings import COMPRESSION, Compression, Sparsity, reducers
-from .segmentation import Overlap, class_attention, components, exceeding, overlap, random_patches, top_mass
-from .unrolled import ANSWER, compress, forms, guaranteed, predict_and_measure, sparse_code
+from .segmentation import class_attention, components, overlap, top_mass
+from .sparse_coding import LassoSolution, fista, ista, lasso
+from .steps import causal_exact_step, exact_step, lipschitz, mssa, paper_step, released_step, tssa_step
 
 THEORY = Theory(
     name="crate",
@@ -81,94 +43,41 @@ THEORY = Theory(
         "the Neumann series behind the attention step converges: beta times the largest eigenvalue of each head's Gram matrix is below 1",
     ),
     claims=CLAIMS,
+    ladder=LADDER,
     experiments=EXPERIMENTS,
-    needs=(),
-    predict_and_measure=predict_and_measure,
-    reducers=reducers,
-    draw=draw,
-    order_parameter=COMPRESSION,
-    answer=ANSWER,
+    on_data=ON_DATA,
+    in_networks=IN_NETWORKS,
 )
 
 __all__ = [
-    "EXPERIMENTS",
     "THEORY",
-    "CausalExactAttention",
-    "CausalPaperAttention",
-    "CausalReleasedAttention",
-    "CausalReleasedTokenStatisticsAttention",
-    "CausalTokenStatisticsAttention",
     "Compression",
-    "Curves",
-    "Departures",
-    "Emergence",
-    "ExactAttention",
-    "Fista",
-    "Ista",
+    "Growth",
     "LassoSolution",
-    "Layer",
-    "Layers",
-    "OvercompleteIsta",
-    "Overlap",
-    "PaperAttention",
-    "ReleasedAttention",
-    "ReleasedTokenStatisticsAttention",
     "Sparsity",
-    "TokenStatisticsAttention",
-    "Unrolled",
-    "Variants",
-    "added_rates",
     "causal_exact_step",
-    "causal_memberships",
-    "causal_paper_step",
-    "causal_rate_gradient",
-    "causal_released_step",
-    "causal_shrinkage",
     "class_attention",
     "components",
-    "compress",
-    "denoise",
-    "duality_gap",
     "exact_step",
-    "exceeding",
     "fista",
-    "fista_steps",
     "fit_subspaces",
-    "forms",
-    "from_tokens",
     "gradient_error",
-    "guaranteed",
-    "head_rate",
     "incoherence",
     "incompleteness",
     "ista",
     "ista_step",
-    "largest_step",
     "lasso",
     "layerwise",
     "lipschitz",
-    "log_density",
-    "membership_rate",
-    "memberships",
     "mssa",
     "neumann_error",
-    "neumann_sum",
     "nonzeros",
-    "orthogonal",
-    "overcomplete_code",
     "overlap",
     "paper_step",
-    "predict_and_measure",
-    "random_patches",
     "random_subspaces",
     "rate_gradient",
-    "reducers",
     "released_step",
-    "shrinkage",
-    "sparse_code",
     "sparse_rate_objective",
     "top_mass",
-    "tssa_gradient",
     "tssa_step",
-    "variational_rate",
 ]

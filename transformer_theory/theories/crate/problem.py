@@ -1,12 +1,12 @@
-r"""Sparse rate reduction: the objective that the layers of CRATE lower step by step.
+r"""Sparse rate reduction, the objective that the layers of CRATE lower step by step, and the model of the tokens.
 
 Tokens (rows of Z, n x d) are assumed to lie near a mixture of K subspaces of dimension p with orthonormal bases U_k (d x p). Good
-representations are compact in those subspaces, spread over all of space, and sparse:
+representations are compact in those subspaces, spread over the whole space, and sparse:
 
     minimise   R^c(Z; U_[K]) + lambda ||Z||_0 - R(Z),       R^c(Z; U_[K]) = 1/2 sum_k logdet(I + p/(n eps^2) (Z U_k)^T Z U_k).
 
 The subspaces of the theory are orthonormal, mutually incoherent (U_i^T U_j near 0) and complete (sum_k U_k U_k^T = I);
-:func:`incoherence` and :func:`incompleteness` measure how far bases are from that.
+:func:`incoherence` and :func:`incompleteness` measure the deviations.
 
 Source: :cite:t:`yu2023white`. Notation: docs/notation.md.
 """
@@ -15,13 +15,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...core.parallel import single_threaded
+from ...core.validation import converted
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
+from ...models.crate.compression import Bases
 
-Bases = Float[Tensor, "K d p"]
 
-
+@converted(floats=("tokens", "bases"))
 def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, eps: float, lam: float) -> Float[Tensor, "*batch"]:
-    r"""What CRATE minimises: :math:`R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)`, nats.
+    r"""The objective of CRATE, :math:`R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)`, nats.
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -31,89 +33,93 @@ def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, 
     Returns:
         ``[*batch]``.
     Raises:
-        ValueError: shapes do not fit, values are not finite, or ``eps`` is not positive. Source: :cite:t:`yu2023white`.
+        ValueError: shapes do not fit, values are not finite, or ``eps`` is not positive.
     """
-    zeros = (tokens != 0).sum((-2, -1))
-    return subspace_coding_rate(tokens, bases, eps=eps) + lam * zeros - coding_rate(tokens, eps=eps)
+    count = (tokens != 0).sum((-2, -1))
+    return subspace_coding_rate(tokens, bases, eps=eps) + lam * count - coding_rate(tokens, eps=eps)
 
 
+@converted(floats=("tokens",))
 def nonzeros(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""Share of entries that are not exactly zero, :math:`\|Z\|_0 / (n d)`, in [0, 1]. Source: :cite:t:`yu2023white`."""
+    r"""Share of entries that are not exactly zero, :math:`\|Z\|_0 / (n d)`, in [0, 1]."""
     return (tokens != 0).to(tokens.dtype).mean((-2, -1))
 
 
 def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> Bases:
     r"""K random subspaces with orthonormal bases, float64 [K, d, p]; orthogonal to one another as far as d allows.
 
-    With K p <= d all K p columns are orthonormal, with more the subspaces come in such groups of floor(d / p).
+    With K p <= d all K p columns are orthonormal; otherwise groups of floor(d / p) subspaces are.
 
     Raises:
-        ValueError: not 1 <= p <= d or K < 1. Source: :cite:t:`yu2023white` (the model of the tokens).
+        ValueError: not 1 <= p <= d, or K < 1.
     """
     if not (1 <= p <= d and K >= 1):
         raise ValueError(f"expected K >= 1 subspaces of dimension 1 <= p <= d, got K={K}, p={p}, d={d}")
-    together = min(K, d // p)
-    groups = [torch.linalg.qr(torch.randn(d, together * p, generator=generator, dtype=torch.float64))[0] for _ in range(-(-K // together))]
-    return torch.cat([frame.unflatten(1, (together, p)).transpose(0, 1) for frame in groups])[:K].contiguous()
+    size = min(K, d // p)  # of a group
+    frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(-(-K // size))]
+    return torch.cat([frame.unflatten(1, (size, p)).transpose(0, 1) for frame in frames])[:K].contiguous()
 
 
+@single_threaded
+@converted(floats=("tokens",))
 def fit_subspaces(
     tokens: Float[Tensor, "n d"], *, K: int, p: int, generator: torch.Generator, rounds: int = 30, starts: int = 5
 ) -> tuple[Bases, Int[Tensor, " n"]]:
-    r"""K-subspaces: bases that keep most of the tokens' energy when each token is projected on the best of them.
+    r"""K-subspaces: bases that retain most of the tokens' energy when each token is projected on the best subspace.
 
     Lloyd's alternation: assign each token to argmax_k ||U_k^T z||, then take the p leading directions of each group (an empty group keeps
-    its basis). Each start takes K random tokens, each with those most aligned with it; the best end is kept. A local optimum: no guarantee.
+    its basis). Each start takes K random tokens, each with the p tokens most aligned with it; the best result is returned. It is a local
+    optimum, without guarantee.
 
     Args:
         tokens: z as rows, [n, d].
         K, p: number and dimension of the subspaces.
         generator: of the starts.
-        rounds: at most, each start.
+        rounds: limit on the alternations of each start.
+        starts: number of starts.
     Returns:
         orthonormal bases [K, d, p] and the subspace of each token [n].
     Raises:
-        ValueError: not 1 <= p <= d or K < 1. Source: :cite:t:`yu2023white` (the model of the tokens).
+        ValueError: not 1 <= p <= d, or K < 1.
     """
-    best, best_energy, labels = random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None
+    best, best_energy, labels = (random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None)
     for _ in range(starts):
         bases, before = _start(tokens, best, generator), None
         for _ in range(rounds):
-            owner = _energies(tokens, bases).argmax(-1)
-            if before is not None and torch.equal(owner, before):
+            assigned = _energies(tokens, bases).argmax(-1)
+            if before is not None and torch.equal(assigned, before):
                 break
-            bases, before = _refit(tokens, owner, bases), owner
-        energy, owner = _energies(tokens, bases).max(-1)
+            bases, before = _refit(tokens, assigned, bases), assigned
+        energy, assigned = _energies(tokens, bases).max(-1)
         if float(energy.sum()) > best_energy:
-            best, best_energy, labels = bases, float(energy.sum()), owner
+            best, best_energy, labels = bases, float(energy.sum()), assigned
     assert labels is not None
     return best, labels
 
 
+@converted(floats=("bases",))
 def incoherence(bases: Bases) -> float:
     r"""Largest cosine between directions of two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share one.
 
     >>> from transformer_theory import crate
     >>> bases = crate.random_subspaces(3, 6, 2, generator=torch.Generator().manual_seed(0))  # three planes in six dimensions
-    >>> crate.incoherence(bases) < 1e-12  # they fit beside each other, so they are orthogonal
+    >>> crate.incoherence(bases) < 1e-12  # six dimensions suffice for three orthogonal planes
     True
 
     Args:
         bases: orthonormal, [K, d, p].
     Returns:
-        a number in [0, 1]; 0 for a single subspace. Source: :cite:t:`yu2023white`.
+        a number in [0, 1]; 0 for a single subspace.
     """
     cross = torch.linalg.matrix_norm(bases.mT[:, None] @ bases[None], 2)
     return float((cross - torch.diag(cross.diagonal())).max())
 
 
+@converted(floats=("bases",))
 def incompleteness(bases: Bases) -> float:
-    r"""How far the projections are from adding up to the identity, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal.
-
-    Source: :cite:t:`yu2023white`.
-    """
-    whole = (bases @ bases.mT).sum(0)
-    return float(torch.linalg.matrix_norm(whole - torch.eye(len(whole), dtype=whole.dtype, device=whole.device), 2))
+    r"""How far the projections are from adding up to the identity, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal."""
+    total = (bases @ bases.mT).sum(0)
+    return float(torch.linalg.matrix_norm(total - torch.eye(len(total), dtype=total.dtype, device=total.device), 2))
 
 
 def _start(tokens: Tensor, bases: Tensor, generator: torch.Generator) -> Tensor:
@@ -130,8 +136,8 @@ def _energies(tokens: Tensor, bases: Tensor) -> Float[Tensor, "n K"]:
     return (tokens @ bases).square().sum(-1).T
 
 
-def _refit(tokens: Tensor, owner: Tensor, bases: Tensor) -> Tensor:
-    groups = [tokens[owner == k] for k in range(len(bases))]
+def _refit(tokens: Tensor, assigned: Tensor, bases: Tensor) -> Tensor:
+    groups = [tokens[assigned == k] for k in range(len(bases))]
     return torch.stack([_leading(group, bases.shape[-1]) if len(group) else old for group, old in zip(groups, bases)])
 
 

@@ -1,12 +1,12 @@
-r"""How well what a network looks at, or what its tokens are, marks out the objects of an image whose masks are known.
+r"""How well the attention of a network, or the principal components of its tokens, segment the objects of images with known masks.
 
-* *Attention*: the last block's attention from the class token to the patches, a map a head. Of each map the fewest patches that hold a
-  share ``KEPT`` of its mass are taken; the head that fits an object best is counted (what is done for photographs).
-* *Principal components*: projections of the last block's patch tokens on their first components over all images, both signs, the same mass
-  protocol on what exceeds the mean.
+* *Attention*: the last block's attention from the class token to the patches, one map per head. Of each map the fewest patches that hold
+  a share ``MASS`` of it are selected; the head that fits an object best counts (the protocol for photographs).
+* *Principal components*: projections of the last block's patch tokens on their first components over all images, both signs, with the
+  same protocol for what exceeds the mean.
 
-Candidates are compared with a mask by intersection over union at the resolution of pixels. The best of several candidates is better than
-one, so the null has as many: patches drawn at random, as many as each candidate holds.
+Candidates are compared with a mask by intersection over union at the resolution of pixels. The best of several candidates
+is better than one, so the chance level has as many: patches drawn at random, as many as each candidate has.
 
 Source: :cite:t:`yu2023emergence`. Notation: docs/notation.md.
 """
@@ -17,16 +17,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ...models.crate.stack import blocks
-from ...probes import AttentionMaps, NoAttention, Observation, probe
-from .layer_curves import compressions, observe
+from ...core.metric import Activations, Metric
+from ...metrics.networks import AttentionMaps
+from ...models.crate import layers_of
+from ...probes import NoAttention, probe
+from .layerwise import compression_layers, converted_inputs, on_layers
 
-KEPT = 0.6  # share of a map's mass
+MASS = 0.6  # share of a map that the selected patches hold
 COMPONENTS = 2  # with both signs as many candidates as four heads
 BATCH = 256
 
 Maps = Float[Tensor, "n candidates seq"]
-Chosen = Bool[Tensor, "n candidates seq"]
+Selection = Bool[Tensor, "n candidates seq"]
 Masks = Bool[Tensor, "n objects size size"]
 
 
@@ -43,85 +45,88 @@ class Overlap:
     foreground: float
 
 
-def top_mass(maps: Maps, *, kept: float = KEPT) -> Chosen:
-    """The fewest patches of each map that hold at least a share ``kept`` of its mass.
+def top_mass(maps: Maps, *, mass: float = MASS) -> Selection:
+    """The fewest patches of each map that hold at least a share ``mass`` of it.
 
     Args:
         maps: non-negative, [n, candidates, seq].
-        kept: in (0, 1).
+        mass: in (0, 1).
     Returns:
         [n, candidates, seq]; at least one patch of each map.
     Raises:
-        ValueError: a share outside (0, 1) or a negative entry. Source: :cite:t:`yu2023emergence`.
+        ValueError: a share outside (0, 1) or a negative entry.
     """
-    if not 0 < kept < 1:
-        raise ValueError(f"kept must lie inside (0, 1), got {kept}")
+    if not 0 < mass < 1:
+        raise ValueError(f"mass must lie in (0, 1), got {mass}")
     if not bool((maps >= 0).all()):
         raise ValueError(f"maps must be non-negative numbers, got one of {float(maps.min()):.3g}; take a softmax, or what exceeds a mean")
     sorted_maps, order = maps.sort(-1, descending=True)
     before = sorted_maps.cumsum(-1) - sorted_maps
-    inside = before < kept * sorted_maps.sum(-1, keepdim=True)
+    inside = before < mass * sorted_maps.sum(-1, keepdim=True)
     inside[..., 0] = True
     return torch.zeros_like(inside).scatter(-1, order, inside)
 
 
-def overlap(chosen: Chosen, masks: Masks) -> Overlap:
-    """Compares patches with masks of pixels; of all candidates the best counts, for each object of each image.
+def overlap(selection: Selection, masks: Masks) -> Overlap:
+    """Compares patches with masks of pixels; for each object of each image the best candidate counts.
 
     Args:
-        chosen: patches of a square image, row by row, [n, candidates, seq].
+        selection: patches of a square image, row by row, [n, candidates, seq].
         masks: [n, objects, size, size]; the side is a multiple of that of the patches' grid.
     Returns:
         Overlap with two means in [0, 1]: ``per_object`` and ``foreground``.
     Raises:
-        ValueError: shapes do not fit, or the patches do not tile the image. Source: :cite:t:`yu2023emergence`.
+        ValueError: shapes do not fit, or the patches do not tile the image.
     """
-    if chosen.ndim != 3:
-        raise ValueError(f"chosen must have shape [n, candidates, seq], got {list(chosen.shape)}; top_mass gives it")
-    if masks.ndim != 4 or masks.shape[2] != masks.shape[3] or len(masks) != len(chosen):
-        raise ValueError(f"masks must have shape [{len(chosen)}, objects, size, size], got {list(masks.shape)}; one object is masks[:, :1]")
-    side, size = round(chosen.shape[-1] ** 0.5), masks.shape[-1]
-    if side**2 != chosen.shape[-1] or size % side:
-        raise ValueError(f"patches must tile the image, got {chosen.shape[-1]} patches for {size} x {size} pixels")
-    pixels = chosen.unflatten(-1, (side, side)).repeat_interleave(size // side, -1).repeat_interleave(size // side, -2)
+    if selection.ndim != 3:
+        raise ValueError(f"selection must have shape [n, candidates, seq], got {list(selection.shape)}; top_mass returns it")
+    if masks.ndim != 4 or masks.shape[2] != masks.shape[3] or len(masks) != len(selection):
+        raise ValueError(
+            f"masks must have shape [{len(selection)}, objects, size, size], got {list(masks.shape)}; one object is masks[:, :1]"
+        )
+    side, size = round(selection.shape[-1] ** 0.5), masks.shape[-1]
+    if side**2 != selection.shape[-1] or size % side:
+        raise ValueError(f"patches must tile the image, got {selection.shape[-1]} patches for {size} x {size} pixels")
+    pixels = selection.unflatten(-1, (side, side)).repeat_interleave(size // side, -1).repeat_interleave(size // side, -2)
     pixels = pixels.flatten(-2).double()
 
-    def best(truth: Tensor) -> float:
-        truth = truth.flatten(-2).double()
-        both = pixels @ truth.mT
-        either = pixels.sum(-1)[..., None] + truth.sum(-1)[:, None] - both
-        return float((both / either.clamp(min=1)).amax(1).mean())
+    def best(objects: Tensor) -> float:
+        truth = objects.flatten(-2).double()
+        intersection = pixels @ truth.mT
+        union = pixels.sum(-1)[..., None] + truth.sum(-1)[:, None] - intersection
+        return float((intersection / union.clamp(min=1)).amax(1).mean())
 
     return Overlap(best(masks), best(masks.any(1, keepdim=True)))
 
 
 def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n heads seq"]:
-    """Attention of the class token (the first) to all other tokens in the last block, a map a head.
+    """Attention of the class token (the first) to all other tokens in the last block, one map per head.
 
     Args:
         model: any network that :func:`~transformer_theory.probe` can read, with a class token in front.
-        inputs: what it reads, [n, ...]; cast to its precision, sent to its device.
+        inputs: [n, ...]; converted to its precision and device.
     Returns:
-        [n, heads, seq], non-negative: what the patches get of the weights of a head, which sum to one with that of the class token itself.
+        [n, heads, seq], non-negative: the weights of the patches, which sum to one with the weight of the class token itself.
     Raises:
-        ValueError: no attention was seen, or its blocks have no attention map. Source: :cite:t:`yu2023emergence`.
+        ValueError: the blocks of the network have no attention map.
+        NoAttention: no attention was seen.
     """
-    found = []
-    for chunk in inputs.split(BATCH):
-        keeper = AttentionMaps(keep=len(chunk))
+    maps = []
+    for batch in inputs.split(BATCH):
+        metric = AttentionMaps(keep=len(batch))
         try:
-            with probe(model, [keeper]) as p, torch.no_grad():
-                model(_cast(model, chunk))
+            with probe(model, [metric]), torch.no_grad():
+                model(converted_inputs(model, batch))
         except NoAttention as error:
-            if halves := blocks(model):
+            if halves := layers_of(model):
                 raise ValueError(
                     f"model must have attention maps, got blocks of {type(halves[-1][1].fn).__name__}, which compute none;"
                     " take crate.components, or a network with ReleasedAttention or PaperAttention"
                 ) from error
             raise
-        arrays = p.result().arrays
-        found.append(torch.from_numpy(arrays[max(arrays)])[:, :, 0, 1:].double())
-    return torch.cat(found)
+        last = metric.sums[max(metric.sums)]  # [batch, heads, q, k] of the last block
+        maps.append(last[:, :, 0, 1:].double())
+    return torch.cat(maps)
 
 
 def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: int = COMPONENTS) -> Float[Tensor, "n count seq"]:
@@ -129,24 +134,23 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
 
     Args:
         model: a network of CRATE layers, or any that :func:`~transformer_theory.probe` can read, with a class token in front.
-        inputs: what it reads, [n, ...]; cast to its precision, sent to its device.
-        count: components, two unless told: at least one, at most the width of the tokens.
+        inputs: [n, ...]; converted to its precision and device.
+        count: number of components, at most the width of the tokens.
     Returns:
         [n, count, seq], the first component first; signs are arbitrary.
     Raises:
-        ValueError: no attention was seen, or there are not so many components. Source: :cite:t:`yu2023emergence`.
+        ValueError: there are not so many components.
+        NoAttention: no attention was seen.
     """
-    layers, last = compressions(model), _Last()
-    found = []
-    for chunk in inputs.split(BATCH):
-        with torch.no_grad():
-            if layers:
-                observe(model, layers[-1:], _cast(model, chunk), lambda seen: last.update(seen, None))
-            else:
-                with probe(model, [last]):
-                    model(_cast(model, chunk))
-        found.append(last.output[:, 1:].double())
-    tokens = torch.cat(found)
+    last = _LastOutput()
+    hooked = bool(compression_layers(model))
+    outputs = []
+    for batch in inputs.split(BATCH):
+        context = on_layers(model, lambda number, layer, tokens, output: last.keep(output)) if hooked else probe(model, [last])
+        with context, torch.no_grad():
+            model(converted_inputs(model, batch))
+        outputs.append(last.output[:, 1:].double())
+    tokens = torch.cat(outputs)
     if not 1 <= count <= tokens.shape[-1]:
         raise ValueError(f"count must be at least 1 and at most {tokens.shape[-1]}, the width of the tokens, got {count}")
     centred = tokens - tokens.mean((0, 1))
@@ -157,39 +161,29 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
 
 
 def exceeding(projections: Float[Tensor, "n count seq"]) -> Float[Tensor, "n candidates seq"]:
-    """What exceeds an image's own mean, in either direction, as non-negative maps: two candidates a component.
-
-    Source: none, a convention.
-    """
-    apart = projections - projections.mean(-1, keepdim=True)
-    return torch.cat([apart.relu(), (-apart).relu()], 1)
+    """What exceeds the mean of an image, in either direction, as non-negative maps: two candidates per component."""
+    centred = projections - projections.mean(-1, keepdim=True)
+    return torch.cat([centred.relu(), (-centred).relu()], 1)
 
 
-def random_patches(chosen: Chosen, *, generator: torch.Generator) -> Chosen:
-    """The null: as many patches as each candidate holds, anywhere. Source: none, a null."""
-    order = torch.rand(chosen.shape, generator=generator).argsort(-1)
-    return chosen.gather(-1, order)
+def random_patches(selection: Selection, *, generator: torch.Generator) -> Selection:
+    """The chance level: as many patches as each candidate has, drawn at random."""
+    order = torch.rand(selection.shape, generator=generator).argsort(-1)
+    return selection.gather(-1, order)
 
 
-class _Last:
-    """Reducer: the output of the last block."""
+class _LastOutput(Metric):
+    """Keeps the output of the last block that ran."""
 
+    kinds = ("attention", "features")  # "attention" makes the probe raise NoAttention where there is none
     output: Tensor
 
-    def reset(self) -> None:
-        """Nothing is kept."""
+    def keep(self, output: Tensor) -> None:
+        self.output = output.detach()
 
-    def update(self, seen: Observation, labels: object) -> None:
-        if seen.kind == "features":
-            self.output = seen.output.detach()
+    def update(self, activations: Activations) -> None:
+        if activations.kind == "features":
+            self.keep(activations.output)
 
-    def compute(self) -> list:
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list:
         return []
-
-    def merge(self, other: "_Last") -> None:
-        self.output = other.output
-
-
-def _cast(model: nn.Module, inputs: Tensor) -> Tensor:
-    parameter = next(model.parameters())
-    return inputs.to(parameter.device, parameter.dtype)

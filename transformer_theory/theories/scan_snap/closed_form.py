@@ -148,9 +148,9 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
 
     .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t / K)\right]^2\right)
 
-    All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so that
-    :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0 e^{2z}`;
-    Theorem 4 is of second order. The form neglects what distinct tokens gain meanwhile: about 1 % of z for ten classes with
+    All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so
+    that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0
+    e^{2z}`; Theorem 4 is of second order. The form neglects what distinct tokens gain meanwhile: about 1 % of z for ten classes with
     :math:`E_0 = .02`, and 9 % with :math:`E_0 = .33`. Derived here; not in the paper.
 
     Args:

@@ -270,7 +270,8 @@ class Comparison:
         lines = [
             f"query {data.query_id}: {data.asked} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
             f"{classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
-            f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold" + "".join(f"; not: {s}" for s in failed),
+            f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold"
+            + "".join(f"; not: {s}" for s in failed),
             f"  predicted: attention scans until t0' = {self.scanning_time:.4g}, then snaps",
         ]
         if any(match.dynamics == EXACT for match in self.matches):
@@ -332,7 +333,9 @@ def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: 
     """The row of an assumption; ``strict`` excludes equality."""
     holds = value <= threshold if op == "<=" else value >= threshold
     verdict: VerdictName = "holds" if holds and not (strict and value == threshold) else "fails"
-    return Measurement(NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=Source(PAPER, locator), note=note)
+    return Measurement(
+        NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=Source(PAPER, locator), note=note
+    )
 
 
 def _ends(ids: Int[Tensor, " S"]) -> str:

@@ -70,7 +70,9 @@ class SymmetricClasses:
         """
         K, D = self.classes, len(self.distinct)
         if K * (len(self.common) + K * D) > MAX_ENTRIES:
-            raise ValueError(f"written_out() holds up to {MAX_ENTRIES:,} probabilities, {K} classes of {D} tokens need more; keep the family")
+            raise ValueError(
+                f"written_out() holds up to {MAX_ENTRIES:,} probabilities, {K} classes of {D} tokens need more; keep the family"
+            )
         own = torch.block_diag(*[self.distinct[None]] * K)
         P = torch.cat([self.common.expand(K, -1), own], dim=1)
         return SequenceClasses(P, torch.arange(K) // self.per_query, self.vocab_size)

@@ -1,9 +1,9 @@
 r"""The quantities of scan-and-snap in a trained network: how sharp each head's attention is, and whether it still moves.
 
 *Sharpness* is :math:`1 - H(a) / \log T`, the mean over queries and sequences; it grows while attention is scanned. Its null is untrained
-networks. The *overlap with the previous map* is the cosine of the head's mean attention map and that of the previous measurement, both minus
-uniform attention; it approaches 1 when attention has snapped. Its null is the same cosine with the previous maps of the layer's other heads.
-Source: :cite:t:`tian2023scan`.
+networks. The *overlap with the previous map* is the cosine of the head's mean attention map and that of the previous measurement, both
+minus uniform attention; it approaches 1 when attention has snapped. Its null is the same cosine with the previous maps of the layer's other
+heads. Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ DIRECTION_ATOL = 1e-6  # Frobenius norm of a map minus uniform attention below w
 class ScanAndSnap(Metric):
     """Sharpness of every head, and the overlap of its mean attention map with that of the previous measurement.
 
-    Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are omitted. With a mask, sharpness counts
-    the allowed keys. The previous map survives :meth:`reset`.
+    Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are omitted. With a mask, sharpness
+    counts the allowed keys. The previous map survives :meth:`reset`.
 
     One row per layer and head: "sharpness"; from the second measurement on also "overlap with the previous map", unless a map is uniform.
 

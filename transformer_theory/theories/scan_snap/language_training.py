@@ -1,9 +1,9 @@
 r"""Training of language models on text: next-word prediction, by the loop that all trainings share.
 
-The loss is the mean cross-entropy (nats) of words 2 ... n + 1 of each stream given the words before them. Two optimisers: :func:`sgd`, plain
-gradient descent in which the MLP of the first layer learns at twice the rate, as in :cite:t:`tian2023scan`, and :func:`adam`
-:cite:p:`kingma2015adam`. Both have a constant rate; the norm of the gradient is clipped at 0.5. Training is deterministic given the generator,
-which draws dropout; the streams are read in order. The global CPU random state is left unchanged.
+The loss is the mean cross-entropy (nats) of words 2 ... n + 1 of each stream given the words before them. Two optimisers: :func:`sgd`,
+plain gradient descent in which the MLP of the first layer learns at twice the rate, as in :cite:t:`tian2023scan`, and :func:`adam`
+:cite:p:`kingma2015adam`. Both have a constant rate; the norm of the gradient is clipped at 0.5. Training is deterministic given the
+generator, which draws dropout; the streams are read in order. The global CPU random state is left unchanged.
 """
 
 import time

@@ -8,8 +8,8 @@ The theory treats one query at a time, so the sequences of each of the most freq
 (:mod:`.query_data`): :math:`P(l | n)` is counted, the assumptions are measured, four dynamics predict the attention logits
 (:mod:`.predictions`), and exact gradient descent shows their actual change, beside descent on shuffled next tokens (:mod:`.minimal_model`).
 
-Of a :class:`~transformer_theory.data.TokenData` the words at all positions but the query's are the context, the word at the query's position
-is the query (the last one by default), and the next token is the class; the most frequent query is analysed. Source:
+Of a :class:`~transformer_theory.data.TokenData` the words at all positions but the query's are the context, the word at the query's
+position is the query (the last one by default), and the next token is the class; the most frequent query is analysed. Source:
 :cite:t:`tian2023scan`.
 """
 
@@ -173,7 +173,9 @@ def _check_settings(queries: int, max_classes: int, steps: int | None, seed: int
     positive(eta_y=eta_y, eta_z=eta_z)
     for name, rate in (("eta_y", eta_y), ("eta_z", eta_z)):
         if rate > MAX_RATE:
-            raise ValueError(f"{name} must be at most {MAX_RATE:.0e}, got {rate:g}: logits would leave the range of floating point; lower it")
+            raise ValueError(
+                f"{name} must be at most {MAX_RATE:.0e}, got {rate:g}: logits would leave the range of floating point; lower it"
+            )
 
 
 # ---- measurements of one query
@@ -182,8 +184,8 @@ def _check_settings(queries: int, max_classes: int, steps: int | None, seed: int
 def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
     """All measurements of a query.
 
-    The theorems' verdicts are "not covered" unless all their assumptions hold; those of the exact flow unless the sequences and the training
-    are long.
+    The theorems' verdicts are "not covered" unless all their assumptions hold; those of the exact flow unless the sequences and the
+    training are long.
     """
     yield from comparison.assumptions
     note = "relative size of the term that Lemma 3 drops from the decoder's gradient; gradient descent trains the exact decoder"

@@ -282,7 +282,9 @@ def synthetic(
 
 
 @converted(float64=("weights", "common_share"))
-def single_common(weights: Float[Tensor, "K D"], common_share: Float[Tensor, " K"] | Float[Tensor, ""], *, vocab_size: int) -> SequenceClasses:
+def single_common(
+    weights: Float[Tensor, "K D"], common_share: Float[Tensor, " K"] | Float[Tensor, ""], *, vocab_size: int
+) -> SequenceClasses:
     """Classes with one common token (number 0), one query, and D distinct tokens each.
 
     Args:

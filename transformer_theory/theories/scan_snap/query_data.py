@@ -53,10 +53,14 @@ def token_groups(values: Float[Tensor, " S"], classes: int) -> TokenGroups:
     """
     distinct = values > (1 + 1 / classes) / 2
     if bool(distinct.any()) and not bool(distinct.all()):
-        return TokenGroups(distinct, ~distinct, "distinct: nearer to occurring in one class only than to equal probabilities; common: the rest")
+        return TokenGroups(
+            distinct, ~distinct, "distinct: nearer to occurring in one class only than to equal probabilities; common: the rest"
+        )
     rank = values.argsort(stable=True).argsort(stable=True)
     S, size = len(rank), max(1, len(rank) // 4)
-    return TokenGroups(rank >= S - size, rank < size, "distinct: the most distinct quarter of the tokens; common: the least distinct quarter")
+    return TokenGroups(
+        rank >= S - size, rank < size, "distinct: the most distinct quarter of the tokens; common: the least distinct quarter"
+    )
 
 
 @dataclass(frozen=True, eq=False)

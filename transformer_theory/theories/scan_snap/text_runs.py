@@ -6,9 +6,9 @@ A quantity without a null of its own gets that of an untrained decoder on the sa
 further null: such a text has word frequencies and no other structure. Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the
 experiments on WikiText-2).
 
-*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves by
-the chord :math:`\sqrt{2 (1 - \rho_k)}`, at the speed :math:`v_k = \sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. It scans where v is largest. It
-has snapped at the first step after which v stays below a tenth of that. The theory predicts :math:`t_0' = K \ln M / \eta_Y` for the
+*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves
+by the chord :math:`\sqrt{2 (1 - \rho_k)}`, at the speed :math:`v_k = \sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. It scans where v is largest.
+It has snapped at the first step after which v stays below a tenth of that. The theory predicts :math:`t_0' = K \ln M / \eta_Y` for the
 transition.
 """
 

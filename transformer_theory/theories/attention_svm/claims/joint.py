@@ -2,8 +2,8 @@ r"""Claims about prompt and head trained together: p goes to p_mm if all inputs 
 
 The theorem :cite:p:`tarzanagh2023maxmargin` assumes that moving attention off a selected token costs label margin: with tokens
 :math:`r_i = \sum_t s_{i,t} x_{i,t}` the largest label margin is at most :math:`\Gamma - \nu \max_i (1 - s_{i,a_i})` for some
-:math:`\nu > 0`, where :math:`\Gamma` is that of the selected tokens and i runs over the support vectors. :func:`price` is the largest such :math:`\nu` for a little attention,
-:math:`\partial\Gamma / \partial(1 - s_{i,a_i})` by the envelope theorem.
+:math:`\nu > 0`, where :math:`\Gamma` is that of the selected tokens and i runs over the support vectors. :func:`price` is the largest such
+:math:`\nu` for a little attention, :math:`\partial\Gamma / \partial(1 - s_{i,a_i})` by the envelope theorem.
 
 Inputs have two tokens each, one of them zero with a key of zero; the other is a random point, on the side of the label, with a random key.
 There a positive price suffices for all attention: :math:`1 / 2\Gamma^2` is the least :math:`\tfrac12\|v\|^2` with

@@ -1,13 +1,12 @@
-"""Gradient descent on attention weights: state in, state out.
+"""Gradient descent on attention weights: a function takes a state and returns a state.
 
-:mod:`.states` where a run stands · :mod:`.losses` · :mod:`.heads` what follows attention · :mod:`.gradient` exact at any norm ·
-:mod:`.descent` normalised and plain descent, on W and on :mod:`.factored` weights · :mod:`.joint` prompt and head at once · :mod:`.mirror`
-descent in another norm · :mod:`.polyak` step · :mod:`.path` least loss within a growing ball
-
-Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`.
+:mod:`.states` the state of a run · :mod:`.losses` · :mod:`.heads` the prediction from the attended mixture · :mod:`.gradient` exact at any
+norm · :mod:`.spaces` W, images, logits or factors · :mod:`.descent` normalised and plain descent · :mod:`.joint` prompt and head at once ·
+:mod:`.mirror` descent in another norm · :mod:`.polyak` steps · :mod:`.path` least loss within a growing ball
 """
 
 from .descent import descent_direction, is_stationary, normalised_descent, plain_descent, trajectory
+from .gradient import merge_equal_tokens
 from .heads import Head, HeadInstance, differentiable, relu_head
 from .joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
 from .losses import EXPONENTIAL, LINEAR, LOGISTIC, Loss
@@ -38,6 +37,7 @@ __all__ = [
     "joint_targets",
     "load",
     "log_excess_loss",
+    "merge_equal_tokens",
     "mirror_descent",
     "normalised_descent",
     "plain_descent",

@@ -6,23 +6,22 @@ conjugate exponent :math:`q = p/(p-1)`, one normalised step is
 .. math:: \nabla\psi(W) \leftarrow \nabla\psi(W) - \eta\, \nabla L(W) / \|\nabla L(W)\|_q .
 
 Its direction is that of the max-margin problem in the :math:`\ell_p` norm of the selected tokens, :math:`\min \|W\|_p` subject to
-:math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1`; p = 2 is normalised gradient descent.
-
-Source: :cite:t:`julistiono2024optimizing`.
+:math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1`; p = 2 is normalised gradient descent (:cite:t:`julistiono2024optimizing`).
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....core.parallel import single_threaded
+from ....core.validation import converted, integers, positive
 from ..problem import Instance
-from .gradient import unit
-from .gradient import Gradient
+from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss
-from .settings import check_rate, check_steps
-from .states import State, check_state, check_weights
+from .states import State, check_state
 
 
+@single_threaded
 @torch.no_grad()
 def mirror_descent(instance: Instance, state: State, *, power: float, steps: int, rate: float = 0.1, loss: Loss = LOGISTIC) -> State:
     r"""Normalised mirror descent with the potential :math:`\|W\|_p^p / p`, each trial on its own.
@@ -30,7 +29,7 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     Args:
         instance, state: as in :func:`~.descent.normalised_descent`, on weights.
         power: p > 1.
-        steps: how many.
+        steps: number of steps.
         rate: :math:`\eta`, the length of each step in the dual norm.
         loss: of the prediction, label included.
     Returns:
@@ -38,13 +37,11 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     Raises:
         ValueError: ``power`` is not above one and finite, or as :func:`~.descent.normalised_descent`.
         TypeError: as there, or the state holds factors.
-
-    Source: :cite:t:`julistiono2024optimizing`.
     """
     check_power(power)
-    check_steps(steps)
-    check_rate(rate)
-    check_weights(instance, state)
+    integers(minimum=0, steps=steps)
+    positive(rate=rate)
+    check_state(instance, state, State)
     data, W = Gradient(instance, loss), state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):
@@ -52,18 +49,18 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
     end = State(W, state.step + steps)
-    check_state(instance, end)  # a root of a power near one overflows soon
+    check_state(instance, end)  # the inverse of a power near one overflows soon
     return end
 
 
 def check_power(power: float) -> None:
-    """Refuses an exponent without a conjugate one.
+    """Checks that an exponent has a conjugate one.
 
     Raises:
-        ValueError: says what came.
+        ValueError: it is not above one and finite.
         TypeError: it is no number.
     """
-    check_rate(power, "power")
+    positive(power=power)
     if not power > 1:
         raise ValueError(f"power must be larger than 1 (the potential is strictly convex then), got {power}")
 
@@ -73,22 +70,22 @@ def signed_power(W: Float[Tensor, "*any d d_z"], power: float) -> Float[Tensor, 
     return W.sign() * W.abs() ** power
 
 
+@converted(float64=("target", "W"))
 def bregman_divergence(
     target: Float[Tensor, "*trials d d_z"], W: Float[Tensor, "*trials d d_z"], *, power: float
 ) -> Float[Tensor, "*trials"]:
-    r"""How far the direction of W is from the target's in the geometry of the potential:
-    :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm one.
+    r"""The Bregman divergence of the target's direction from that of W, a measure of convergence in the geometry of the potential.
+
+    It is :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm one.
 
     Args:
-        target, W: of any size.
+        target, W: ``[*trials, d, d_z]`` of any size.
         power: p > 1.
     Returns:
         The divergence, at least zero up to rounding; 1 where one of the two is zero and has no direction.
     Raises:
         ValueError: ``power`` is not above one and finite.
         TypeError: ``power`` is no number.
-
-    Source: :cite:t:`julistiono2024optimizing` measures convergence by it.
     """
     check_power(power)
     A, B = (unit(V, power=power)[0] for V in (target, W))

@@ -3,14 +3,13 @@ r"""The regularisation path: the weights of least loss within a ball, as the bal
 .. math:: W_R = \arg\min_{\|W\|_F \le R} L(W), \qquad (K_R, Q_R) = \arg\min_{\|K\|_F^2 + \|Q\|_F^2 \le 2R} L(K Q^\top).
 
 If the optimal tokens are unique and can be selected, :math:`W_R / R` tends to the direction of :math:`W_{mm}` (Frobenius norm), and
-:math:`K_R Q_R^\top / R` to the max-margin solutions in the nuclear norm: the second ball is :math:`\|W\|_\star \le R`, written in factors.
+:math:`K_R Q_R^\top / R` to the max-margin solutions in the nuclear norm: the second ball is :math:`\|W\|_\star \le R`, written in factors
+(:cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`).
 
 The problem is not convex: descent from a random start can end at other tokens. So it is solved from many starts, and followed from small
-balls to large ones (for small R the loss is nearly linear, and any start does); both shares of success are reported. Steps are normalised
+balls to large ones (for small R the loss is nearly linear, and any start works); both shares of success are reported. Steps are normalised
 and projected onto the ball, with momentum, and a step is kept only if the loss above its infimum falls, which
-:func:`~.polyak.log_excess_loss` decides however small that is.
-
-Source: :cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin` on regularisation paths.
+:func:`~.polyak.log_excess_loss` decides at any size.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,26 +21,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....core.parallel import single_threaded
+from ....core.validation import integers, positive
 from ..problem import Instance
-from .gradient import unit
-from .gradient import Gradient
+from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss
-from .polyak import ExcessLoss, check_scored
-from .settings import check_rate, check_steps
+from .polyak import ExcessLoss
+from .states import check_instance
 
 MOMENTUM = 0.9
+FIRST_STEP, STEP_RANGE = 0.3, (1e-9, 10.0)  # lengths of steps, relative to the radius
+LONGER, SHORTER = 1.1, 0.5  # factors of the step after success and after failure
+
+Push = Callable[[Gradient, Tensor], tuple[Tensor, Tensor]]  # parameters [*, rows, cols] -> W [*, d, d_z], negative gradient up to a factor
 
 
 @dataclass(frozen=True)
 class RegularisationPath:
-    r"""The best weights found within each ball.
+    r"""The best weights within each ball.
 
     Attributes:
         radii: R, ``[r]``, increasing.
         W: the best weights, ``[r, d, d_z]``.
         log_excess: :math:`\log(L(W_R) - L_\star)`, ``[r]``.
-        residual: how far the step is from pointing straight out of the ball, ``[r]``: one minus the cosine of the weights and the negative
-            gradient (of the factors and theirs); zero at a stationary point, and where the gradient is zero.
+        residual: one minus the cosine of the weights and the negative gradient (of the factors and theirs), ``[r]``: zero at a stationary
+            point, where the step points straight out of the ball, and where the gradient is zero.
         fresh: share of the random starts at this radius that end at the tokens that the best weights select, ``[r]``.
         followed: the same of the starts that come from the previous radius, ``[r]``; at the first, those are random too.
     """
@@ -54,6 +58,7 @@ class RegularisationPath:
     followed: Float[Tensor, " r"]
 
 
+@single_threaded
 def regularisation_path(
     instance: Instance, radii: Sequence[float], *, generator: torch.Generator, starts: int = 8, steps: int = 600, loss: Loss = LOGISTIC
 ) -> RegularisationPath:
@@ -63,19 +68,17 @@ def regularisation_path(
         instance: a single problem.
         radii: R, increasing, positive and finite.
         generator: of the random starts.
-        starts: how many random starts at each radius, and how many are followed from one radius to the next.
+        starts: number of random starts at each radius, and of starts that are followed from one radius to the next.
         steps: of descent at each radius.
         loss: of the prediction, label included.
     Returns:
         The best weights within each ball.
     Raises:
-        ValueError: radii that do not increase from above zero or are not finite, no start, ``steps`` negative or not whole, a batch of
-            instances, inputs of one token, no query but zero, or data beyond :func:`~.gradient.check_scale`.
-        TypeError: what should be an instance, a loss or a number is none, or the instance has no scores but another head.
-
-    Source: :cite:t:`tarzanagh2023transformers`.
+        ValueError: radii that do not increase from above zero or are not finite, no start, ``steps`` negative, a batch of instances, inputs
+            of one token, no query but zero, or data out of range (:func:`~.gradient.check_scale`).
+        TypeError: an argument of another type, or the instance has no scores but another head.
     """
-    check_scored(instance)
+    check_instance(instance, Instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
 
     @no_type_check
@@ -85,6 +88,7 @@ def regularisation_path(
     return _follow(instance, radii, push, lambda R: R, (d, d_z), generator, starts, steps, loss)
 
 
+@single_threaded
 def factored_path(
     instance: Instance, radii: Sequence[float], *, generator: torch.Generator, starts: int = 8, steps: int = 600, loss: Loss = LOGISTIC
 ) -> RegularisationPath:
@@ -97,10 +101,8 @@ def factored_path(
         The best weights within each ball.
     Raises:
         ValueError, TypeError: as :func:`regularisation_path`.
-
-    Source: :cite:t:`tarzanagh2023transformers`.
     """
-    check_scored(instance)
+    check_instance(instance, Instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
 
     @no_type_check
@@ -111,9 +113,6 @@ def factored_path(
         return W, torch.cat([M @ Q, M.mT @ K], -2)
 
     return _follow(instance, radii, push, lambda R: (2 * R) ** 0.5, (d + d_z, min(d, d_z)), generator, starts, steps, loss)
-
-
-Push = Callable[[Gradient, Tensor], tuple[Tensor, Tensor]]  # parameters [*, rows, cols] -> W [*, d, d_z], negative gradient up to a factor
 
 
 @torch.no_grad()
@@ -128,15 +127,15 @@ def _follow(
     steps: int,
     loss: Loss,
 ) -> RegularisationPath:
-    """Best of ``2 starts`` descents at each radius; ``norm`` says how large the parameters may be at radius R."""
+    """Best of ``2 starts`` descents at each radius; ``norm`` is the largest norm of the parameters at radius R."""
     if instance.trials:
-        raise ValueError(f"instance must be a single one, got a batch {list(instance.trials)}; take one trial of it")
+        raise ValueError(f"instance must be a single one, got a batch {list(instance.trials)}; select one trial of it")
     for R in radii:
-        check_rate(R, "radii")
+        positive(radii=R)
     if not len(radii) or any(b <= a for a, b in pairwise(radii)):
         raise ValueError(f"radii must increase from above zero, got {list(radii)}")
-    check_steps(steps)
-    check_steps(starts, "starts", least=1)
+    integers(minimum=0, steps=steps)
+    integers(starts=starts)
     batch = instance[None][torch.zeros(2 * starts, dtype=torch.long)]
     data, log_excess = Gradient(batch, loss), ExcessLoss(batch, loss)
     carried, columns = torch.randn(starts, *shape, generator=generator, dtype=torch.float64), []
@@ -154,8 +153,10 @@ def _follow(
 def _descend(
     data: Gradient, log_excess: ExcessLoss, parameters: Tensor, push: Push, norm: float, steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Projected normalised descent with momentum, which follows narrow valleys; each start has its own step, longer after success, shorter
-    and without momentum after failure. The parameters are kept in units of the ball, where no square leaves the range of float64."""
+    """Projected normalised descent with momentum, which follows narrow valleys. Each start has its own step length.
+
+    The parameters are kept in units of the ball, where no square leaves the range of float64.
+    """
 
     @no_type_check
     def pushed(tried: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,14 +165,15 @@ def _descend(
 
     parameters, _ = unit(parameters)
     W, up, excess = pushed(parameters)
-    rate, drift = parameters.new_full((len(parameters), 1, 1), 0.3), parameters * 0
+    rate, drift = parameters.new_full((len(parameters), 1, 1), FIRST_STEP), parameters * 0
     for _ in range(steps):
         tried = parameters + MOMENTUM * drift + up * rate
         tried = tried / torch.linalg.vector_norm(tried, dim=(-2, -1), keepdim=True).clamp(min=1.0)
         new_W, new_up, new_excess = pushed(tried)
+        # A step that does not lower the loss is undone, together with its momentum.
         better = (new_excess < excess)[:, None, None]
         drift = torch.where(better, tried - parameters, 0.0)
-        rate = (rate * torch.where(better, 1.1, 0.5)).clamp(1e-9, 10.0)
+        rate = (rate * torch.where(better, LONGER, SHORTER)).clamp(*STEP_RANGE)
         parameters, W, up = (torch.where(better, new, old) for new, old in ((tried, parameters), (new_W, W), (new_up, up)))
         excess = torch.where(better.flatten(), new_excess, excess)
     apart = (unit(parameters)[0] - up).square().sum((-2, -1)) / 2  # one minus the cosine, to more digits

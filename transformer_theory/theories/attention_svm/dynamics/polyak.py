@@ -3,8 +3,8 @@ r"""Descent with the Polyak step, and the loss above its infimum without cancell
 .. math:: W \leftarrow W - \eta_k \nabla L(W), \qquad \eta_k = \frac{L(W) - L_\star}{\|\nabla L(W)\|_F^2},
     \qquad L_\star = \frac1n \sum_i \ell(\max_t \gamma_{i,t}),
 
-the infimum of the loss if the optimal tokens can be selected. Far out, loss and gradient fall alike, so that the step has a length of
-:math:`\|W_{mm}\|_F` or a little less: longer or shorter than a normalised step, as the data ask.
+the infimum of the loss if the optimal tokens can be selected (:cite:t:`vasudeva2025implicit`). Far out, loss and gradient decay alike, so the
+step has a length of :math:`\|W_{mm}\|_F` or a little less: unlike a normalised step, its length depends on the data.
 
 :math:`L - L_\star` is a difference of nearly equal numbers, far below the rounding error of L once attention is sharp. Here it is
 
@@ -12,8 +12,6 @@ the infimum of the loss if the optimal tokens can be selected. Far out, loss and
     g_i = \gamma_i^\star - f_i = \sum_t s_{i,t} (\gamma_i^\star - \gamma_{i,t}),
 
 a sum of positive terms whose logarithm is exact for any norm of W.
-
-Source: the step size for attention is studied by :cite:t:`vasudeva2025implicit`.
 """
 
 import math
@@ -24,18 +22,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..constraint_set import came
+from ....core.parallel import single_threaded
+from ....core.validation import converted, integers, positive
 from ..problem import Instance, token_logits
-from .gradient import unit
-from .gradient import Gradient
+from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss, check_loss
-from .settings import check_rate, check_steps
-from .states import State, check_instance, check_state, check_weights
+from .states import State, check_instance, check_state
 
 _gauss = np.polynomial.legendre.leggauss(8)  # for the mean slope over a gap of less than one: exact to rounding
 NODES, LOG_WEIGHTS = torch.from_numpy((_gauss[0] + 1) / 2), torch.from_numpy(_gauss[1] / 2).log()
+RISE_MIN = 1e-250  # a difference of losses below this has lost digits
 
 
+@single_threaded
+@converted(float64=("W",))
 def log_excess_loss(instance: Instance, W: Float[Tensor, "*trials d d_z"], *, loss: Loss = LOGISTIC) -> Float[Tensor, "*trials"]:
     r""":math:`\log(L(W) - L_\star)`, exact to rounding however small the difference.
 
@@ -47,9 +47,9 @@ def log_excess_loss(instance: Instance, W: Float[Tensor, "*trials d d_z"], *, lo
         The logarithm; minus infinity if all tokens of each input have the same score.
     Raises:
         ValueError: W does not belong to the instance or is not finite; inputs of one token, or a trial of zero queries.
-        TypeError: no instance with scores, or no loss.
+        TypeError: an instance without scores, or no loss.
     """
-    check_scored(instance)
+    check_instance(instance, Instance)
     check_loss(loss)
     check_state(instance, State(W))
     return ExcessLoss(instance, loss)(W)
@@ -61,7 +61,7 @@ class ExcessLoss:
     def __init__(self, instance: Instance, loss: Loss):
         self.instance, self.loss = instance, loss
         self.best = instance.scores.gather(-1, instance.optimal()[..., None]).squeeze(-1)
-        self.log_short = (self.best[..., None] - instance.scores).clamp(min=0.0).log()  # of what each token lacks
+        self.log_deficit = (self.best[..., None] - instance.scores).clamp(min=0.0).log()  # of each token to the best
         self.least, self.log_slope = loss.value(self.best), loss.log_slope(self.best)
 
     @no_type_check
@@ -71,15 +71,18 @@ class ExcessLoss:
         logits = token_logits(instance.tokens, instance.query, W)
         if instance.allowed is not None:
             logits = logits.masked_fill(~instance.allowed, -torch.inf)
-        log_gap = (logits.log_softmax(-1) + self.log_short).logsumexp(-1)
+        log_gap = (logits.log_softmax(-1) + self.log_deficit).logsumexp(-1)
         gap = log_gap.exp()
+        # Gaps below one: the gap times the mean slope over it, by Gauss-Legendre quadrature of the slope's logarithm.
         near = log_gap + (loss.log_slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) + LOG_WEIGHTS).logsumexp(-1)
+        # Larger gaps: the difference of the losses; where it underflows the loss has an exponential tail and equals its slope.
         rise, low = loss.value(best - gap) - self.least, loss.log_slope(best - gap)
-        tail = low + torch.log1p(-(self.log_slope - low).exp().clamp(max=1.0))  # where the loss is as good as its slope: exponential tails
-        far = torch.where((rise > 1e-250) & rise.isfinite(), rise.log(), tail)
+        tail = low + torch.log1p(-(self.log_slope - low).exp().clamp(max=1.0))
+        far = torch.where((rise > RISE_MIN) & rise.isfinite(), rise.log(), tail)
         return torch.where(gap < 1, near, far).logsumexp(-1) - math.log(best.shape[-1])
 
 
+@single_threaded
 @torch.no_grad()
 def polyak_descent(
     instance: Instance, state: State, *, steps: int, rate: float = 1.0, longest: float = 10.0, loss: Loss = LOGISTIC
@@ -88,43 +91,28 @@ def polyak_descent(
 
     Args:
         instance, state: as in :func:`~.descent.normalised_descent`, on weights and with scores.
-        steps: how many.
+        steps: number of steps.
         rate: a factor of the step size :math:`\eta_k`.
-        longest: the most that W may move in one step. A step is as long as that only where the loss stays above :math:`L_\star` while
-            the gradient vanishes: near tokens that are not optimal, and at saddles.
+        longest: the largest length of a step. It matters only where the loss stays above :math:`L_\star` while the gradient vanishes: near
+            tokens that are not optimal, and at saddles.
         loss: of the prediction, label included.
     Returns:
         The state after them; calling again continues exactly where it stopped.
     Raises:
         ValueError: ``longest`` is not positive and finite, or as :func:`~.descent.normalised_descent`.
         TypeError: as there, the state holds factors, or the instance has no scores but another head.
-
-    Source: :cite:t:`vasudeva2025implicit`.
     """
-    check_steps(steps)
-    check_rate(rate)
-    check_rate(longest, "longest")
-    check_scored(instance)
-    check_weights(instance, state)
+    integers(minimum=0, steps=steps)
+    positive(rate=rate, longest=longest)
+    check_instance(instance, Instance)
+    check_state(instance, state, State)
     data, W = Gradient(instance, loss), state.W
     log_excess = ExcessLoss(instance, loss)
     for _ in range(steps):
         M, scale = data.descent(W)
-        along, log_size = unit(M)
+        direction, log_size = unit(M)
         length = (log_excess(W) - scale - log_size[..., 0, 0]).exp().mul(rate).clamp(max=longest)
-        W = W + along * length[..., None, None]
+        W = W + direction * length[..., None, None]
     end = State(W, state.step + steps)
     check_state(instance, end)
     return end
-
-
-def check_scored(instance: Instance) -> None:
-    """Refuses what has no scores, by which alone the infimum of the loss is known.
-
-    Raises:
-        ValueError: inputs of one token, or no query but zero.
-        TypeError: says what came.
-    """
-    if not isinstance(instance, Instance):
-        raise TypeError(f"instance must be an Instance, whose scores give the least loss, got {came(instance)}")
-    check_instance(instance)

@@ -11,13 +11,12 @@ the differences enter through their inner products alone, so the cost hardly dep
 
 .. math:: d_c^\top M B z_c - s_c = b_c, \qquad BS = \mu I, \qquad \lambda_c s_c = \mu
 
-in the form of Helmberg, Rendl, Vanderbei and Wolkowicz, with Mehrotra's predictor and corrector. S is computed from :math:`\lambda` each
-time, so that :math:`\lambda` stays feasible and only the margins have a residual. With :math:`n_c = M^\top d_c` and :math:`T = S^{-1}` the
-matrix of the system is
+in the form of :cite:t:`helmberg1996interior`, with the predictor and corrector of :cite:t:`mehrotra1992implementation`. S is computed from
+:math:`\lambda` each time, so :math:`\lambda` stays feasible and only the margins have a residual. With :math:`n_c = M^\top d_c` and
+:math:`T = S^{-1}` the matrix of the system is
 
 .. math:: H_{ce} = d_c^\top d_e\; z_c^\top B z_e + \tfrac14\big[z_c^\top B n_e\; n_c^\top T z_e + n_c^\top B z_e\; z_c^\top T n_e
     + z_c^\top B z_e\; n_c^\top T n_e + n_c^\top B n_e\; z_c^\top T z_e\big] + \delta_{ce}\, s_c / \lambda_c .
-
 """
 
 from dataclasses import dataclass, fields
@@ -27,13 +26,24 @@ from torch import Tensor
 
 from .tolerances import INTERIOR_POINT_ROUNDS
 
-STEP_TO_BOUNDARY = 0.97  # share of the way to the boundary of the cones that a step goes
+BOUNDARY_SHARE = 0.97  # of the way to the boundary of the cones that a step may go
+CENTRING_RANGE = (0.01, 1.0)  # of the predicted decrease of mu, whose third power is aimed at
+START_SHARE, START_SLACK = 0.8, 0.3  # of the start: size of M relative to its bound, and slack relative to the largest right-hand side
+MEAN_SHARE = 0.05  # of the mean in the multipliers of the start, which makes them positive
+DIAGONAL_RTOL = 1e-14  # added to the diagonal of H
+STEP_MAX = 1e3
 
 
 @dataclass(frozen=True)
 class Cone:
-    """B problems as the method sees them: inner products of the differences ``[B, m, m]``, queries ``[B, m, q]``, right-hand sides
-    ``[B, m]``, and where a multiplier may have either sign, ``[B, m]``."""
+    """B problems as the method needs them.
+
+    Attributes:
+        gram: inner products of the differences, ``[B, m, m]``.
+        query: in the coordinates of their span, ``[B, m, q]``.
+        rhs: right-hand sides, ``[B, m]``.
+        free: the equations, whose multipliers have either sign, ``[B, m]``.
+    """
 
     gram: Tensor
     query: Tensor
@@ -52,7 +62,7 @@ class Cone:
 
 @dataclass(frozen=True)
 class Point:
-    """An iterate: multipliers and slacks ``[B, m]``, both positive on inequalities, and B ``[B, q, q]``."""
+    """An iterate: multipliers and slacks ``[B, m]``, both positive on inequalities, and the weight B of W = M B, ``[B, q, q]``."""
 
     multipliers: Tensor
     slack: Tensor
@@ -78,22 +88,23 @@ def dot(left: Tensor, right: Tensor) -> Tensor:
 
 
 def inside(cone: Cone, multipliers: Tensor) -> Point:
-    """A start near the Frobenius solution: its multipliers, made positive and shrunk into the cone, and a B that undoes that."""
+    """A start near the Frobenius solution: its multipliers, made positive and shrunk into the cone, and a weight that undoes the shrinking."""
     m, q = cone.query.shape[1:]
     mean = torch.where(cone.free, 0.0, multipliers).sum(-1, keepdim=True) / m
-    positive = torch.where(cone.free, multipliers, 0.95 * multipliers.clamp(min=0) + 0.05 * mean)
-    size, bound = (torch.linalg.matrix_norm(cone.image(v)[1]).sqrt()[:, None] for v in (multipliers, positive))  # at least ||M||_2
-    positive = 0.8 / bound * positive
-    weight = (size / 0.8)[..., None] * torch.eye(q, dtype=size.dtype)
+    positive = torch.where(cone.free, multipliers, (1 - MEAN_SHARE) * multipliers.clamp(min=0) + MEAN_SHARE * mean)
+    # The Frobenius norm of M^T M is at least the square of the spectral norm of M.
+    size, bound = (torch.linalg.matrix_norm(cone.image(v)[1]).sqrt()[:, None] for v in (multipliers, positive))
+    positive = START_SHARE / bound * positive
+    weight = (size / START_SHARE)[..., None] * torch.eye(q, dtype=size.dtype)
     margins = dot(cone.image(positive)[0] @ weight, cone.query)
-    slack = (margins - cone.rhs).clamp(min=0) + 0.3 * cone.rhs.abs().amax(-1, keepdim=True)
+    slack = (margins - cone.rhs).clamp(min=0) + START_SLACK * cone.rhs.abs().amax(-1, keepdim=True)
     return Point(positive, torch.where(cone.free, 0.0, slack), weight)
 
 
 def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
     """Moves each problem until its duality gap and residual are at most ``tol``, relative to objective and right-hand side.
 
-    A problem that does not get there, as may happen below about 1e-7, keeps its last sound point: check the answer.
+    A problem that does not converge, as may happen below about 1e-7, keeps its last sound point: verify the answer.
     """
     point = Point(*(getattr(point, field.name).clone() for field in fields(point)))
     left, now = torch.arange(len(cone.rhs)), point
@@ -107,9 +118,35 @@ def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
     return point
 
 
+def _step(cone: Cone, point: Point, tol: float) -> tuple[Point, Tensor]:
+    """The next point, and which problems are unfinished, ``[B]``; the others stay where they are."""
+    system = _NewtonSystem(cone, point)
+    # Predictor: a step towards complementarity zero. The share of mu that would be left says how well the linear model holds ...
+    predictor = system.direction(torch.zeros_like(system.mu), None)
+    up, down = (v.clamp(max=1) for v in system.lengths(predictor))
+    a, b = up[:, None], down[:, None]
+    S = system.S + a[..., None] * predictor.linear + a[..., None].square() * predictor.quadratic
+    ahead = ((point.weight + b[..., None] * predictor.weight) * S).sum((-2, -1))
+    ahead = ahead + dot(point.multipliers + a * predictor.multipliers, point.slack + b * predictor.slack)
+    # ... and its third power is the share to aim at. Corrector: a step to that mu, with the products that the predictor neglected.
+    centre = (ahead / (system.degree * system.mu)).clamp(*CENTRING_RANGE) ** 3
+    step = system.direction(centre * system.mu, predictor)
+    up, down = ((BOUNDARY_SHARE * v).clamp(max=1) for v in system.lengths(step))
+    sound = torch.isfinite(step.multipliers).all(-1) & torch.isfinite(step.weight).all((-2, -1))
+    going = ~(system.done(tol) | system.failed) & sound
+    moved = Point(
+        point.multipliers + up[:, None] * step.multipliers,
+        point.slack + down[:, None] * step.slack,
+        symmetric(point.weight + down[:, None, None] * step.weight),
+    )
+    stay = (~going).nonzero().squeeze(-1)
+    moved.put(stay, point[stay])
+    return moved, going
+
+
 @dataclass(frozen=True)
 class _Step:
-    """A direction, with what is linear and what is quadratic of the change of S, and the change of the rows n."""
+    """A direction, with the linear and the quadratic part of the change of S, and the change of the rows n."""
 
     multipliers: Tensor
     slack: Tensor
@@ -119,8 +156,8 @@ class _Step:
     rows: Tensor
 
 
-class _Frame:
-    """What both directions at a point share."""
+class _NewtonSystem:
+    """The factorised Newton system at a point, which predictor and corrector share."""
 
     def __init__(self, cone: Cone, point: Point):
         Z, B, free = cone.query, point.weight, cone.free
@@ -130,18 +167,20 @@ class _Frame:
         self.weighted = point.multipliers[..., None] * Z
         self.S = 0.5 * (torch.eye(Z.shape[-1], dtype=Z.dtype) - square)
         self.lower, broken = torch.linalg.cholesky_ex(torch.stack([self.S, B]))
-        if bool(broken.any()):  # those problems have failed and stay where they are; the identity keeps the others going
+        if bool(broken.any()):
+            # Those problems have failed and stay where they are; the identity keeps the rest of the batch going.
             self.lower = torch.where((broken != 0)[..., None, None], torch.eye(Z.shape[-1], dtype=Z.dtype), self.lower)
         self.T = torch.cholesky_inverse(self.lower[0])
         zB, nB, zT, nT = Z @ B, self.rows @ B, Z @ self.T, self.rows @ self.T
         self.margins = dot(nB, Z)
-        self.degree = (~free).sum(-1) + Z.shape[-1]
+        self.degree = (~free).sum(-1) + Z.shape[-1]  # of the cones: mu is the mean complementarity
         self.mu = ((B * self.S).sum((-2, -1)) + dot(point.multipliers, point.slack)) / self.degree
+        # H of the module docstring; its first and fourth terms share the factor z B z.
         H = (nT @ self.rows.mT).mul_(0.25).add_(cone.gram).mul_(zB @ Z.mT).add_((nB @ self.rows.mT).mul_(zT @ Z.mT), alpha=0.25)
         crossed = (zB @ self.rows.mT).mul_(nT @ Z.mT)
         H.add_(crossed, alpha=0.25).add_(crossed.mT, alpha=0.25)
         diagonal = H.diagonal(dim1=-2, dim2=-1)
-        diagonal.add_(point.slack * self.inverse).mul_(1 + 1e-14)
+        diagonal.add_(point.slack * self.inverse).mul_(1 + DIAGONAL_RTOL)
         self.factor, singular = torch.linalg.cholesky_ex(H)
         self.failed = (broken != 0).any(0) | (singular != 0)
 
@@ -151,16 +190,17 @@ class _Frame:
         small = self.mu * self.degree <= tol * dot(rhs, self.point.multipliers).abs()
         return small & (residual <= tol * rhs.abs().amax(-1)) & ~self.failed
 
-    def direction(self, aim: Tensor, before: _Step | None) -> _Step:
-        """Towards complementarity ``aim``; corrected for the products of changes that ``before`` leaves out."""
+    def direction(self, target_mu: Tensor, predictor: _Step | None) -> _Step:
+        """Towards complementarity ``target_mu``; with the products of changes that ``predictor`` neglected, if it is passed."""
         cone, point, B = self.cone, self.point, self.point.weight
-        target, pull = aim[:, None, None] * self.T, aim[:, None] * self.inverse
-        if before is None:
+        # Eliminating the slacks and the weight leaves a system for the multipliers.
+        target, pull = target_mu[:, None, None] * self.T, target_mu[:, None] * self.inverse
+        if predictor is None:
             right = cone.rhs
         else:
-            target = target - symmetric((B @ before.quadratic + before.weight @ before.linear) @ self.T)
-            pull = pull - before.multipliers * before.slack * self.inverse
-            right = cone.rhs + pull - dot(self.rows @ target + before.rows @ before.weight, cone.query)
+            target = target - symmetric((B @ predictor.quadratic + predictor.weight @ predictor.linear) @ self.T)
+            pull = pull - predictor.multipliers * predictor.slack * self.inverse
+            right = cone.rhs + pull - dot(self.rows @ target + predictor.rows @ predictor.weight, cone.query)
         move = torch.cholesky_solve(right[..., None], self.factor).squeeze(-1)
         weighted = move[..., None] * cone.query
         rows = cone.gram @ weighted
@@ -170,9 +210,10 @@ class _Frame:
         return _Step(move, torch.where(cone.free, 0.0, slack), weight, linear, quadratic, rows)
 
     def lengths(self, step: _Step) -> tuple[Tensor, Tensor]:
-        """How far multipliers and S, and how far slacks and B, can go: up to the boundary, for S a little less; 1e3 at most."""
-        # S + a linear + a^2 quadratic is at least S + a (linear + quadratic) for a <= 1, since the quadratic part is negative
+        """How far multipliers and S, and how far slacks and the weight, can go: up to the boundary, for S a little less."""
+        # S + a linear + a^2 quadratic is at least S + a (linear + quadratic) for a <= 1, since the quadratic part is negative.
         change = torch.stack([step.linear + step.quadratic, step.weight])
+        # With S = L L^T, S + a D stays positive definite while 1 + a times the least eigenvalue of L^-1 D L^-T is positive.
         half = torch.linalg.solve_triangular(self.lower, change, upper=False)
         both = symmetric(torch.linalg.solve_triangular(self.lower, half.mT, upper=False))
         least = torch.linalg.eigvalsh(torch.nan_to_num(both, nan=0.0, posinf=0.0, neginf=0.0))[..., 0]
@@ -181,29 +222,5 @@ class _Frame:
             (step.multipliers * self.inverse).amin(-1),
             torch.where(signed, step.slack / torch.where(signed, self.point.slack, 1.0), 0.0).amin(-1),
         )
-        up, down = (-1 / torch.minimum(one, other).clamp(max=-1e-3) for one, other in zip(least, ratios))
+        up, down = (-1 / torch.minimum(one, other).clamp(max=-1 / STEP_MAX) for one, other in zip(least, ratios))
         return up, down
-
-
-def _step(cone: Cone, point: Point, tol: float) -> tuple[Point, Tensor]:
-    """The next point, and where there is more to do, ``[B]``; the others stay where they are."""
-    frame = _Frame(cone, point)
-    predictor = frame.direction(torch.zeros_like(frame.mu), None)
-    up, down = (v.clamp(max=1) for v in frame.lengths(predictor))
-    a, b = up[:, None], down[:, None]
-    S = frame.S + a[..., None] * predictor.linear + a[..., None].square() * predictor.quadratic
-    ahead = ((point.weight + b[..., None] * predictor.weight) * S).sum((-2, -1))
-    ahead = ahead + dot(point.multipliers + a * predictor.multipliers, point.slack + b * predictor.slack)
-    centre = (ahead / (frame.degree * frame.mu)).clamp(min=0.01, max=1) ** 3
-    step = frame.direction(centre * frame.mu, predictor)
-    up, down = ((STEP_TO_BOUNDARY * v).clamp(max=1) for v in frame.lengths(step))
-    sound = torch.isfinite(step.multipliers).all(-1) & torch.isfinite(step.weight).all((-2, -1))
-    going = ~(frame.done(tol) | frame.failed) & sound
-    moved = Point(
-        point.multipliers + up[:, None] * step.multipliers,
-        point.slack + down[:, None] * step.slack,
-        symmetric(point.weight + down[:, None, None] * step.weight),
-    )
-    stay = (~going).nonzero().squeeze(-1)
-    moved.put(stay, point[stay])
-    return moved, going

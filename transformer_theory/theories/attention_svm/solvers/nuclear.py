@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ....core.errors import Infeasible, NotConverged
+from ....core.errors import NotConverged
 from ....core.parallel import single_threaded
 from ..constraint_set import Constraints
 from ..solution import RANK_RTOL, MaxMargin, MaxMargins, kkt_residual

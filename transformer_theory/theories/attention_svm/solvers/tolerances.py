@@ -45,6 +45,7 @@ DIRECT_SIZE = 300  # constraints beyond which working sets are faster; the Gram 
 BATCHED_SIZE = 128  # constraints beyond which a batch is solved one problem at a time
 PIVOTED_SIZE = 2_000  # independent constraints up to which pivoting on the whole Gram matrix is faster than working sets
 WORKING_SET_SIZE = 12_000  # largest working set: its Gram matrix takes 1.2 GB
+FIRST_WORKING_SET, WORKING_SET_GROWTH = 200, 100  # constraints of the first working set, and the least number that may join a set
 DENSE_SIZE = 10**7  # entries of constraints as matrices: more are not formed
 FROBENIUS_CACHE = 2**17  # entries of the Gram matrices worked on at a time, so that they stay in the processor's cache
 NUCLEAR_CACHE = 2**18

@@ -1,6 +1,6 @@
 """The Frobenius problem with many constraints: exact solutions of growing subsets, so that no m by m Gram matrix is formed.
 
-A subset, the *working set*, is solved exactly. The constraints that its solution violates most join it, those with multiplier zero leave it,
+A subset, the *working set*, is solved exactly. The constraints that its solution violates most join it, those with multiplier zero leave,
 and so on. The norm of W grows each time, so this ends: with the solution of the whole problem, or with a subset that is contradictory.
 """
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ....core.errors import NotConverged
 from .active_set import Contradiction, Pairs, block_pivoting, solve
-from .tolerances import PIVOTED_SIZE, WORKING_SET_ROUNDS, WORKING_SET_SIZE
+from .tolerances import FIRST_WORKING_SET, PIVOTED_SIZE, WORKING_SET_GROWTH, WORKING_SET_ROUNDS, WORKING_SET_SIZE
 
 
 def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
@@ -20,14 +20,7 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
     """
     independent = len(pairs) <= min(PIVOTED_SIZE, pairs.difference.shape[1] * pairs.query.shape[1])
     active = block_pivoting(pairs) if independent else None
-    if active is None:
-        # The direction of W after one step of gradient descent on the dual, which starts from zero: constraints with a small margin there
-        # are likely to bind.
-        W = pairs.combine(np.where(pairs.free | (pairs.rhs > 0), pairs.rhs / pairs.length**2, 0.0))
-        margin = np.where(pairs.free, -np.inf, (pairs.slack(W) + pairs.rhs) / pairs.length)
-        active = margin <= np.partition(margin, FIRST)[FIRST]
-        active = active | pairs.free
-    working = active
+    working = active = _first(pairs) if active is None else active
     for _ in range(WORKING_SET_ROUNDS):
         where = working.nonzero()[0]
         if len(where) > WORKING_SET_SIZE:
@@ -42,10 +35,15 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
         if violation.max() <= tol / 2:
             return W, multipliers
         active = (multipliers > 0) | pairs.free
-        # At most doubles the set, except for the first few.
-        added = min(max(len(where), 100), len(violation) - 1)
-        working = active | (violation >= max(tol / 2, np.partition(violation, -added)[-added]))
+        # The most violated constraints join: as many as the set has, so that it at most doubles.
+        joining = min(max(len(where), WORKING_SET_GROWTH), len(violation) - 1)
+        working = active | (violation >= max(tol / 2, np.partition(violation, -joining)[-joining]))
     raise NotConverged(f"working sets must settle within {WORKING_SET_ROUNDS} rounds, got {int(working.sum())} constraints still changing")
 
 
-FIRST = 200
+def _first(pairs: Pairs) -> np.ndarray:
+    """The equations, and the constraints with the smallest margins after one step of gradient ascent on the dual from zero."""
+    W = pairs.combine(np.where(pairs.free | (pairs.rhs > 0), pairs.rhs / pairs.length**2, 0.0))
+    margins = np.where(pairs.free, -np.inf, (pairs.slack(W) + pairs.rhs) / pairs.length)
+    count = min(FIRST_WORKING_SET, len(pairs) - 1)
+    return pairs.free | (margins <= np.partition(margins, count)[count])

@@ -1,18 +1,11 @@
-"""What the theory of CRATE states, as checks that could refute it, each with a control that must be refuted; one file a subject.
+"""The claims of the theory, each with a check that could refute it and a control that must be refuted; one file per subject."""
 
-Source: :cite:t:`yu2023white`.
-"""
-
-from . import causal, compression, denoising, neumann, sparse_coding, token_statistics, trained
+from . import approximations, causal, compression, sparse_coding, trained
 
 CLAIMS = (
     *compression.CLAIMS,
-    *neumann.CLAIMS,
-    *denoising.CLAIMS,
-    *token_statistics.CLAIMS,
+    *approximations.CLAIMS,
     *causal.CLAIMS,
     *sparse_coding.CLAIMS,
     *trained.CLAIMS,
 )
-
-__all__ = ["CLAIMS"]

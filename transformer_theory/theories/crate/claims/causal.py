@@ -1,4 +1,4 @@
-"""Causal compression: the past does not see the future, and every token descends what it adds to the rate."""
+"""Causal compression: no token depends on later ones, and every token descends what it adds to the rate."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,10 +8,25 @@ from torch import Tensor
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....metrics.coding import subspace_coding_rate
-from ....models.crate.causal import added_rates, causal_exact_step, causal_paper_step, causal_rate_gradient, causal_released_step
-from ....models.crate.subspace_attention import coordinates, exact_step, lipschitz, paper_step, released_step
-from ....models.crate.token_statistics import causal_memberships, causal_shrinkage, memberships, shrinkage
-from .instance import ROUNDING, N, complete_instance
+from ....models.crate.compression import (
+    causal_memberships,
+    causal_rate_gradient,
+    causal_shrinkage,
+    coordinates,
+    memberships,
+    shrinkage,
+)
+from ..steps import (
+    added_rates,
+    causal_exact_step,
+    causal_paper_step,
+    causal_released_step,
+    exact_step,
+    lipschitz,
+    paper_step,
+    released_step,
+)
+from .compression import ROUNDING, N, complete_instance
 
 EPS, KAPPA, PAST = 0.5, 0.1, N // 2
 
@@ -21,8 +36,10 @@ def _steps(bases: Tensor, causal: bool) -> Mapping[str, Callable[[Tensor], Tenso
 
     def token_statistics(tokens: Tensor) -> Tensor:
         coords = coordinates(tokens, bases)
-        taken = causal_shrinkage(coords, causal_memberships(coords), eps=EPS) if causal else shrinkage(coords, memberships(coords), eps=EPS)
-        return tokens - KAPPA * (taken @ bases.mT).sum(-3)
+        change = (
+            causal_shrinkage(coords, causal_memberships(coords), eps=EPS) if causal else shrinkage(coords, memberships(coords), eps=EPS)
+        )
+        return tokens - KAPPA * (change @ bases.mT).sum(-3)
 
     if causal:
         return {
@@ -47,21 +64,21 @@ def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
     for name, step in _steps(bases, causal).items():
         after = step(tokens)[:PAST]
         size = (after - tokens[:PAST]).norm()
-        for what, given in (("cut", tokens[:PAST]), ("replaced", other)):
-            changes[f"{name}, {what}"] = float((step(given)[:PAST] - after).norm() / size)
+        for variant, sequence in (("cut", tokens[:PAST]), ("replaced", other)):
+            changes[f"{name}, {variant}"] = float((step(sequence)[:PAST] - after).norm() / size)
     worst = max(changes.values()) if causal else min(changes.values())  # the control must fail for each of the forms
     return Evidence(worst, ROUNDING, "<=", detail=changes)
 
 
 def _own_rate(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The worst change of what one token adds to the rate when it alone steps, in units of the decrease guaranteed: at most -1; or, if
-    that is more, the relative distance of the sum of these terms to the rate, less 1."""
+    """The largest change of what one token adds to the rate when it alone steps, in units of the guaranteed decrease: at most -1; or, if
+    that is larger, the relative distance of the sum of these terms to the rate, less 1."""
     tokens, bases = complete_instance(generator)
     L = lipschitz(bases, n=N, eps=EPS)
     before = added_rates(tokens, bases, eps=EPS, context=N)
     gradient = causal_rate_gradient(tokens, bases, eps=EPS, context=N)
-    whole = subspace_coding_rate(tokens, bases, eps=EPS)
-    changes = {"sum over rate, distance to one, less 1": float((before.sum() / whole - 1).abs()) - 1}
+    rate = subspace_coding_rate(tokens, bases, eps=EPS)
+    changes = {"sum over rate, distance to one, less 1": float((before.sum() / rate - 1).abs()) - 1}
     for share in (0.5, 1.0, 1.5):
         for i in (0, N // 2, N - 1):
             moved = tokens.clone()
@@ -76,17 +93,19 @@ CLAIMS = (
         id="crate/causal",
         statement=r"In their causal forms, exact, paper, released and by token statistics, a step changes token $i$ in a way that does not "
         r"depend on tokens $i + 1, i + 2, \ldots$, nor on whether there are any.",
+        measures="largest change of the first half of a sequence when the second is cut off or replaced, relative to a step",
         source=Source("yu2023white"),
         assumptions=(r"$\beta = p / (N \varepsilon^2)$ counts the longest sequence",),
         check=lambda generator: _no_future(generator, causal=True),
         control=lambda generator: _no_future(generator, causal=False),
-        control_description="the forms without mask or prefix sums; the least change over the four is shown",
+        control_description="the forms without mask or prefix sums; the smallest change over the four counts",
     ),
     Claim(
         id="crate/causal-exact-step",
         statement=r"$R^c(Z; U_{[K]})$ is the sum of what each token adds to the rate of those before it, $r_i$, "
         r"and a step of token $i$ along $-\nabla_{z_i} r_i = -\beta \sum_k U_k (I + \beta S_i)^{-1} U_k^\top z_i$ lowers $r_i$ by at least "
         r"$\kappa (1 - \kappa L/2) \|\nabla_{z_i} r_i\|^2$.",
+        measures="largest change of a token's term in units of the guaranteed decrease, or distance of their sum to the rate, less 1",
         source=Source("yu2023white"),
         assumptions=("the tokens before stay where they are", "the subspaces may be any matrices; the sum is the chain rule of logdet"),
         check=lambda generator: _own_rate(generator, sign=1.0),

@@ -1,14 +1,17 @@
-r"""Compression: the exact step, the paper's step, and the sign of the released residual form.
+r"""Compression: the exact step, the paper's step, the sign of the released residual form, and token statistics.
 
-The last two are no theorems: what can be said is this. With orthonormal, complete U_k each head moves by itself, :math:`W_k^+ = M_k W_k`,
-where M is :math:`I + c P` in the tied residual form and :math:`(1 - \kappa\beta) I + \kappa\beta^2 P` in the paper's, P the attention of
-the head. :math:`P = D^{-1} E`, where E, the exponential of a Gram matrix entry by entry, is positive semidefinite (Schur), and D holds its
-row sums. If they are all equal, P is symmetric with eigenvalues between 0 and 1; then :math:`M \succeq I` in the former, for every c > 0,
-and :math:`0 \preceq M \preceq I` in the latter, for :math:`\beta \le 1` and :math:`0 < \kappa\beta \le 1`, and by
-:math:`\log\det(I + \beta M W W^\top M) = \log\det(I + \beta W^\top M^2 W)` the rate rises and falls, whatever the tokens. If the row
-sums differ, :math:`P + P^\top` may have negative eigenvalues: tokens of unequal length can make the residual form *lower* the rate (the
-tests have an instance). And with n = 1 attention is 1, so that the paper's step multiplies the token by
-:math:`1 + \kappa\beta (\beta - 1)`: it raises the rate as soon as :math:`\beta > 1`.
+The paper's step and the sign of the residual form are no theorems. With orthonormal, complete U_k each head moves separately,
+:math:`W_k^+ = M_k W_k`, where M is :math:`I + c P` in the tied residual form and :math:`(1 - \kappa\beta) I + \kappa\beta^2 P` in the
+paper's, and P is the attention of the head. :math:`P = D^{-1} E`, where E, the entrywise exponential of a Gram matrix, is positive
+semidefinite (Schur), and D holds its row sums.
+
+* If the row sums are equal, P is symmetric with eigenvalues between 0 and 1. Then :math:`M \succeq I` in the residual form for every c > 0,
+  and :math:`0 \preceq M \preceq I` in the paper's form for :math:`\beta \le 1` and :math:`0 < \kappa\beta \le 1`. Since
+  :math:`\log\det(I + \beta M W W^\top M) = \log\det(I + \beta W^\top M^2 W)`, the rate rises and falls, whatever the tokens.
+* If they differ, :math:`P + P^\top` may have negative eigenvalues: tokens of unequal length can make the residual form *lower* the rate
+  (the tests have an instance).
+* For n = 1 attention is 1, and the paper's step multiplies the token by :math:`1 + \kappa\beta (\beta - 1)`: it raises the rate if
+  :math:`\beta > 1`.
 """
 
 import torch
@@ -16,13 +19,25 @@ from torch import Tensor
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
-from ....metrics.coding import subspace_coding_rate
-from ....models.crate.subspace_attention import coordinates, expansion, lipschitz, paper_step, rate_gradient, released_step
-from .instance import ROUNDING, N, complete_instance
+from ....metrics.coding import subspace_coding_rate, unit_norm
+from ....models.crate.compression import coordinates, expansion, memberships, rate_gradient
+from ..problem import random_subspaces
+from ..steps import lipschitz, membership_rate, paper_step, released_step, tssa_gradient, variational_rate
+
+N, D, K, P = 20, 24, 4, 6  # tokens, dimension, subspaces, their dimension; K P = D: complete
+ROUNDING = 1e-9
+EPS = 0.5  # of token statistics
+SHARPNESS = 20.0  # temperature at which a token belongs to one subspace more than to others
+
+
+def complete_instance(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Tokens of norm one, [N, D], and complete orthonormal subspaces, [K, D, P]."""
+    bases = random_subspaces(K, D, P, generator=generator)
+    return unit_norm(torch.randn(N, D, generator=generator, dtype=torch.float64)), bases
 
 
 def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The worst change of R^c over step sizes, in units of the decrease that is guaranteed: at most -1."""
+    """The largest change of R^c over step sizes, in units of the guaranteed decrease: at most -1."""
     tokens, bases = complete_instance(generator)
     bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
     eps = 0.5
@@ -38,7 +53,7 @@ def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
 
 
 def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
-    """The worst relative change of R^c over step sizes."""
+    """The largest relative change of R^c over step sizes."""
     tokens, bases = complete_instance(generator)
     eps = 1.0
     beta = expansion(bases, n=N, eps=eps)
@@ -47,10 +62,10 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
     for share in (0.1, 0.25, 0.5, 1.0):
         after = paper_step(tokens, bases, kappa=share / beta, eps=eps)
         if tied_residual:
-            after = after + share * tokens  # the shrink is left out: Z + kappa beta MSSA(Z)
+            after = after + share * tokens  # without the shrinkage: Z + kappa beta MSSA(Z)
         changes[f"kappa beta = {share}"] = _relative_change(tokens, after, bases, eps)
-    holds = series < 1 and beta <= 1
-    return Evidence(max(changes.values()), 0.0, "<=", covered=holds, detail={**changes, "beta ||W_k||^2": series, "beta": beta})
+    covered = series < 1 and beta <= 1
+    return Evidence(max(changes.values()), 0.0, "<=", covered=covered, detail={**changes, "beta ||W_k||^2": series, "beta": beta})
 
 
 def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
@@ -69,13 +84,54 @@ def _relative_change(before: Tensor, after: Tensor, bases: Tensor, eps: float) -
     return float(subspace_coding_rate(after, bases, eps=eps) / rate - 1)
 
 
+# token statistics
+
+
+def _bound(generator: torch.Generator, *, normalised: bool) -> Evidence:
+    """The bound over the rate, less 1. As drawn it must not be negative, and in bases that diagonalise the second moments it must be zero;
+    returns the smaller of the former and minus the absolute value of the latter."""
+    tokens, bases = complete_instance(generator)
+    pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
+    detail = {}
+    for name in ("as drawn", "diagonalised"):
+        if name == "diagonalised":
+            coords = coordinates(tokens, bases)
+            bases = bases @ torch.linalg.eigh((pi.unsqueeze(-1) * coords).mT @ coords)[1]
+        rate = membership_rate(tokens, bases, pi, eps=EPS)
+        bound = variational_rate(tokens, bases, pi, eps=EPS) if normalised else _unnormalised(tokens, bases, pi)
+        detail[name] = float(bound / rate - 1)
+    return Evidence(min(detail["as drawn"], -abs(detail["diagonalised"])), -ROUNDING, ">=", detail=detail)
+
+
+def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
+    """The bound with second moments over all n tokens instead of the n_k of the subspace."""
+    moments = (pi.unsqueeze(-1) * coordinates(tokens, bases).square()).sum(-2) / N
+    logs = torch.log1p(bases.shape[-1] / EPS**2 * moments).sum(-1)
+    return 0.5 * (pi.sum(-1) / N * logs).sum(-1)
+
+
+def _tssa_step(generator: torch.Generator, *, sign: float) -> Evidence:
+    """The largest change of the bound over step sizes, in units of the guaranteed decrease: at most -1."""
+    tokens, bases = complete_instance(generator)
+    bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
+    pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
+    L = lipschitz(bases, n=N, eps=EPS)
+    before, gradient = variational_rate(tokens, bases, pi, eps=EPS), tssa_gradient(tokens, bases, pi, eps=EPS)
+    changes = {}
+    for share in (0.1, 0.5, 1.0, 1.5, 1.9):
+        after = variational_rate(tokens - sign * share / L * gradient, bases, pi, eps=EPS)
+        changes[f"kappa L = {share}"] = float((after - before) / (share / L * (1 - share / 2) * gradient.square().sum()))
+    return Evidence(max(changes.values()), -1 + ROUNDING, "<=", detail=changes)
+
+
 CLAIMS = (
     Claim(
         id="crate/exact-step",
         statement=r"A gradient step $Z - \kappa \nabla R^c(Z; U_{[K]})$ lowers $R^c$ by at least "
         r"$\kappa (1 - \kappa L / 2) \|\nabla R^c\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.",
+        measures="largest change of R^c over step sizes, in units of the guaranteed decrease",
         source=Source("yu2023white"),
-        assumptions=("the subspaces may be any matrices U_k; the bound on L is derived in attention.lipschitz",),
+        assumptions=("the subspaces may be any matrices U_k; the bound on L is derived at lipschitz",),
         check=lambda generator: _exact_step(generator, sign=1.0),
         control=lambda generator: _exact_step(generator, sign=-1.0),
         control_description="the step goes up the gradient",
@@ -84,6 +140,7 @@ CLAIMS = (
         id="crate/paper-step",
         statement=r"With orthonormal, complete and incoherent $U_{[K]}$ the step $(1 - \kappa\beta) Z + \kappa\beta\, \mathrm{MSSA}(Z)$ "
         r"lowers $R^c(Z; U_{[K]})$ for $0 < \kappa\beta \le 1$, in every instance tried.",
+        measures="largest relative change of R^c over step sizes",
         source=Source("yu2023white"),
         assumptions=(
             "U_k orthonormal, mutually orthogonal, K p = d",
@@ -92,13 +149,14 @@ CLAIMS = (
         ),
         check=lambda generator: _paper_step(generator, tied_residual=False),
         control=lambda generator: _paper_step(generator, tied_residual=True),
-        control_description=r"the shrink $1 - \kappa\beta$ is left out, as in a residual connection",
+        control_description=r"the shrinkage $1 - \kappa\beta$ is left out, as in a residual connection",
     ),
     Claim(
         id="crate/released-sign",
         statement=r"For tokens of norm one the residual form $Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k$ raises "
         r"$R^c(Z; U_{[K]})$ if its output is tied, $V_k = c\, U_k^\top$ with $0 < c \le 1$, in every instance tried: as released, the "
         r"network must learn another $V$ to compress.",
+        measures="smallest relative change of R^c over sizes of the output",
         source=Source("hu2024indepth"),
         assumptions=(
             "U_k orthonormal, mutually orthogonal, K p = d",
@@ -107,7 +165,30 @@ CLAIMS = (
         check=lambda generator: _released_sign(generator, sign=1.0),
         control=lambda generator: _released_sign(generator, sign=-1.0),
         control_description=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
-        corrects=r"The released layer adds attention to the residual stream, without the shrink $1 - \kappa\beta$ of the paper's step and "
+        corrects=r"The released layer adds attention to the residual stream, without the shrinkage $1 - \kappa\beta$ of the paper's step "
+        "and "
         "with a free output matrix.",
+    ),
+    Claim(
+        id="crate/tssa-bound",
+        statement=r"The rate of tokens in their subspaces is at most $\frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{\varepsilon^2} "
+        r"m_{kc})$, $m_{kc} = \frac{1}{n_k} \sum_i \pi_{ik} (z_i^\top U_k)_c^2$, with equality where $U_k$ diagonalises the second moment.",
+        measures="bound over rate, less 1: smaller of its value as drawn and of minus its absolute value in diagonalising bases",
+        source=Source("wu2024token"),
+        assumptions=("memberships are non-negative; the bases may be any matrices",),
+        check=lambda generator: _bound(generator, normalised=True),
+        control=lambda generator: _bound(generator, normalised=False),
+        control_description=r"the second moments are taken over $n$ tokens, not over the $n_k$ of the subspace",
+    ),
+    Claim(
+        id="crate/tssa-step",
+        statement=r"At fixed memberships a step $Z - \kappa \nabla B(Z; U, \Pi)$ lowers that bound by at least "
+        r"$\kappa (1 - \kappa L / 2) \|\nabla B\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.",
+        measures="largest change of the bound over step sizes, in units of the guaranteed decrease",
+        source=Source("wu2024token"),
+        assumptions=("the subspaces may be any matrices U_k, memberships between 0 and 1",),
+        check=lambda generator: _tssa_step(generator, sign=1.0),
+        control=lambda generator: _tssa_step(generator, sign=-1.0),
+        control_description="the step goes up the gradient",
     ),
 )

@@ -1,5 +1,5 @@
-"""Pictures of the room, drawn from the stored arrays alone."""
+"""The figures of the theory redone: layers unrolled on tokens of known subspaces, and networks that are trained; one file each."""
 
-from .unrolled import draw, rate_panel
+from ....core.experiment import experiments_in
 
-__all__ = ["draw", "rate_panel"]
+EXPERIMENTS = experiments_in(__name__, __path__)

@@ -1,45 +1,340 @@
-"""Accuracy and compression of the networks that each undo one departure, drawn from the stored table alone."""
+"""The points in which the released networks depart from the papers, and the effect of each: networks that differ in it alone, on digits.
 
-from collections.abc import Sequence
+Sources: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two departures),
+:cite:t:`wu2024token` (the last).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
-from ....core.plotting import COLOURS, axes, caption
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement, Unit
+from ....core.plotting import COLOURS, axes, caption, style
+from ....core.result import Result
+from ....core.sources import Source
+from ....models.crate import (
+    CausalReleasedAttention,
+    ExactAttention,
+    Fista,
+    Ista,
+    OvercompleteIsta,
+    PaperAttention,
+    PreNorm,
+    ReleasedAttention,
+    ReleasedTokenStatisticsAttention,
+    Subspaces,
+    TokenStatisticsAttention,
+    orthogonal,
+)
+from ....models.crate.attention import Batch
+from ....models.crate.compression import coordinates, expansion, rate_gradient
+from .. import networks
+from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, PAPER, SIGN, Growth
+from ..layerwise import INPUT, CompressionLayer, compression_layers, converted_inputs, curves, on_layers, run_metrics
+from ..problem import incoherence
+from ..steps import mssa
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHANCE = 0.1  # of ten digits
+LEARNING_RATE = 3e-3
+EPS = 1.5  # that of the paper form in these networks: beta < 1 requires it at these numbers of tokens
+MAX_SEQUENCES = 64  # on which weights are measured together with tokens
+CHANCE = 0.1  # accuracy, of ten digits
+
+ACCURACY, CHANGE = "test accuracy", "R^c after attention over before"
+CHANGE_LENGTHS_KEPT = "R^c after attention over before, lengths kept"
+LAST_NONZEROS = "share of non-zeros, last layer"
+INPUT_FALL, OUTPUT_FALL = "R^c last over first layer, input side", "R^c last over first layer, output side"
+INCOHERENCE, LONGEST_STEP, ALIGNMENT = "incoherence of U", "largest eta ||D||^2", "cosine of V_k with U_k^T"
+RADIUS_NORMED, RADIUS_STREAM = "spectral radius of the Neumann series, with the norm", "spectral radius of the Neumann series, stream"
+PAPER_COSINE, RELEASED_COSINE = "cosine of the paper's step with the gradient", "cosine of the released step with the gradient"
+LEAK = "change of the first token when the last one changes, over that of the last"
+UNITS: dict[str, Unit] = {ACCURACY: "share", LAST_NONZEROS: "share"}
+
+RELEASED, STATISTICS = "released", "token statistics, released"
 
 
-def draw(table: np.ndarray, networks: Sequence[str]) -> "Figure":
-    """A row a network: mark the mean of the seeds, bar their range; the released network is the dashed line, chance the dotted one.
+class TiedAttention(Subspaces):
+    r"""The residual form with the subspaces themselves as output, :math:`\sum_k \mathrm{SSA}_k U_k^\top`, scores over sqrt(p)."""
 
-    Args:
-        table: [networks, seeds, (accuracy, R^c after over before)].
-        networks: names, the released one first.
+    def forward(self, tokens: Batch) -> Batch:
+        return self.attend(tokens, scale=self.head_dim**-0.5) @ self.qkv.weight
+
+
+class UnscaledAttention(ReleasedAttention):
+    """The released form with scores as in the paper, not divided by sqrt(p)."""
+
+    def forward(self, tokens: Batch) -> Batch:
+        return self.to_out(self.attend(tokens, scale=1.0))
+
+
+class SkippedIsta(Ista):
+    """One ISTA step that is added to the stream instead of replacing it."""
+
+    skip = True
+
+
+def _orthogonal(dim: int, **sizes: int) -> nn.Module:
+    return orthogonal(ReleasedAttention(dim, **sizes))
+
+
+def _without_norms(data, **settings) -> nn.Module:
+    model = networks.crate(data, **settings)
+    for half in (module for module in model.modules() if isinstance(module, PreNorm)):
+        half.norm = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+    return model
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    RELEASED: networks.crate,
+    "output tied to U": partial(networks.crate, attention=TiedAttention),
+    "the paper's step": partial(networks.crate, attention=PaperAttention),
+    "scores not divided by sqrt(p)": partial(networks.crate, attention=UnscaledAttention),
+    "no layer norms": _without_norms,
+    "U orthonormal": partial(networks.crate, attention=_orthogonal),
+    "four ISTA steps": partial(networks.crate, sparsify=partial(Ista, steps=4)),
+    "ISTA added to the stream": partial(networks.crate, sparsify=SkippedIsta),
+    "exact gradient": partial(networks.crate, attention=ExactAttention),
+    "lambda = .5": partial(networks.crate, sparsify=partial(Ista, lam=0.5)),
+    "positions and class token at .02": partial(networks.crate, spread=0.02),
+    STATISTICS: partial(networks.crate, attention=ReleasedTokenStatisticsAttention),
+    "token statistics, derived": partial(networks.crate, attention=TokenStatisticsAttention),
+}
+
+
+@dataclass(frozen=True)
+class Departure:
+    """One departure of the released networks from the papers.
+
+    Attributes:
+        networks: those of :data:`NETWORKS` in which it is undone. The released network has all departures but the last, which has a
+            released network of its own; that one comes first.
+        details: further quantities of the released network that belong to it.
+        source: where it was found.
     """
-    figure, panels = axes(1, 2, width=7.0, height=3.6)
-    for column, (ax, title) in enumerate(zip(panels, ("Accuracy, test part", "$R^c$ after attention over before"))):
-        values = table[:, :, column]
-        ax.axvline(values[0].mean(), color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-        for place, own in enumerate(values):
-            tint = COLOURS["raw"] if place == 0 else COLOURS["crate"]
-            ax.plot([own.min(), own.max()], [place, place], color=tint, linewidth=1.2)
-            ax.plot([own.mean()], [place], "o", color=tint)
-        ax.set_yticks(range(len(networks)), networks if column == 0 else [""] * len(networks))
-        ax.invert_yaxis()
-        ax.set_title(title)
-    shown = panels[0].get_xlim()
-    panels[0].axvline(CHANCE, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (1, 2)))
-    if shown[0] > 2 * CHANCE:  # far from every network: the line would only take the place of the differences
-        panels[0].set_xlim(shown)
-    panels[1].axvline(1.0, color=COLOURS["raw"], linewidth=0.8)
-    caption(
-        figure,
-        "Each network but the first undoes one departure of the released form; the last but one is released, too. Marks: means of the "
-        "seeds; bars: their range; dashed: the released network. Chance is an accuracy of .1 (dotted, if it is in sight). "
-        "Left of 1 attention compresses.",
-    )
-    return figure
+
+    networks: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    source: Source = PAPER
+
+
+DEPARTURES: dict[str, Departure] = {
+    "1 output matrix free, with bias": Departure(("output tied to U",), (ALIGNMENT,), SIGN),
+    "2 residual step without the shrinkage": Departure(("the paper's step",), (), SIGN),
+    "3 scores divided by sqrt(p)": Departure(("scores not divided by sqrt(p)",)),
+    "4 layer norms": Departure(("no layer norms",), (RADIUS_NORMED, RADIUS_STREAM)),
+    "5 U without constraint": Departure(("U orthonormal",), (INCOHERENCE,)),
+    "6 one ISTA step overwrites the stream": Departure(("four ISTA steps", "ISTA added to the stream"), (LONGEST_STEP,)),
+    "7 R^c measured before the step": Departure((), (INPUT_FALL, OUTPUT_FALL)),
+    "8 softmax for the inverse": Departure(("exact gradient",), (PAPER_COSINE, RELEASED_COSINE)),
+    "9 no causal form in the classifiers": Departure(),
+    "10 lambda fixed at .1": Departure(("lambda = .5",)),
+    "11 positions and class token of deviation 1": Departure(("positions and class token at .02",)),
+    "12 token statistics with a free output": Departure((STATISTICS, "token statistics, derived"), (), Source("wu2024token")),
+}
+
+
+def train_network(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str, float]:
+    """Trains one network on digits; returns its accuracy, the change of R^c, its non-zeros, and quantities of its weights."""
+    data = networks.digit_parts(seed=seed)
+    model = NETWORKS[network](data.train, seed=seed, dim=dim, depth=depth)
+    networks.fit(model, data, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
+    table = curves(model, data.test.tokens)
+    curve = {quantity: np.array(table.select(quantity=quantity).column("value")) for quantity in (INPUT, BEFORE, AFTER, NONZEROS)}
+    tokens = data.test.tokens[:MAX_SEQUENCES]
+    numbers = {
+        ACCURACY: networks.accuracy(model, data.test),
+        CHANGE: float((curve[AFTER] / curve[BEFORE]).mean()),
+        CHANGE_LENGTHS_KEPT: change_lengths_kept(model, tokens),
+        LAST_NONZEROS: float(curve[NONZEROS][-1]),
+        INPUT_FALL: float(curve[INPUT][-1] / curve[INPUT][0]),
+        OUTPUT_FALL: float(curve[AFTER][-1] / curve[AFTER][0]),
+        INCOHERENCE: mean_incoherence(model),
+        LONGEST_STEP: longest_step(model),
+    }
+    if network in (RELEASED, STATISTICS):
+        numbers[ALIGNMENT] = output_alignment(model)
+    if network == RELEASED:
+        numbers |= radii(model, tokens) | gradient_cosines(model, tokens)
+    return numbers
+
+
+@dataclass(frozen=True)
+class Departures(RandomExperiment):
+    """The twelve points in which the released networks depart from the papers, with the effect of each.
+
+    All networks have the same width, depth, heads, steps and learning rate; each undoes one departure of the released network. Points 7
+    (where R^c is measured) and 9 (causality) need no training of their own. Point 12 is about token statistics: their released attention,
+    with its free output, biased coordinates and no step size, is compared with the derived one.
+    """
+
+    seeds: int = setting(3, ge=1, help="splits and initial weights of each network")
+    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each")
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(3, ge=2, help="layers")
+
+    name = "crate.departures"
+    sources = (PAPER, SIGN, Source("wu2024token"), Source("alpaydin1998optical"))
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        settings = [
+            {"network": network, "seed": 1000 * self.seed + k, "steps": self.steps, "dim": self.dim, "depth": self.depth}
+            for network in NETWORKS
+            for k in range(self.seeds)
+        ]
+        results = sweep(train_network, settings)
+        runs = {network: results[i * self.seeds : (i + 1) * self.seeds] for i, network in enumerate(NETWORKS)}
+        for name, departure in DEPARTURES.items():
+            for network in (RELEASED, *departure.networks) if departure.networks else ():
+                for quantity in (ACCURACY, CHANGE, CHANGE_LENGTHS_KEPT, LAST_NONZEROS):
+                    yield self._row(name, quantity, network, runs[network])
+            for quantity in departure.details:
+                yield self._row(name, quantity, RELEASED, runs[RELEASED])
+        yield self._row("12 token statistics with a free output", ALIGNMENT, STATISTICS, runs[STATISTICS])
+        for network, block in ((RELEASED, ReleasedAttention), ("causal", CausalReleasedAttention)):
+            departure = "9 no causal form in the classifiers"
+            yield Measurement("crate", "figure", LEAK, leak(block, self.dim), setting=departure, model=network, source=PAPER)
+        table = [[[run[ACCURACY], run[CHANGE]] for run in runs[network]] for network in NETWORKS]
+        yield Arrays({"crate/departures/table": np.array(table)})
+
+    def _row(self, departure: str, quantity: str, network: str, runs: list[dict[str, float]]) -> Measurement:
+        values = [run[quantity] for run in runs]
+        return Measurement(
+            theory="crate",
+            kind="figure",
+            quantity=quantity,
+            value=float(np.mean(values)),
+            unit=UNITS.get(quantity, ""),
+            setting=departure,
+            model=network,
+            n=len(values),
+            note=f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps",
+            source=DEPARTURES[departure].source,
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Accuracy and change of R^c in attention, one row per network: marker the mean of the seeds, bar their range."""
+        table, names = result.arrays["crate/departures/table"], list(NETWORKS)
+        figure, panels = axes(1, 2, width=7.0, height=3.6)
+        for column, (ax, title) in enumerate(zip(panels, ("Accuracy, test part", "$R^c$ after attention over before"))):
+            values = table[:, :, column]
+            ax.axvline(values[0].mean(), color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
+            for place, of_network in enumerate(values):
+                tint = COLOURS["raw"] if place == 0 else COLOURS["crate"]
+                ax.plot([of_network.min(), of_network.max()], [place, place], color=tint, linewidth=1.2)
+                ax.plot([of_network.mean()], [place], "o", color=tint)
+            ax.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
+            ax.invert_yaxis()
+            ax.set_title(title)
+        limits = panels[0].get_xlim()
+        panels[0].axvline(CHANCE, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (1, 2)))
+        if limits[0] > 2 * CHANCE:  # far from every network, the chance level would compress the differences
+            panels[0].set_xlim(limits)
+        panels[1].axvline(1.0, color=COLOURS["raw"], linewidth=0.8)
+        caption(
+            figure,
+            "Each network but the first undoes one departure of the released form; the last but one is released, too. Markers: means of "
+            "the seeds; bars: their range; dashed: the released network. The chance level of accuracy is .1 (dotted, if in range). "
+            "Left of 1 attention compresses.",
+        )
+        return figure
+
+    @classmethod
+    def quick(cls) -> "Departures":
+        return cls(seeds=1, steps=2, dim=16, depth=2)
+
+
+# quantities of one network; means over its layers
+
+
+def mean_incoherence(model: nn.Module) -> float:
+    """Largest cosine between directions of two subspaces of a layer."""
+    return _mean([incoherence(torch.linalg.qr(layer.block.subspaces().detach().double())[0]) for layer in compression_layers(model)])
+
+
+def longest_step(model: nn.Module) -> float:
+    r"""Largest :math:`\eta \|D\|_2^2` of the layers: ISTA is sure to descend up to 1."""
+    return max(block.relative_step() for block in model.modules() if isinstance(block, Ista | Fista | OvercompleteIsta))
+
+
+def output_alignment(model: nn.Module) -> float:
+    r"""Cosine between V_k and U_k^T as vectors of d p numbers, mean over heads: 1 if the output is tied, 0 if unrelated."""
+    cosines = []
+    for _, _, block in compression_layers(model):
+        assert isinstance(block, ReleasedAttention | ReleasedTokenStatisticsAttention)
+        linear = block.to_out[0]
+        assert isinstance(linear, nn.Linear)
+        output = linear.weight.detach().T.unflatten(0, (block.heads, block.head_dim))  # V_k, [K, p, d]
+        cosines.append(float(cosine_similarity(output.flatten(1), block.subspaces().detach().mT.flatten(1), dim=1).mean()))
+    return _mean(cosines)
+
+
+def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> float:
+    """R^c of the stream after attention over before, lengths kept, in orthonormal bases."""
+    metric = Growth(eps=EPS, max_sequences=None, random=0)
+    run_metrics(model, inputs, [metric])
+    return 1 + _mean([row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH])
+
+
+def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
+    r"""Median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2` of the Neumann series, after the norm and before."""
+    values: dict[str, list[float]] = {RADIUS_NORMED: [], RADIUS_STREAM: []}
+    for _, tokens, normed, bases in _streams(model, inputs):
+        for name, Z in ((RADIUS_NORMED, normed), (RADIUS_STREAM, tokens)):
+            beta = expansion(bases, n=Z.shape[-2], eps=EPS)
+            largest = beta * torch.linalg.matrix_norm(coordinates(Z, bases), 2).amax(-1) ** 2
+            values[name].append(float(largest.median()))
+    return {name: _mean(numbers) for name, numbers in values.items()}
+
+
+def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
+    r"""Cosine of :math:`-\nabla R^c` with MSSA(Z) - Z and with the change of the trained block, on the network's own tokens."""
+    cosines: dict[str, list[float]] = {PAPER_COSINE: [], RELEASED_COSINE: []}
+    for layer, _, normed, bases in _streams(model, inputs):
+        downhill = -rate_gradient(normed, bases, eps=EPS).flatten(1)
+        with torch.no_grad():
+            change = layer.block(normed.float()).double()
+        for name, step in ((PAPER_COSINE, mssa(normed, bases, eps=EPS) - normed), (RELEASED_COSINE, change)):
+            cosines[name].append(float(cosine_similarity(step.flatten(1), downhill, dim=1).mean()))
+    return {name: _mean(values) for name, values in cosines.items()}
+
+
+def leak(block: Callable[..., nn.Module], dim: int) -> float:
+    """:data:`LEAK` on random tokens with random weights; 0 if no token sees the future."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        module = block(dim, heads=4, head_dim=dim // 4).double()
+    tokens = torch.randn(1, 16, dim, generator=generator, dtype=torch.float64)
+    other = tokens.clone()
+    other[:, -1] = torch.randn(1, dim, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        moved = torch.linalg.vector_norm(module(other) - module(tokens), dim=-1)[0]
+    return float(moved[0] / moved[-1])
+
+
+def _streams(model: nn.Module, inputs: Tensor) -> list[tuple[CompressionLayer, Tensor, Tensor, Tensor]]:
+    """Of every layer: its tokens, these after its norm, and orthonormal bases of its subspaces, float64."""
+    streams: list[tuple[CompressionLayer, Tensor, Tensor, Tensor]] = []
+
+    def keep(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:
+        bases = torch.linalg.qr(layer.block.subspaces().double())[0]
+        streams.append((layer, tokens.double(), layer.norm(tokens).double(), bases))
+
+    with on_layers(model, keep), torch.no_grad():
+        model(converted_inputs(model, inputs))
+    return streams
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,52 +1,174 @@
-"""Layer-wise curves of networks, drawn from the stored arrays alone."""
+"""Layer-wise curves of trained networks: CRATE in two forms and a ViT of the same width, depth and heads, on handwritten digits.
 
-from collections.abc import Mapping, Sequence
+Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....core.plotting import COLOURS, axes, caption, line
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement, Null, judge
+from ....core.plotting import COLOURS, axes, caption, line, style
+from ....core.result import Result
+from ....core.sources import Source
+from ....models.crate import PaperAttention
+from .. import networks
+from ..in_networks import AFTER, BEFORE, NONZEROS, PAPER
+from ..layerwise import CURVES, INPUT, REDUCTION, layerwise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RATE = "nats, $\\varepsilon^2$ = .01"
-TITLES = {  # and what is on the axis
-    "R^c of what attention reads, input side": ("$R^c$, input side", RATE),
-    "R^c of Z, before attention": ("$R^c(Z^\\ell)$, before", RATE),
-    "R^c of Z^{l+1/2}, after attention": ("$R^c(Z^{\\ell+1/2})$, after", RATE),
-    "share of non-zeros": ("Share of non-zeros", "of all entries"),
-    "rate reduction by class": ("$\\Delta R$ by class", "nats, $\\varepsilon^2$ = .5"),
+NETWORKS = {
+    "CRATE (released form)": networks.crate,
+    "CRATE (paper form)": partial(networks.crate, attention=PaperAttention),
+    "ViT": networks.vit,
+}
+LEARNING_RATES = (1e-3, 2e-3, 4e-3)  # the validation part chooses one for each network
+ACCURACY, VALIDATION_ACCURACY, PARAMETERS = "test accuracy", "validation accuracy", "trainable parameters"
+LEARNING_RATE = "learning rate chosen by validation"
+LAST_OVER_FIRST, LEARNT = "last layer over first", "last layer over first, trained minus random weights"
+ATTENTION_CHANGE = "R^c after attention over before, mean of the layers"
+UNTRAINED = "random weights"
+NATS = "nats, $\\varepsilon^2$ = .01"
+TITLES = {  # and labels of the axis
+    INPUT: ("$R^c$, input side", NATS),
+    BEFORE: ("$R^c(Z^\\ell)$, before", NATS),
+    AFTER: ("$R^c(Z^{\\ell+1/2})$, after", NATS),
+    NONZEROS: ("Share of non-zeros", "of all entries"),
+    REDUCTION: ("$\\Delta R$ by class", "nats, $\\varepsilon^2$ = .5"),
 }
 
 
-def draw(arrays: Mapping[str, np.ndarray], quantities: Sequence[str]) -> "Figure":
-    """A panel a quantity, a curve a network: mean over seeds with the range as a band, random weights dashed.
+def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> float:
+    """Trains one network; returns its accuracy on the validation part, by which the learning rate is chosen."""
+    data = networks.digit_parts(seed=seed)
+    model = NETWORKS[name](data.train, seed=seed, dim=dim, depth=depth)
+    return networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed).accuracy[-1]
 
-    Args:
-        arrays: ``crate/layers/<network>/<quantity>``, [seeds, 2, layers]: trained and untrained.
-        quantities: in the order of the panels.
+
+def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Trains one network; returns its accuracies and its curves with those of an untrained one, [2, layers] each."""
+    data = networks.digit_parts(seed=seed)
+    model, untrained = (NETWORKS[name](data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
+    run = networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
+    table = layerwise(model, data.test.tokens, data.test.labels, untrained=[untrained])
+    numbers = {
+        VALIDATION_ACCURACY: run.accuracy[-1],
+        ACCURACY: networks.accuracy(model, data.test),
+        PARAMETERS: float(networks.parameter_count(model)),
+    }
+    rows = {quantity: table.select(quantity=quantity) for quantity in CURVES}
+    curves = {
+        quantity: np.array([rows[quantity].column("value"), [row.null.mean if row.null else None for row in rows[quantity]]], dtype=float)
+        for quantity in CURVES
+        if len(rows[quantity])
+    }
+    return numbers, curves
+
+
+@dataclass(frozen=True)
+class Layers(RandomExperiment):
+    """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt digits in the same steps.
+
+    Each network's learning rate is the best of three on the validation part of another split than those that are reported.
     """
-    networks = list(dict.fromkeys(key.split("/")[2] for key in arrays if key.startswith("crate/layers/")))
-    figure, panels = axes(1, len(quantities), width=2.2 * len(quantities), height=2.7)
-    for ax, quantity in zip(panels, quantities):
-        for network in networks:
-            values, null = arrays[f"crate/layers/{network}/{quantity}"].swapaxes(0, 1)
-            layers = range(1, values.shape[1] + 1)
-            tint = COLOURS[network]
-            line(ax, layers, values.mean(0), name=network, label=network)
-            ax.fill_between(layers, values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
-            line(ax, layers, null.mean(0), name=network, linestyle=(0, (3, 2)), linewidth=1.0)
-        title, unit = TITLES[quantity]
-        ax.set_title(title)
-        ax.set_ylabel(unit)
-        ax.set_xlabel("layer")
-        ax.locator_params(axis="x", integer=True)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(networks))
-    caption(
-        figure,
-        "Solid: trained, mean and range of the seeds. Dashed: random weights. Rates: tokens of every head scaled to norm one. Lines that "
-        "coincide hide one another: with random weights both forms of CRATE have the same U in layer 1, and a ViT has no zeros at all.",
-    )
-    return figure
+
+    seeds: int = setting(3, ge=1, help="splits and initial weights that are reported")
+    steps: int = setting(600, ge=1, help="optimiser steps of each network, 64 digits each")
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(4, ge=2, help="layers")
+
+    name = "crate.layers"
+    sources = (PAPER, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
+        first = 1000 * self.seed
+        trials = [{"name": name, "seed": first, "rate": rate, **sizes} for name in NETWORKS for rate in LEARNING_RATES]
+        accuracies = np.array(sweep(validate, trials)).reshape(len(NETWORKS), len(LEARNING_RATES))
+        rates = {name: LEARNING_RATES[int(np.argmax(row))] for name, row in zip(NETWORKS, accuracies)}
+        runs = [{"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes} for name in NETWORKS for k in range(1, self.seeds + 1)]
+        results = sweep(train_network, runs)
+        for position, name in enumerate(NETWORKS):
+            of_network = results[position * self.seeds : (position + 1) * self.seeds]
+            yield Measurement("crate", "figure", LEARNING_RATE, rates[name], model=name)
+            yield from self._numbers(name, [numbers for numbers, _ in of_network])
+            curves = {quantity: np.stack([of_seed[quantity] for _, of_seed in of_network]) for quantity in of_network[0][1]}
+            yield from self._curves(name, curves)
+            yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in curves.items()})
+
+    def _numbers(self, name: str, numbers: list[dict[str, float]]) -> Iterator[Measurement]:
+        for quantity in numbers[0]:
+            values = [of_seed[quantity] for of_seed in numbers]
+            note = f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps of 64 digits"
+            unit = "" if quantity == PARAMETERS else "share"
+            yield Measurement("crate", "figure", quantity, float(np.mean(values)), unit=unit, model=name, n=len(values), note=note)
+
+    def _curves(self, name: str, curves: dict[str, np.ndarray]) -> Iterator[Measurement]:
+        covered = name != "ViT"
+        for quantity, values in curves.items():
+            for layer, (value, null) in enumerate(values.mean(0).T.tolist()):
+                yield Measurement("crate", "figure", quantity, value, null=Null(UNTRAINED, (null,)), model=name, layer=layer)
+        for quantity in (INPUT, AFTER, NONZEROS):
+            ratio, null = curves[quantity][:, :, -1].mean(0) / curves[quantity][:, :, 0].mean(0)
+            yield self._fall(quantity, float(ratio), 1.0, covered, name, setting=LAST_OVER_FIRST, null=float(null))
+            yield self._fall(quantity, float(ratio - null), 0.0, covered, name, setting=LEARNT)
+        ratio, null = (curves[AFTER] / curves[BEFORE]).mean((0, 2))
+        yield self._fall(ATTENTION_CHANGE, float(ratio), 1.0, covered, name, null=float(null))
+
+    def _fall(
+        self, quantity: str, value: float, threshold: float, covered: bool, name: str, *, setting: str = "", null: float | None = None
+    ) -> Measurement:
+        """A number that should be at most the threshold in a CRATE."""
+        return Measurement(
+            theory="crate",
+            kind="figure",
+            quantity=quantity,
+            value=value,
+            predicted=threshold,
+            op="<=",
+            threshold=threshold,
+            verdict=judge(value, "<=", threshold, covered=covered),
+            null=None if null is None else Null(UNTRAINED, (null,)),
+            side=None if null is None else "<=",
+            setting=setting,
+            model=name,
+            n=self.seeds,
+            source=PAPER,
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """One panel per quantity, one curve per network: mean over seeds with the range as a band, random weights dashed."""
+        names = [name for name in NETWORKS if f"crate/layers/{name}/{INPUT}" in result.arrays]
+        figure, panels = axes(1, len(CURVES), width=2.2 * len(CURVES), height=2.7)
+        for ax, quantity in zip(panels, CURVES):
+            for name in names:
+                values, null = result.arrays[f"crate/layers/{name}/{quantity}"].swapaxes(0, 1)
+                layers = range(1, values.shape[1] + 1)
+                line(ax, layers, values.mean(0), name=name, label=name)
+                ax.fill_between(layers, values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0)
+                line(ax, layers, null.mean(0), name=name, linestyle=(0, (3, 2)), linewidth=1.0)
+            title, unit = TITLES[quantity]
+            ax.set_title(title)
+            ax.set_ylabel(unit)
+            ax.set_xlabel("layer")
+            ax.locator_params(axis="x", integer=True)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(names))
+        caption(
+            figure,
+            "Solid: trained, mean and range of the seeds. Dashed: random weights. Rates: tokens of every head scaled to norm one. Curves "
+            "that coincide hide one another: with random weights both forms of CRATE have the same U in layer 1, and a ViT has no zeros "
+            "at all.",
+        )
+        return figure
+
+    @classmethod
+    def quick(cls) -> "Layers":
+        return cls(seeds=1, steps=5, dim=16, depth=2)

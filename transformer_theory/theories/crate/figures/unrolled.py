@@ -1,90 +1,169 @@
-"""Pictures of the room, pure functions of stored arrays: coding rates and non-zeros through unrolled layers, tokens before and after."""
+"""The three forms of compression on tokens that satisfy the theory's model, or violate it by noise; ISTA against FISTA.
 
-from collections.abc import Mapping
+Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth`, :cite:t:`beck2009fast`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ....core.plotting import COLOURS, axes, heatmap, label_ends, line, null_band, text_figure
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement, Null, judge
+from ....core.plotting import COLOURS, axes, label_ends, line, style
 from ....core.result import Result
+from ....data.synthetic import subspace_mixture
+from ....models.crate.compression import coordinates, expansion
+from ....models.crate.sparsification import curvature, fista_steps
+from ..on_data import LARGEST_CHANGE, LASSO, PAPER, SIGN, SMALLEST_CHANGE, mark_floor, rate_panel
+from ..sparse_coding import fista, ista, lasso, optimal_code, signed_dictionary
+from ..unrolled import LAM, forms, guaranteed_rates, unroll
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DASHED = (0, (4, 3))
-FLOOR = 1e-3  # shares of the start below this are drawn here
-ROUNDING = 1e-12  # gaps below this are drawn here
+MAX_CODED = 64  # tokens whose sparse codes are followed
+GAP_FLOOR = 1e-12  # smaller gaps are drawn here: they are rounding
+RATE, GAP, LAST_GAP = "R^c", "objective above its optimum", "objective above its optimum after the last step of FISTA"
+OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 
 
-def draw(result: Result) -> "Figure":
-    """Four panels of ``predict_and_measure``: R^c and non-zeros through the layers, cosines of tokens before and after compression.
+@dataclass(frozen=True)
+class Unrolled(RandomExperiment):
+    """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
-    A figure of words if the result holds no arrays of this room.
+    The tokens lie in classes * rank dimensions, so the bases are complete. The paper's step needs a small beta = rank / (tokens eps^2).
+    Tokens are then coded in D = [U, -U], whose optimal code is known: ISTA and FISTA from zero are compared with it, step by step.
     """
-    if "crate/rate/exact" not in result.arrays:
-        return text_figure("CRATE: there was nothing to compress in these data.")
-    figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)
-    rate_panel(rates, result.arrays)
-    _nonzero_panel(sparse, result.arrays)
-    for ax, when in ((before, "before"), (after, "after")):
-        heatmap(ax, result.arrays[f"crate/cosine/{when}"], f"tokens {when}", vmin=0, vmax=1, bar=False)
-        ax.set_xlabel("|cosine|")
-        ax.set_xticks([])
-        ax.set_yticks([])
-    return figure
 
+    sequences: int = setting(128, ge=1, help="number of sequences")
+    tokens: int = setting(32, ge=1, help="number of tokens of a sequence")
+    classes: int = setting(4, ge=1, help="number of subspaces")
+    rank: int = setting(6, ge=1, help="dimension of each subspace")
+    noise: float = setting(0.1, ge=0, le=1e3, help="standard deviation outside the subspaces, relative to the tokens")
+    eps: float = setting(2.0, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+    layers: int = setting(12, ge=1, help="steps")
+    codings: int = setting(24, ge=1, help="steps of ISTA and FISTA")
 
-def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """R^c(Z; U) through unrolled steps, as a share of its start: exact, paper's and tied residual form, guarantee and null."""
-    for name, colour, dashes in (
-        ("exact", COLOURS["crate"], "-"),
-        ("guaranteed", COLOURS["crate"], DASHED),
-        ("paper", COLOURS["rate_reduction"], "-"),
-        ("tied residual", COLOURS["scan_snap"], "-"),
-        ("random", COLOURS["null"], DASHED),
-    ):
-        if (curve := arrays.get(f"crate/rate/{name}")) is not None:
-            label = {"guaranteed": "exact, bound", "random": "random U"}.get(name, name)
-            line(ax, range(len(curve)), np.maximum(curve / curve[0], FLOOR), label=label, color=colour, linestyle=dashes)
-    ax.set_yscale("log")
-    ax.set_title("$R^c(Z; U)$, start = 1")
-    _layers(ax)
-    _say(ax, FLOOR, "less is drawn here")
-    label_ends(ax)
+    name = "crate.unrolled"
+    sources = (PAPER, SIGN, LASSO)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        mixture = subspace_mixture(
+            self.sequences,
+            seq=self.tokens,
+            dim=self.classes * self.rank,
+            classes=self.classes,
+            rank=self.rank,
+            noise=self.noise,
+            generator=self.generator(),
+        )
+        tokens, bases = mixture.data.tokens, mixture.bases
+        radius = expansion(bases, n=self.tokens, eps=self.eps) * float(torch.linalg.matrix_norm(coordinates(tokens, bases), 2).max()) ** 2
+        runs = {
+            name: unroll(tokens, bases, step, eps=self.eps, layers=self.layers)
+            for name, step in forms(bases, n=self.tokens, eps=self.eps).items()
+        }
+        converges = radius < 1
+        note = f"as a share of the first R^c; spectral radius of the Neumann series: {radius:.2g}"
+        for name, run in runs.items():
+            rises = name == "tied residual"
+            value = float(run.changes.min() if rises else run.changes.max())
+            op = ">=" if rises else "<="
+            yield Measurement(
+                "crate",
+                "figure",
+                SMALLEST_CHANGE if rises else LARGEST_CHANGE,
+                value,
+                predicted=0.0,
+                op=op,
+                threshold=0.0,
+                verdict=judge(value, op, 0.0, covered=converges or name == "exact"),
+                setting=name,
+                n=self.sequences,
+                source=SIGN if rises else PAPER,
+                note=note,
+            )
+            for layer, rate in enumerate(run.rates.tolist()):
+                yield Measurement("crate", "figure", RATE, rate, unit="nats", setting=name, layer=layer)
+        arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
+        yield Arrays({**arrays, "crate/rate/guaranteed": guaranteed_rates(runs["exact"], bases, eps=self.eps).numpy()})
+        yield from self._coded(tokens.flatten(0, 1)[:MAX_CODED], bases)
+
+    def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement | Arrays]:
+        """The distance of the objective to its optimum after each step, per token."""
+        dictionary = signed_dictionary(bases)
+        best = optimal_code(tokens, bases, lam=LAM)
+        optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
+        solved = fista(tokens, dictionary, lam=LAM).objective.sum()
+        difference = float((optimum - solved).abs() / optimum)
+        yield Measurement(
+            "crate",
+            "figure",
+            OPTIMUM,
+            difference,
+            predicted=1e-8,
+            op="<=",
+            threshold=1e-8,
+            verdict=judge(difference, "<=", 1e-8),
+            n=len(tokens),
+            source=LASSO,
+            note="the optimum in [U, -U] with U orthogonal is soft thresholding",
+        )
+        gaps: dict[str, list[float]] = {"ISTA": [], "FISTA": []}
+        start = torch.zeros_like(best)
+        for steps in range(self.codings + 1):
+            slow = ista(tokens, dictionary, lam=LAM, steps=steps)
+            fast = fista_steps(start, tokens, dictionary, eta=1 / L, lam=LAM, steps=steps)
+            for name, code in (("ISTA", slow), ("FISTA", fast)):
+                gaps[name].append(max(0.0, float(lasso(code, tokens, dictionary, lam=LAM) - optimum) / len(tokens)))
+        for name, values in gaps.items():
+            for step, gap in enumerate(values):
+                yield Measurement("crate", "figure", GAP, gap, setting=name, step=step, source=LASSO)
+        allowed = float(2 * L * best.square().sum()) / len(tokens) / (self.codings + 1) ** 2
+        yield Measurement(
+            "crate",
+            "figure",
+            LAST_GAP,
+            gaps["FISTA"][-1],
+            predicted=allowed,
+            op="<=",
+            threshold=allowed,
+            verdict=judge(gaps["FISTA"][-1], "<=", allowed),
+            null=Null("ISTA", (gaps["ISTA"][-1],)),
+            side="<=",
+            n=len(tokens),
+            source=LASSO,
+            note=f"per token, {self.codings} steps from zero; the threshold is the bound of the theory",
+        )
+        yield Arrays({f"crate/gap/{name}": np.array(values) for name, values in gaps.items()})
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """R^c by step in each form; the objective of the sparse code above its optimum."""
+        figure, (rates, gaps) = axes(1, 2)
+        rate_panel(rates, result.arrays)
+        gap_panel(gaps, result.arrays)
+        return figure
+
+    @classmethod
+    def quick(cls) -> "Unrolled":
+        return cls(sequences=16, layers=6, codings=8)
 
 
 def gap_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """The objective of the sparse code above its optimum, per token, by step of ISTA and FISTA; what is below ROUNDING is just that."""
+    """The objective of the sparse code above its optimum, per token, by step of ISTA and FISTA."""
     for name, colour in (("ISTA", COLOURS["rate_reduction"]), ("FISTA", COLOURS["crate"])):
         gaps = arrays[f"crate/gap/{name}"]
-        line(ax, range(len(gaps)), np.maximum(gaps, ROUNDING), label=name, color=colour)
+        line(ax, range(len(gaps)), np.maximum(gaps, GAP_FLOOR), label=name, color=colour)
     ax.set_yscale("log")
     ax.set_title("LASSO above its optimum")
     ax.set_xlabel("step")
-    ax.set_ylabel("a token")
+    ax.set_ylabel("per token")
     ax.locator_params(axis="x", integer=True)
-    _say(ax, ROUNDING, "rounding: less is drawn here")
-    label_ends(ax)
-
-
-def _say(ax: "Axes", floor: float, words: str) -> None:
-    """Names the level at which curves were cut off, if any was."""
-    if any(np.min(np.asarray(curve.get_ydata(), dtype=float)) <= floor for curve in ax.get_lines()):
-        null_band(ax, floor, label=words)
-
-
-def _layers(ax: "Axes") -> None:
-    ax.set_xlabel("layer")
-    ax.locator_params(axis="x", integer=True)
-
-
-def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    shares = arrays["crate/nonzeros"]
-    line(ax, range(len(shares)), shares, name="crate", label="measured")
-    line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)
-    line(ax, (0, len(shares) - 1), [float(arrays["crate/nonzeros/predicted"])] * 2, name="raw", label="predicted", linestyle=(0, (1, 2)))
-    ax.set_ylim(bottom=0)
-    ax.set_title("Share of non-zeros")
-    _layers(ax)
+    mark_floor(ax, GAP_FLOOR, "rounding: smaller values are drawn here")
     label_ends(ax)

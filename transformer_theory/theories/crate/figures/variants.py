@@ -1,51 +1,159 @@
-"""The table of variants as a picture, drawn from the stored arrays alone."""
+"""The variants of a layer: four compressions and three sparsifications, trained for the same number of steps.
 
-from collections.abc import Mapping, Sequence
+Sources: :cite:t:`yu2023white`, :cite:t:`wu2024token`, :cite:t:`beck2009fast`.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-from ....core.plotting import axes, caption, colour
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement, Unit
+from ....core.plotting import axes, caption, colour, style
+from ....core.result import Result
+from ....core.sources import Source
+from ....models.crate import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
+from .. import networks
+from ..in_networks import AFTER, NONZEROS, PAPER
+from ..layerwise import curves
+from ..on_data import LASSO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKS = ("o", "s", "^")
+ATTENTION: dict[str, Callable[..., nn.Module]] = {
+    "exact": ExactAttention,
+    "paper": PaperAttention,
+    "released": ReleasedAttention,
+    "token statistics": TokenStatisticsAttention,
+}
+SPARSIFY: dict[str, Callable[[int], nn.Module]] = {
+    "one ISTA step": Ista,
+    "four ISTA steps": partial(Ista, steps=4),
+    "FISTA, four steps": partial(Fista, steps=4),
+}
+MEASURED: tuple[tuple[str, Unit], ...] = (
+    ("test accuracy", "share"),
+    ("R^c of the last layer over the first", ""),
+    ("R^c of the last layer", "nats"),
+    ("share of non-zeros, last layer", "share"),
+    ("trainable parameters", ""),
+)
+LEARNING_RATE = 3e-3
+BATCH = 64
+MARKERS = ("o", "s", "^")
 
 
-def draw(arrays: Mapping[str, np.ndarray], compressions: Sequence[str], sparsifications: Sequence[str]) -> "Figure":
-    """Accuracy, R^c last over first, non-zeros and time of a step: a line a compression, a mark a sparsification, bars the range of seeds.
+def train_variant(attention: str, sparsify: str, seed: int, steps: int, dim: int, depth: int) -> list[float]:
+    """Trains one variant on digits; returns its numbers in the order of :data:`MEASURED`."""
+    data = networks.digit_parts(seed=seed)
+    model = _network(data, attention, sparsify, seed=seed, dim=dim, depth=depth)
+    networks.fit(model, data, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
+    table = curves(model, data.test.tokens)
+    rates, shares = ([value or 0.0 for value in table.select(quantity=quantity).column("value")] for quantity in (AFTER, NONZEROS))
+    count = float(networks.parameter_count(model))
+    return [networks.accuracy(model, data.test), rates[-1] / rates[0], rates[-1], shares[-1], count]
 
-    Args:
-        arrays: ``crate/variants/table`` [variants, seeds, measured] and ``crate/variants/seconds`` [variants, rounds].
-        compressions, sparsifications: names, the variants being their pairs in order.
+
+@dataclass(frozen=True)
+class Variants(RandomExperiment):
+    """Accuracy, rates, non-zeros and speed of the twelve variants of a CRATE layer on digits: equal steps, batches and learning rate.
+
+    Width, depth and heads are equal. All sparsifications have the same number of parameters. So have the exact and the paper form; token
+    statistics have one more per head, the released form d^2 + d more per layer for its free output matrix.
     """
-    table, seconds = arrays["crate/variants/table"], arrays["crate/variants/seconds"]
-    relative = seconds / seconds[:1]  # by round, over the first variant
-    figure, panels = axes(1, 4, width=8.4, height=2.8)
-    shown = (
-        ("Accuracy, test part", table[:, :, 0]),
-        ("$R^c$, last over first layer", table[:, :, 1]),
-        ("Non-zeros, last layer", table[:, :, 3]),
-        ("Time of a training step", relative),
-    )
-    for ax, (title, values) in zip(panels, shown):
-        for row in range(len(compressions)):
-            for column, name in enumerate(sparsifications):
-                own = values[row * len(sparsifications) + column]
-                middle, place = float(np.median(own)), row + 0.22 * (column - 1)
-                tint = colour(("crate", "rate_reduction", "scan_snap")[column])
-                ax.plot([own.min(), own.max()], [place, place], color=tint, linewidth=1.2)
-                ax.plot([middle], [place], MARKS[column], color=tint, label=name if row == 0 else "_")
-        ax.set_yticks(range(len(compressions)), compressions if ax is panels[0] else [""] * len(compressions))
-        ax.invert_yaxis()
-        ax.set_title(title)
-    panels[3].set_xlabel(f"{compressions[0]}, {sparsifications[0]} = 1")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    caption(
-        figure,
-        "Rows: compressions; marks: sparsifications, at medians of the seeds (of the rounds, for times); bars: their range. Token "
-        "statistics is the attention that reads one second moment a channel.",
-    )
-    return figure
+
+    seeds: int = setting(3, ge=1, help="splits and initial weights of each variant")
+    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each")
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
+    depth: int = setting(3, ge=1, help="layers")
+    rounds: int = setting(7, ge=1, help="interleaved rounds in which a training step of each variant is timed")
+
+    name = "crate.variants"
+    sources = (PAPER, Source("wu2024token"), LASSO, Source("alpaydin1998optical"))
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        variants = [(attention, sparsify) for attention in ATTENTION for sparsify in SPARSIFY]
+        settings = [
+            {"attention": a, "sparsify": s, "seed": 1000 * self.seed + k, "steps": self.steps, "dim": self.dim, "depth": self.depth}
+            for a, s in variants
+            for k in range(self.seeds)
+        ]
+        table = np.array(sweep(train_variant, settings)).reshape(len(variants), self.seeds, len(MEASURED))
+        for (attention, sparsify), numbers in zip(variants, table):
+            for (quantity, unit), values in zip(MEASURED, numbers.T):
+                yield Measurement(
+                    theory="crate",
+                    kind="figure",
+                    quantity=quantity,
+                    value=float(values.mean()),
+                    unit=unit,
+                    model=f"{attention}, {sparsify}",
+                    n=self.seeds,
+                    note=f"mean of the seeds, {values.min():.4g} to {values.max():.4g}; {self.steps} steps of {BATCH}",
+                )
+        yield Arrays({"crate/variants/table": table, "crate/variants/seconds": self._seconds(variants)})
+
+    def _seconds(self, variants: list[tuple[str, str]]) -> np.ndarray:
+        """Seconds of a forward and backward pass of each variant, [variants, rounds]; each round times all variants in turn."""
+        data = networks.digit_parts(seed=self.seed)
+        assert data.train.labels is not None
+        inputs, labels = data.train.tokens[:BATCH].float(), data.train.labels[:BATCH]
+        models = [_network(data, a, s, seed=self.seed, dim=self.dim, depth=self.depth) for a, s in variants]
+        seconds = np.zeros((len(models), self.rounds))
+        for turn in range(-1, self.rounds):  # the first, unrecorded, warms up
+            for position, model in enumerate(models):
+                started = time.perf_counter()
+                cross_entropy(model(inputs), labels).backward()
+                if turn >= 0:
+                    seconds[position, turn] = time.perf_counter() - started
+                model.zero_grad(set_to_none=True)
+        return seconds
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Four panels, one row per compression, one marker per sparsification."""
+        table, seconds = result.arrays["crate/variants/table"], result.arrays["crate/variants/seconds"]
+        relative = seconds / seconds[:1]  # by round, over the first variant
+        figure, panels = axes(1, 4, width=8.4, height=2.8)
+        titled = (
+            ("Accuracy, test part", table[:, :, 0]),
+            ("$R^c$, last over first layer", table[:, :, 1]),
+            ("Non-zeros, last layer", table[:, :, 3]),
+            ("Time of a training step", relative),
+        )
+        for ax, (title, values) in zip(panels, titled):
+            for row in range(len(ATTENTION)):
+                for column, name in enumerate(SPARSIFY):
+                    numbers = values[row * len(SPARSIFY) + column]
+                    place, tint = row + 0.22 * (column - 1), colour(("crate", "rate_reduction", "scan_snap")[column])
+                    ax.plot([numbers.min(), numbers.max()], [place, place], color=tint, linewidth=1.2)
+                    ax.plot([np.median(numbers)], [place], MARKERS[column], color=tint, label=name if row == 0 else "_")
+            ax.set_yticks(range(len(ATTENTION)), list(ATTENTION) if ax is panels[0] else [""] * len(ATTENTION))
+            ax.invert_yaxis()
+            ax.set_title(title)
+        panels[3].set_xlabel(f"{next(iter(ATTENTION))}, {next(iter(SPARSIFY))} = 1")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        caption(
+            figure,
+            "Rows: compressions; markers: sparsifications, at medians of the seeds (of the rounds, for times); bars: their range. Token "
+            "statistics is the attention that needs one second moment per channel.",
+        )
+        return figure
+
+    @classmethod
+    def quick(cls) -> "Variants":
+        return cls(seeds=1, steps=2, dim=16, depth=2, rounds=1)
+
+
+def _network(data: networks.DataParts, attention: str, sparsify: str, *, seed: int, dim: int, depth: int) -> nn.Module:
+    with torch.no_grad():
+        return networks.crate(data.train, seed=seed, attention=ATTENTION[attention], sparsify=SPARSIFY[sparsify], dim=dim, depth=depth)

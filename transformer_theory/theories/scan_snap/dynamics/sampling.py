@@ -1,8 +1,8 @@
 r"""Fresh sequences at every step, as counts: the training data of the experiments of :cite:t:`tian2023scan`.
 
-Given its class, a sequence of T - 1 contextual tokens is a multinomial vector of counts, drawn directly (:mod:`..multinomial`). The batch of
-a step is a pure function of the run's seed and of the step (a counter-based generator, Philox), so a run depends neither on the runs beside
-it nor on an interruption.
+Given its class, a sequence of T - 1 contextual tokens is a multinomial vector of counts, drawn directly (:mod:`..multinomial`). The batch
+of a step is a pure function of the run's seed and of the step (a counter-based generator, Philox), so a run depends neither on the runs
+beside it nor on an interruption.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..multinomial import Multinomial
 from ..problem import SequenceClasses, check_sizes
 from .grouped import GroupedBatch, Layout
-from ..multinomial import Multinomial
 
 MAX_STEPS_AHEAD = 16  # steps drawn in one chunk, if their counts are few; the random numbers of a run depend on this number
 MAX_COUNTS_AHEAD = 2**17  # counts of a run drawn in one chunk

@@ -145,7 +145,7 @@ def gradient_descent(
     steps: int,
     eta_y: Rate,
     eta_z: Rate,
-    optimiser: Optimiser = HeavyBall(),  # noqa: B008 - frozen
+    optimiser: Optimiser = HeavyBall(),
     keep: Collection[int] = (),
 ) -> Trajectory:
     """Gradient descent of both matrices with separate learning rates, one batch per step.
@@ -224,6 +224,7 @@ def load(path: str | os.PathLike[str]) -> State:
     except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):  # a .npy file loads as an array, which has no `files`
         raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another kind; save(state, path) makes one") from None
     decoder, attention = (
-        tuple(torch.from_numpy(stored[f"{name}{i}"]) for i in range(len(stored)) if f"{name}{i}" in stored) for name in ("decoder", "attention")
+        tuple(torch.from_numpy(stored[f"{name}{i}"]) for i in range(len(stored)) if f"{name}{i}" in stored)
+        for name in ("decoder", "attention")
     )
     return State(weights, decoder, attention, step)

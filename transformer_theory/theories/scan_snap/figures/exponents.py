@@ -93,5 +93,7 @@ class Exponents(Experiment):
         left.set(title="Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$", yscale="log")
         right.set_title("Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$")
         left.legend(loc="upper right")
-        caption(figure, "z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for large t (right).")
+        caption(
+            figure, "z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for large t (right)."
+        )
         return figure

@@ -97,7 +97,9 @@ class LongSequences(RandomExperiment):
         gap.set_yscale("log")
         gap.set(title="Distance at the end", xlabel="length $T$ of the sequences", ylabel="of z from the flow")
         gap.legend()
-        caption(figure, "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for infinite sequences.")
+        caption(
+            figure, "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for infinite sequences."
+        )
         return figure
 
 

@@ -109,8 +109,8 @@ class RegimeMap(Experiment):
     def plot(self, result: Result) -> "Figure":
         """One panel per number of classes (across) and overlap (down): learning rates across, vocabulary upwards.
 
-        Colour: which dynamics agree with the exact flow (the legend lists those that occur). Dot: the exact flow scans logarithmically; ring:
-        the closed form does. Frame: Assumption 2 holds.
+        Colour: which dynamics agree with the exact flow (the legend lists those that occur). Dot: the exact flow scans logarithmically;
+        ring: the closed form does. Frame: Assumption 2 holds.
         """
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch, Rectangle

@@ -135,7 +135,9 @@ class SynMedium(RandomExperiment):
                     ax.set_xlabel("$\\eta_Y / \\eta_Z$")
                 if column == columns[0]:
                     ax.set_ylabel("$\\eta_Z$")
-        caption(figure, "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training.")
+        caption(
+            figure, "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training."
+        )
         return figure
 
 

@@ -1,4 +1,4 @@
-"""The callback for Lightning in a real Trainer, a model that Fabric wrapped, and what is said without the packages."""
+"""The callback for Lightning in a real Trainer, a model that Fabric wrapped, and the errors without the packages."""
 
 import sys
 
@@ -8,13 +8,14 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from tests.problems.networks import Keep, Net, all_reducers, built, seen_in, tokens
-from transformer_theory.probes import AttentionStatistics, probe
+from tests.problems.networks import Keep, Net, all_metrics, built, seen_in, tokens
+from transformer_theory.metrics import AttentionStatistics
+from transformer_theory.probes import probe
 from transformer_theory.probes.callbacks import lightning_callback, trainer_callback
 
 
-def test_lightnings_trainer_is_read(tmp_path, monkeypatch):
-    """A module that calls a network inside it: steps 0, 2 and 4 are read, with the labels of their batches."""
+def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
+    """A module that calls a network inside it: steps 0, 2 and 4 are measured, with the labels of their batches."""
     import pytorch_lightning as lightning
     from pytorch_lightning.loggers.logger import DummyLogger
 
@@ -37,7 +38,7 @@ def test_lightnings_trainer_is_read(tmp_path, monkeypatch):
     logged: list = []
     trained = []
     x, y = tokens(24, 5, 8), torch.arange(24) % 3
-    for callbacks in ([lightning_callback(all_reducers(), every=2, most=6)], []):
+    for callbacks in ([lightning_callback(all_metrics(), every=2, max_samples=6)], []):
         module, data = Module(), torch.utils.data.TensorDataset(x, y)
         options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
         with torch.random.fork_rng():
@@ -49,15 +50,14 @@ def test_lightnings_trainer_is_read(tmp_path, monkeypatch):
         if callbacks:
             table = callbacks[0].result.table
     assert all(torch.equal(one, other) for one, other in zip(*trained))
-    read = [row for row in table if "step" in row]
-    assert {row["step"] for row in read} == {0, 2, 4}
-    assert {row["theory"] for row in read} == {"network", "scan_snap", "joma", "rate_reduction", "crate"}  # Net does not tell W
-    assert {row["model"] for row in read} == {"Module"}
-    readings = [(step, found) for step, found in logged if "network/attention entropy/layer 1/head 0" in found]
-    assert [step for step, _ in readings] == [0, 2, 4]
-    assert readings[0][1]["network/attention entropy/layer 1/head 0"] == next(
-        row["value"] for row in read if (row["quantity"], row.get("layer"), row.get("head")) == ("attention entropy", 1, 0)
-    )
+    assert set(table.column("step")) == {0, 2, 4}
+    # Net does not reveal W, which attention_svm needs
+    assert {row.theory for row in table if row.value is not None} == {"network", "scan_snap", "joma", "rate_reduction", "crate"}
+    assert set(table.column("model")) == {"Module"}
+    name = "network/attention entropy/layer 1/head 0"
+    measured = {step: numbers[name] for step, numbers in logged if name in numbers}
+    assert list(measured) == [0, 2, 4]
+    assert measured[0] == table.select(quantity="attention entropy", step=0, layer=1, head=0).one().value
     assert not list(tmp_path.iterdir())
 
 
@@ -77,20 +77,20 @@ def test_a_model_in_fabric_shows_its_own_names():
         assert p.shared
     finally:
         torch.distributed.destroy_process_group()
-    assert p.result().table[0]["model"] == "Net"
-    assert [seen.module for seen in keep.seen] == [seen.module for seen in reference.seen] == ["blocks.0.attention", "blocks.0"]
+    assert p.result().table[0].model == "Net"
+    assert [seen.name for seen in keep.seen] == [seen.name for seen in reference.seen] == ["blocks.0.attention", "blocks.0"]
     assert_close(keep.seen[0].weights, reference.seen[0].weights)
     assert not probe(_FabricModule(model, SingleDeviceStrategy()), []).shared
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_wrong_is_said_when_a_callback_is_made(monkeypatch):
+def test_errors_are_raised_when_a_callback_is_made(monkeypatch):
     for make in (lightning_callback, trainer_callback):
         with pytest.raises(ValueError, match="every must be at least 1, got 0"):
             make([], every=0)
-        with pytest.raises(ValueError, match="reducers must be a list of reducers, got AttentionStatistics"):
+        with pytest.raises(ValueError, match="metrics must be a list of metrics, got AttentionStatistics"):
             make(AttentionStatistics())
-        with pytest.raises(ValueError, match="the callback has read nothing yet; train with it first"):
+        with pytest.raises(ValueError, match="the callback has measured nothing yet"):
             make([]).result  # noqa: B018
     for name in ("lightning.pytorch", "pytorch_lightning", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)

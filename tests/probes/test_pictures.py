@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 from tests.problems.networks import WIDE, built, tokens
-from transformer_theory.metrics import rollout
+from transformer_theory.metrics import AttentionMaps, AttentionStatistics, rollout
 from transformer_theory.models import ViT
-from transformer_theory.probes import AttentionMaps, AttentionStatistics, pictures, probe
+from transformer_theory.probes import pictures, probe
 
 
 def test_rollout_of_identical_and_of_uniform_attention():
@@ -38,7 +38,7 @@ def test_rollout_refuses_what_it_cannot_multiply():
 
 @pytest.fixture(scope="module")
 def result():
-    """Two readings of a ViT with a class token and 3 x 3 patches."""
+    """Two measurements of a ViT with a class token and 3 x 3 patches."""
     model = built(lambda: ViT.for_tokens(9, 4, 3, **WIDE)).eval()
     with probe(model, [AttentionMaps(keep=3)]) as p, torch.no_grad():
         for seed in range(2):
@@ -61,13 +61,13 @@ def test_heads_show_the_row_of_the_class_token(result, channels):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_pictures_say_what_they_need(result):
+def test_errors_of_pictures(result):
     images = torch.rand(5, 1, 6, 6)
     with probe(built(lambda: ViT.for_tokens(9, 4, 3, **WIDE)), [AttentionStatistics()]) as p:
         p.model(tokens(2, 9, 4))
     with pytest.raises(ValueError, match=r"must hold attention maps, got none; add AttentionMaps\(\)"):
         pictures.heads(p.result())
-    with pytest.raises(ValueError, match=r"step must be one of the readings, \[0, 1\], got 7"):
+    with pytest.raises(ValueError, match=r"step must be one of the measured steps, \[0, 1\], got 7"):
         pictures.heads(result, step=7)
     with pytest.raises(ValueError, match="sequence must be one of the 3 that were kept, got 3"):
         pictures.heads(result, sequence=3, images=images)

@@ -1,7 +1,8 @@
-"""Probes change nothing, see compiled models too, and make readings of forward passes."""
+"""Probes change nothing, observe compiled models too, and measure forward passes."""
 
 import copy
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from tests.problems.networks import WIDE, Keep, Net, all_reducers, built, seen_in, tokens
-from transformer_theory import attention_svm, rate_reduction
+from tests.problems.networks import WIDE, Keep, Net, all_metrics, built, seen_in, theory_metrics, tokens
+from transformer_theory.metrics import AttentionMaps, AttentionStatistics, FeatureRates, Geometry
 from transformer_theory.models import CRATE, ViT
-from transformer_theory.probes import AttentionMaps, AttentionStatistics, FeatureRates, Geometry, probe
-from transformer_theory.probes.calls import AttentionCall
+from transformer_theory.probes import probe
+from transformer_theory.probes.attention_calls import AttentionCall
 from transformer_theory.probes.explicit import ExplicitCall
 
 # nothing is changed
@@ -21,14 +22,14 @@ from transformer_theory.probes.explicit import ExplicitCall
 
 @pytest.mark.parametrize("make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE), Net])
 def test_training_is_bit_identical(make):
-    """Outputs, gradients and random state, in train mode with dropout, with every theory's reducers."""
+    """Outputs, gradients and random state, in training mode with dropout, with every theory's metrics."""
     results = []
     for probed in (False, True):
         model = built(make).train()
         x, y = tokens(6, 9, 8 if isinstance(model, Net) else 4), torch.arange(6) % 3
         with torch.random.fork_rng():
             torch.manual_seed(5)
-            with probe(model, all_reducers() if probed else [], every=1 if probed else 99) as p:
+            with probe(model, all_metrics() if probed else [], every=1 if probed else 99) as p:
                 outputs = []
                 for _ in range(3):
                     p.labels = y
@@ -48,10 +49,10 @@ def test_nothing_is_left_behind():
     fused = torch.backends.mha.get_fastpath_enabled()
 
     class Broken(Keep):
-        def update(self, seen, labels):
-            raise RuntimeError("reducer failed")
+        def update(self, activations):
+            raise RuntimeError("metric failed")
 
-    with pytest.raises(RuntimeError, match="reducer failed"), probe(model, [Broken()]):
+    with pytest.raises(RuntimeError, match="metric failed"), probe(model, [Broken()]):
         model(tokens(2, 5, 8))
     with pytest.raises(RuntimeError), probe(model, [Keep()]):  # the model fails: a wrong width
         model(tokens(2, 5, 7))
@@ -70,7 +71,7 @@ def test_a_probe_works_again_after_a_failed_pass():
             model(tokens(2, 5, 7))
         model(tokens(2, 5, 8))
     assert len(keep.of("attention")) == 2
-    assert p.result().table[0]["step"] == 1
+    assert p.result().table[0].step == 1
 
 
 def test_a_copy_made_inside_is_a_model_of_its_own():
@@ -82,7 +83,7 @@ def test_a_copy_made_inside_is_a_model_of_its_own():
             parameter.zero_()
         assert not bool(twin(x).any())
         assert bool(model(x).any())
-    assert [row["step"] for row in p.result().table] == [0]
+    assert [row.step for row in p.result().table] == [0]
     assert not bool(twin(x).any())
 
 
@@ -103,7 +104,7 @@ def test_two_probes_see_the_same():
     with probe(model, [outer]), torch.no_grad():
         with probe(model, [inner]):
             model(tokens(2, 5, 8))
-        assert [s.module for s in outer.seen] == [s.module for s in inner.seen]
+        assert [s.name for s in outer.seen] == [s.name for s in inner.seen]
         model(tokens(2, 5, 8))
     assert (outer.resets, inner.resets) == (2, 1)
     assert "forward" not in model.__dict__
@@ -135,9 +136,9 @@ def test_compiled_models_are_seen(backend, how):
             for _ in range(4):
                 assert_close(model(x), plain)
         assert_close(model(x), plain)
-    assert [row["step"] for row in p.result().table] == [0, 2]
-    assert p.result().table[0]["model"] == "Net"
-    assert [s.module for s in keep.seen] == [s.module for s in reference.seen]
+    assert [row.step for row in p.result().table] == [0, 2]
+    assert p.result().table[0].model == "Net"
+    assert [s.name for s in keep.seen] == [s.name for s in reference.seen]
     for seen, expected in zip(keep.of("attention"), reference.of("attention")):
         assert_close(seen.weights, expected.weights)
 
@@ -165,7 +166,7 @@ def test_passes_that_are_not_observed_stay_compiled():
     assert len(runs) == graphs * 5  # one before, and four of six
 
 
-# readings
+# measurements
 
 
 def test_every_and_step_and_together():
@@ -180,7 +181,7 @@ def test_every_and_step_and_together():
             model(tokens(2, 5, 8))
             model(tokens(4, 5, 8))
     rows = p.result().table
-    assert [(row["step"], row["value"], row["model"]) for row in rows] == [
+    assert [(row.step, row.value, row.model) for row in rows] == [
         (0, 4.0, "mine"),
         (300, 4.0, "mine"),
         (6, 4.0, "mine"),
@@ -198,8 +199,8 @@ def test_together_equals_one_large_pass():
         for chunk in x.split(4):
             model(chunk)
     for one, other in zip(whole.result().table, parts.result().table, strict=True):
-        assert {**one, "value": 0} == {**other, "value": 0}
-        assert_close(one["value"], other["value"], rtol=1e-5, atol=1e-7)
+        assert replace(one, value=0.0) == replace(other, value=0.0)
+        assert_close(one.value, other.value, rtol=1e-5, atol=1e-7)
 
 
 def test_labels_belong_to_the_next_pass():
@@ -212,25 +213,25 @@ def test_labels_belong_to_the_next_pass():
     assert [labels is None for labels in keep.labels] == [False] * 4 + [True] * 4
 
 
-def test_most_reads_some_sequences_evenly_spaced():
-    """What reducers see is what they would see of those sequences alone; labels go with them."""
+def test_max_samples_are_evenly_spaced():
+    """Metrics get the activations of those sequences alone, with their labels."""
     model, x, y = built(Net).eval(), tokens(9, 5, 8), torch.arange(9)
     keep = Keep()
-    with probe(model, [keep], most=3) as p, torch.no_grad():
+    with probe(model, [keep], max_samples=3) as p, torch.no_grad():
         p.labels = y
         whole = model(x)
     alone = seen_in(model, x[[0, 4, 8]])
     assert torch.equal(whole, model(x))
     assert [labels.tolist() for labels in keep.labels] == [[0, 4, 8]] * 4
     for seen, expected in zip(keep.seen, alone.seen, strict=True):
-        for name in ("tokens", "output", "query", "value", "weights", "attended"):
+        for name in ("tokens", "output", "query", "value", "weights", "after_attention"):
             assert_close(getattr(seen, name), getattr(expected, name))
-    assert [len(seen.tokens) for seen in seen_in(model, x, most=100).seen] == [9] * 4
-    assert p.result().params["most"] == 3
+    assert [len(seen.tokens) for seen in seen_in(model, x, max_samples=100).seen] == [9] * 4
+    assert p.result().settings["most"] == 3
 
 
-def test_labels_that_the_model_is_given_are_taken():
-    """As transformers' models have them; not those of words, and those that are set go first."""
+def test_labels_of_the_model_are_used():
+    """As in models of transformers; not labels of words, and labels that were set take precedence."""
 
     class Labelled(Net):
         def forward(self, x, labels=None):
@@ -249,16 +250,16 @@ def test_labels_that_the_model_is_given_are_taken():
 
 def test_layers_choose_by_name():
     model = built(Net).eval()
-    assert [s.module for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1*").seen] == ["blocks.1.attention", "blocks.1"]
+    assert [s.name for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1*").seen] == ["blocks.1.attention", "blocks.1"]
     assert [s.layer for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1").seen] == [1, 1]
-    assert [s.module for s in seen_in(model, tokens(2, 5, 8), layers="*.0.attention").seen] == ["blocks.0.attention"]
+    assert [s.name for s in seen_in(model, tokens(2, 5, 8), layers="*.0.attention").seen] == ["blocks.0.attention"]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_errors_say_what_to_do():
     model = built(Net)
     with (
-        pytest.raises(ValueError, match=r"no attention was seen in Linear: .*scaled_dot_product_attention"),
+        pytest.raises(ValueError, match=r"no attention was observed in Linear: .*scaled_dot_product_attention"),
         probe(nn.Linear(2, 2), []) as p,
     ):
         p.model(tokens(3, 2))
@@ -266,47 +267,66 @@ def test_errors_say_what_to_do():
         seen_in(model, tokens(2, 5, 8), layers="blocks.7")
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         probe(model, [], every=0)
-    with pytest.raises(ValueError, match="most must be at least 1 sequence, got 0; leave it out to read all"):
-        probe(model, [], most=0)
+    with pytest.raises(ValueError, match="max_samples must be at least 1 sequence, got 0"):
+        probe(model, [], max_samples=0)
     with pytest.raises(ValueError, match="no forward pass of Net was observed"), probe(model, []) as p:
         p.result()
     with probe(model, []) as p:
         p.labels = torch.zeros(3).long()
-        with pytest.raises(ValueError, match="labels must have one entry a sequence, 2, got 3"):
+        with pytest.raises(ValueError, match="labels must have one entry per sequence, 2, got 3"):
             model(tokens(2, 5, 8))
-    with pytest.raises(ValueError, match=r"together\(\) must see at least one forward pass"), probe(model, []) as p, p.together():
+    with pytest.raises(ValueError, match=r"together\(\) must contain at least one forward pass"), probe(model, []) as p, p.together():
         pass
 
 
-def test_a_reducer_that_reads_nothing_says_why():
-    """The fused kernel alone does not tell W: the theory that needs it must not be silent."""
+def test_a_metric_that_measures_nothing_states_the_reason():
+    """The fused kernel does not reveal W: a theory that needs it must not be silent."""
     model = built(Net)  # its attention calls the kernel and has no bilinear()
-    reducers = [*attention_svm.THEORY.reducers(), *rate_reduction.THEORY.reducers(), AttentionStatistics(), AttentionMaps()]
+    metrics = [*theory_metrics("attention_svm", "rate_reduction"), AttentionStatistics(), AttentionMaps()]
+    alignment, rate = (type(metric).__name__ for metric in metrics[:2])
 
     def silent(labels):
-        with probe(model, reducers) as p, torch.no_grad():
+        with probe(model, metrics) as p, torch.no_grad():
             for _ in range(2):
                 p.labels = labels
                 model(tokens(6, 5, 8))
-        return p.result().select(quantity="all")
+        return {row.quantity: row for row in p.result().table if row.value is None and not row.head}
 
-    alignment, rate = silent(None)
-    for row, name in ((alignment, "AlignmentReducer"), (rate, "RateReduction")):
-        assert row["verdict"] == f"not applicable: {name} read nothing"
-        assert (row["value"], row["theory"], row["model"], row["step"]) == (None, "network", "Net", 1)
-        assert ("bilinear(), returning W [heads, dim, dim]" in row["note"]) == (row is alignment)  # the other one reads no attention
-        assert "labels were not set" in row["note"]
-        assert len(row["note"]) <= 300
-    (alignment,) = silent(torch.arange(6) % 3)
-    assert "AlignmentReducer" in alignment["note"]
-    assert "bilinear()" in alignment["note"]
-    assert "labels" not in alignment["note"]
+    rows = silent(None)
+    assert set(rows) == {alignment, rate}
+    for name, row in rows.items():
+        assert (row.theory, row.model, row.step) == ("network", "Net", 1)
+        assert ("bilinear(), returning W [heads, dim, dim]" in row.reason) == (name == alignment)  # the other one needs no attention
+        assert "labels were not set" in row.reason
+    (row,) = silent(torch.arange(6) % 3).values()
+    assert row.quantity == alignment
+    assert "bilinear()" in row.reason
+    assert "labels" not in row.reason
 
     for block in model.blocks:
         query, key = block.attention.q.weight, block.attention.kv.weight[:8]
         W = key.unflatten(0, (2, 4)).mT @ query.unflatten(0, (2, 4)) / 4**0.5
         block.attention.bilinear = lambda W=W: W
-    assert silent(torch.arange(6) % 3) == []
+    assert silent(torch.arange(6) % 3) == {}
+
+
+class Logits(Keep):
+    """Keeps the outputs of the network."""
+
+    kinds = ("outputs",)
+
+
+def test_outputs_come_last_and_only_if_a_metric_needs_them():
+    model, x, y = built(Net).eval(), tokens(7, 5, 8), torch.arange(7)
+    keep, logits = Keep(), Logits()
+    with probe(model, [keep, logits], max_samples=3) as p, torch.no_grad():
+        p.labels = y
+        outputs = model(x)
+    (last,) = logits.seen
+    assert (last.kind, last.layer, last.name) == ("outputs", 2, "")
+    assert torch.equal(last.outputs, outputs[[0, 3, 6]])
+    assert last.labels.tolist() == [0, 3, 6]
+    assert {activations.kind for activations in keep.seen} == {"attention", "features"}
 
 
 @pytest.mark.parametrize("kind", ["fused", "torch's own", "written out"])
@@ -320,20 +340,20 @@ def test_attention_that_nobody_reads_is_not_recomputed(kind, monkeypatch):
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", written_out)
     x, y = tokens(6, 5, 8), torch.arange(6) % 3
 
-    def read(reducers, **options):
-        with probe(model, reducers, **options) as p, torch.no_grad():
+    def read(metrics, **options):
+        with probe(model, metrics, **options) as p, torch.no_grad():
             p.labels = y
             model(x)
-        return [row for row in p.rows if row["quantity"] in ("rate reduction", "rank-collapse residual")]
+        return [row for row in p.rows if row.quantity in ("rate reduction", "rank-collapse residual")]
 
     beside = read([FeatureRates(), Geometry(), AttentionStatistics()])
-    assert {row["layer"] for row in beside} == {0, 1}
+    assert {row.layer for row in beside} == {0, 1}
     for call in (AttentionCall, ExplicitCall):
         monkeypatch.setattr(call, "weights", lambda self: pytest.fail("the weights were recomputed"))
-    monkeypatch.setattr("transformer_theory.probes.forward_pass.told", lambda module: pytest.fail("W was made"))
+    monkeypatch.setattr("transformer_theory.probes.forward_pass.declared_bilinear", lambda module: pytest.fail("W was made"))
     assert read([FeatureRates(), Geometry()]) == beside
-    assert {row["layer"] for row in read([Geometry()], layers="*layers.1*" if kind == "torch's own" else "blocks.1*")} == {1}
-    with pytest.raises(ValueError, match="layers must fit the name of a module with attention"):
+    assert {row.layer for row in read([Geometry()], layers="*layers.1*" if kind == "torch's own" else "blocks.1*")} == {1}
+    with pytest.raises(ValueError, match="layers must match the name of a module with attention"):
         read([Geometry()], layers="none")
 
 
@@ -346,13 +366,13 @@ def written_out(query, key, value, dropout_p=0.0, **options):
 @pytest.mark.parametrize(
     ("given", "came"),
     [
-        (attention_svm.THEORY, "Theory"),
-        ([attention_svm.THEORY], "Theory"),
+        (Net, "type"),
+        ([Net()], "Net"),
         (AttentionStatistics(), "AttentionStatistics"),
         ([AttentionStatistics], "type"),
         ("crate", "str"),
     ],
 )
-def test_what_is_no_list_of_reducers_is_refused(given, came):
-    with pytest.raises(ValueError, match=rf"^reducers must be a list of reducers, got {came}; pass e\.g\. THEORY\.reducers\(\)"):
+def test_anything_but_a_list_of_metrics_is_refused(given, came):
+    with pytest.raises(ValueError, match=rf"^metrics must be a list of metrics, got {came}; "):
         probe(built(Net), given)

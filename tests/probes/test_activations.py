@@ -8,9 +8,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.networks import WIDE, Attention, Block, Keep, Net, built, seen_in, tokens
+from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.models import CRATE, ViT
 from transformer_theory.models.attention import Factored, token_scores
-from transformer_theory.probes import AttentionStatistics, Geometry, probe
+from transformer_theory.probes import probe
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,10 @@ def test_weights_and_values_reproduce_what_the_kernel_returned(options):
     assert_close(seen.weights.sum(-1), torch.ones(3, 2, 6, dtype=torch.float64))
     assert_close(attention.out((seen.weights @ seen.value).transpose(1, 2).flatten(-2)), seen.output)
     assert_close(seen.tokens, x)
-    assert seen.parent is attention
-    if seen.allowed is not None:
-        assert bool((seen.weights.masked_fill(seen.allowed, 0) == 0).all())
-        assert bool((seen.weights > 0).eq(seen.allowed).all())
+    assert seen.module is attention
+    if seen.mask is not None:
+        assert bool((seen.weights.masked_fill(seen.mask, 0) == 0).all())
+        assert bool((seen.weights > 0).eq(seen.mask).all())
 
 
 def test_scores_are_bilinear_in_the_tokens():
@@ -102,13 +103,13 @@ def test_torchs_encoder_is_seen_in_spite_of_its_fused_path(norm_first, batch_fir
     assert_close(plain, probed)  # to rounding: torch's fused layer is another kernel
     assert torch.equal(plain, probed) or not training
     assert [seen.layer for seen in keep.of("attention")] == [0, 1, 2]
-    assert [seen.module for seen in keep.of("features")] == ["layers.0", "layers.1", "layers.2"]
+    assert [seen.name for seen in keep.of("features")] == ["layers.0", "layers.1", "layers.2"]
     order = (lambda t: t) if batch_first else (lambda t: t.transpose(0, 1))
     assert_close(keep.of("features")[0].tokens, order(x))
     assert_close(keep.of("features")[2].output, order(probed))
     for attention, block in zip(keep.of("attention"), keep.of("features")):
-        assert_close(block.attended, block.tokens + attention.output)
-    assert {row["quantity"] for row in p.result().table if row["theory"] == "network"} >= {"rank-collapse residual"}
+        assert_close(block.after_attention, block.tokens + attention.output)
+    assert {row.quantity for row in p.result().table if row.theory == "network"} >= {"rank-collapse residual"}
 
 
 def test_blocks_are_seen_before_inside_and_after():
@@ -116,7 +117,7 @@ def test_blocks_are_seen_before_inside_and_after():
     model = built(Net).eval()
     x = tokens(2, 5, 8)
     keep = seen_in(model, x)
-    assert [(seen.kind, seen.layer, seen.module) for seen in keep.seen] == [
+    assert [(seen.kind, seen.layer, seen.name) for seen in keep.seen] == [
         ("attention", 0, "blocks.0.attention"),
         ("features", 0, "blocks.0"),
         ("attention", 1, "blocks.1.attention"),
@@ -128,7 +129,7 @@ def test_blocks_are_seen_before_inside_and_after():
             assert torch.equal(features.tokens, stream)
             assert torch.equal(attention.tokens, block.norm(stream))
             inside = stream + block.attention(block.norm(stream))
-            assert_close(features.attended, inside)
+            assert_close(features.after_attention, inside)
             stream = inside + block.mlp(block.second(inside))
             assert_close(features.output, stream)
 
@@ -137,16 +138,16 @@ def test_blocks_are_seen_before_inside_and_after():
 def test_the_librarys_networks_show_their_stream(make):
     keep = seen_in(built(make), tokens(5, 9, 4))
     for attention, block in zip(keep.of("attention"), keep.of("features"), strict=True):
-        assert_close(block.attended, block.tokens + attention.output)
+        assert_close(block.after_attention, block.tokens + attention.output)
     assert len(keep.of("features")) == 2
 
 
 def test_blocks_of_other_shapes():
     plain = nn.Sequential(nn.Linear(8, 8), nn.Sequential(Block(8), Block(8), Block(8)), nn.Linear(8, 2))
-    assert [seen.module for seen in seen_in(plain, tokens(2, 5, 8)).of("features")] == ["1.0", "1.1", "1.2"]
+    assert [seen.name for seen in seen_in(plain, tokens(2, 5, 8)).of("features")] == ["1.0", "1.1", "1.2"]
     single = Attention(8, 2)
     (attention, block) = seen_in(single, tokens(2, 5, 8)).seen
-    assert (attention.module, attention.layer, block.kind, block.layer) == ("", 0, "features", 0)
+    assert (attention.name, attention.layer, block.kind, block.layer) == ("", 0, "features", 0)
     shared = nn.ModuleList([Block(8)])
     shared.forward = lambda x: shared[0](shared[0](shared[0](x)))
     assert [seen.layer for seen in seen_in(shared, tokens(2, 5, 8)).of("features")] == [0, 1, 2]
@@ -155,7 +156,7 @@ def test_blocks_of_other_shapes():
 def test_several_attentions_of_a_block_count_their_heads_on():
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2).eval()
     keep = seen_in(decoder, tokens(3, 5, 8), tokens(3, 7, 8))
-    assert [(s.module, s.layer, s.first_head) for s in keep.of("attention")] == [
+    assert [(s.name, s.layer, s.first_head) for s in keep.of("attention")] == [
         ("layers.0.self_attn", 0, 0),
         ("layers.0.multihead_attn", 0, 2),
         ("layers.1.self_attn", 1, 0),
@@ -165,4 +166,4 @@ def test_several_attentions_of_a_block_count_their_heads_on():
     statistics = AttentionStatistics()
     with probe(decoder, [statistics]), torch.no_grad():
         decoder(tokens(3, 5, 8), tokens(3, 7, 8))
-    assert {(row["layer"], row["head"]) for row in statistics.compute()} == {(layer, head) for layer in (0, 1) for head in range(4)}
+    assert {(row.layer, row.head) for row in statistics.compute()} == {(layer, head) for layer in (0, 1) for head in range(4)}

@@ -92,18 +92,18 @@ def test_written_out_attention_is_seen_as_the_kernel_is(way):
     reference = seen_in(
         network(lambda module, q, k, v: functional.scaled_dot_product_attention(q, k, v, **options)).eval(), x
     )  # another way of the same
-    assert [(seen.kind, seen.module, seen.layer) for seen in keep.seen] == [(s.kind, s.module, s.layer) for s in reference.seen]
+    assert [(seen.kind, seen.name, seen.layer) for seen in keep.seen] == [(s.kind, s.name, s.layer) for s in reference.seen]
     for seen, expected in zip(keep.of("attention"), reference.of("attention"), strict=True):
         assert seen.weights.shape == (3, 2, 5, 5)
         assert_close(seen.weights, expected.weights)
         assert_close(seen.value, expected.value)
         assert_close(seen.key, expected.key)
         assert_close(seen.query @ seen.key.mT, expected.query @ expected.key.mT * (0.5 if way is timm else 1))
-        assert (seen.allowed is None) == (way is not masked)
+        assert (seen.mask is None) == (way is not masked)
         if way is masked:
-            assert torch.equal(seen.allowed, expected.allowed.expand(3, 2, 5, 5))
+            assert torch.equal(seen.mask, expected.mask.expand(3, 2, 5, 5))
     for seen, expected in zip(keep.of("features"), reference.of("features"), strict=True):
-        assert_close(seen.attended, expected.attended)
+        assert_close(seen.after_attention, expected.after_attention)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -238,7 +238,7 @@ def test_what_only_looks_like_attention_is_not_taken_for_it(kind):
     ):
         model(tokens(3, 5, 8))
     both = nn.Sequential(Block(Attention(timm)), model, nn.Softmax(-1))
-    assert [seen.module for seen in seen_in(both, tokens(3, 5, 8)).of("attention")] == ["0.attn"]
+    assert [seen.name for seen in seen_in(both, tokens(3, 5, 8)).of("attention")] == ["0.attn"]
 
 
 def test_time_first_and_several_windows():

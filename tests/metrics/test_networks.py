@@ -1,4 +1,4 @@
-"""The reducers that belong to no theory: means of the metrics, mergeable, robust."""
+"""The metrics of networks that belong to no theory: means of the functions, mergeable, robust."""
 
 import math
 import pickle
@@ -8,28 +8,20 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from tests.problems.networks import Net, built, seen_in, tokens
+from tests.problems.networks import Net, built, seen_in, theory_metrics, tokens
 from transformer_theory import metrics
+from transformer_theory.core.metric import Activations
+from transformer_theory.metrics import AttentionMaps, AttentionSelection, AttentionStatistics, FeatureRates, Geometry, NeuralCollapse
 from transformer_theory.models.attention import attention_weights
-from transformer_theory.probes import (
-    AttentionMaps,
-    AttentionSelection,
-    AttentionStatistics,
-    FeatureRates,
-    Geometry,
-    NeuralCollapse,
-    Observation,
-    probe,
-)
-from transformer_theory.theories import theories
+from transformer_theory.probes import probe
 
 
 def test_attention_statistics_are_means_of_the_metrics():
     model = built(Net).eval()
     seen = seen_in(model, tokens(6, 5, 8)).of("attention")[0]
-    reducer = AttentionStatistics()
-    reducer.update(seen, None)
-    value = {(row["quantity"], row["head"]): row["value"] for row in reducer.compute()}
+    metric = AttentionStatistics()
+    metric.update(seen)
+    value = {(row.quantity, row.head): row.value for row in metric.compute()}
     for head in range(2):
         a = seen.weights[:, head]
         assert_close(value["attention entropy", head], float(metrics.entropy(a).mean()), rtol=1e-5, atol=0)
@@ -44,10 +36,10 @@ def test_rows_without_any_allowed_key_are_left_out():
     a = torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.3, 0.5]]).expand(1, 1, 2, 3)
     stream = torch.zeros(1, 3, 4)
     blind = torch.cat([a, torch.zeros(1, 1, 1, 3)], 2)
-    whole.update(Observation("m", 0, "attention", stream, stream, weights=a), None)
-    cut.update(Observation("m", 0, "attention", stream, stream, weights=blind), None)
+    whole.update(Activations("m", 0, "attention", stream, stream, weights=a))
+    cut.update(Activations("m", 0, "attention", stream, stream, weights=blind))
     for one, other in zip(whole.compute(), cut.compute(), strict=True):
-        assert_close(one["value"], other["value"], rtol=1e-6, atol=0)
+        assert_close(one.value, other.value, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("make", [AttentionStatistics, AttentionSelection, Geometry, FeatureRates, NeuralCollapse, AttentionMaps])
@@ -55,14 +47,14 @@ def test_merging_is_the_union(make):
     model = built(Net).eval()
     x, y = tokens(7, 5, 8), torch.tensor([0, 1, 1, 2, 0, 2, 1])
     whole, first, second = make(), make(), make()
-    for reducer, part in ((whole, slice(7)), (first, slice(3)), (second, slice(3, 7))):
-        with probe(model, [reducer]) as p, torch.no_grad():
+    for metric, part in ((whole, slice(7)), (first, slice(3)), (second, slice(3, 7))):
+        with probe(model, [metric]) as p, torch.no_grad():
             p.labels = y[part]
             model(x[part])
     second = pickle.loads(pickle.dumps(second))  # as it comes from another process
     first.merge(second)
     for one, other in zip(whole.compute(), first.compute(), strict=True):
-        assert_close(one["value"], other["value"], rtol=1e-5, atol=1e-7)
+        assert_close(one.value, other.value, rtol=1e-5, atol=1e-7)
     if make is AttentionMaps:
         for name, maps in whole.arrays().items():
             assert_close(maps, first.arrays()[name])
@@ -72,11 +64,11 @@ def test_merging_is_the_union(make):
 
 def test_geometry_reads_stream_and_weights():
     model = built(Net).eval()
-    reducer = Geometry()
-    with probe(model, [reducer]), torch.no_grad():
+    metric = Geometry()
+    with probe(model, [metric]), torch.no_grad():
         model(tokens(6, 5, 8))
     features = seen_in(model, tokens(6, 5, 8)).of("features")
-    value = {(row["quantity"], row["layer"]): row["value"] for row in reducer.compute()}
+    value = {(row.quantity, row.layer): row.value for row in metric.compute()}
     for layer, seen in enumerate(features):
         assert_close(value["rank-collapse residual", layer], float(metrics.rank_collapse_residual(seen.output).mean()), rtol=1e-5, atol=0)
         rank = float(metrics.stable_rank(seen.output.flatten(0, 1).double()))
@@ -92,7 +84,7 @@ def test_a_diverged_network_gives_none_and_no_crash():
         model.blocks[0].attention.out.weight.fill_(math.nan)
     with probe(model, [AttentionStatistics(), Geometry()]) as p, torch.no_grad():
         model(tokens(2, 5, 8))
-    values = [row["value"] for row in p.result().table if row["quantity"] in ("attention entropy", "rank-collapse residual")]
+    values = p.result().select(quantity=("attention entropy", "rank-collapse residual")).column("value")
     assert values
     assert all(value is None for value in values)
 
@@ -111,7 +103,7 @@ def test_maps_are_kept_as_arrays():
 
 
 @pytest.mark.parametrize("spoilt", ["nothing", "a sequence", "the weights"])
-def test_every_theory_reads_a_decoder_and_never_stops_its_training(spoilt):
+def test_every_theory_measures_a_decoder_and_never_stops_its_training(spoilt):
     """Blocks with causal self-attention and cross-attention to a memory of another length; NaN in the data or in the network."""
     decoder = built(lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)).train()
     x, memory = tokens(6, 5, 8), tokens(6, 7, 8)
@@ -120,22 +112,22 @@ def test_every_theory_reads_a_decoder_and_never_stops_its_training(spoilt):
     if spoilt == "the weights":
         with torch.no_grad():
             decoder.layers[1].self_attn.in_proj_weight.fill_(math.nan)
-    reducers = [reducer for theory in theories() for reducer in theory.reducers()] + [AttentionStatistics(), Geometry(), AttentionMaps()]
+    computed = [*theory_metrics(), AttentionStatistics(), Geometry(), AttentionMaps()]
     causal = nn.Transformer.generate_square_subsequent_mask(5)
-    with probe(decoder, reducers) as p:
+    with probe(decoder, computed) as p:
         for _ in range(2):
             p.labels = torch.arange(6) % 2
             decoder(x, memory, tgt_mask=causal).sum().backward()
     table = p.result().table
-    assert {row["theory"] for row in table} == {theory.name for theory in theories()} | {"network"}
+    assert set(table.column("theory")) == {"attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "network"}
     for quantity in ("sharpness", "cosine to the max-margin direction"):
-        places = {(row["layer"], row["head"]) for row in table if row["quantity"] == quantity}
+        places = {(row.layer, row.head) for row in table.select(quantity=quantity)}
         assert places == {(layer, head) for layer in range(2) for head in range(4)}
-    sharp = {(row["layer"], row["head"]): row["value"] for row in table if row["quantity"] == "sharpness"}
+    sharp = {(row.layer, row.head): row.value for row in table.select(quantity="sharpness")}
     assert all((value is None) == (spoilt == "the weights" and place[0] == 1) for place, value in sharp.items())
-    read = [row["head"] < 2 for row in table if row["quantity"] == "cosine to the max-margin direction" and row["value"] is not None]
-    assert read
-    assert all(read)  # cross-attention is to tokens that are not seen
+    aligned = [row.head < 2 for row in table.select(quantity="cosine to the max-margin direction") if row.value is not None]
+    assert aligned
+    assert all(aligned)  # the keys of cross-attention are not among the tokens
 
 
 def test_half_precision_is_read_in_float32():
@@ -151,18 +143,18 @@ def test_selection_is_the_mean_of_the_metrics():
     """Under a causal mask the first query has one key and no gap; uniform attention is the null of the weight on the token itself."""
     for options in ({}, {"is_causal": True}):
         (seen, *_) = seen_in(built(lambda options=options: Net(**options)).eval(), tokens(6, 5, 8)).of("attention")
-        reducer = AttentionSelection()
-        reducer.update(seen, None)
-        rows = {(row["quantity"], row["head"]): row for row in reducer.compute()}
-        allowed = torch.ones(5, 5, dtype=torch.bool) if seen.allowed is None else seen.allowed[0, 0]
+        metric = AttentionSelection()
+        metric.update(seen)
+        rows = {(row.quantity, row.head): row for row in metric.compute()}
+        allowed = torch.ones(5, 5, dtype=torch.bool) if seen.mask is None else seen.mask[0, 0]
         uniform = allowed.double() / allowed.sum(-1, keepdim=True)
         for head in range(2):
             a = seen.weights[:, head]
             gaps = metrics.hard_max_gap(a.log(), allowed=allowed)
-            assert_close(rows["gap of the scores", head]["value"], float(gaps[torch.isfinite(gaps)].mean()), rtol=1e-5, atol=0)
+            assert_close(rows["gap of the scores", head].value, float(gaps[torch.isfinite(gaps)].mean()), rtol=1e-5, atol=0)
             own = rows["weight on the token itself", head]
-            assert_close(own["value"], float(metrics.diagonal_mass(a).mean()), rtol=1e-5, atol=0)
-            assert_close(own["null"], float(metrics.diagonal_mass(uniform)), rtol=1e-9, atol=0)
+            assert_close(own.value, float(metrics.diagonal_mass(a).mean()), rtol=1e-5, atol=0)
+            assert_close(own.null.mean, float(metrics.diagonal_mass(uniform)), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("classes", ["apart", "shuffled"])
@@ -182,7 +174,7 @@ def test_class_features_are_the_metrics_of_all_samples(classes):
     features = seen.output.mean(1, dtype=torch.float64)
     unit = metrics.unit_norm(features)
     found = metrics.neural_collapse(features, y)
-    rows = {row["quantity"]: row for row in p.result().select(layer=1)}
+    rows = {row.quantity: row for row in p.result().select(layer=1)}
     expected = {
         "coding rate": metrics.coding_rate(unit, eps=0.5**0.5),
         "class coding rate": metrics.class_coding_rate(unit, y, eps=0.5**0.5),
@@ -192,37 +184,37 @@ def test_class_features_are_the_metrics_of_all_samples(classes):
         "class means' angles (NC2)": found.nc2_angles,
     }
     for quantity, value in expected.items():
-        assert rows[quantity]["value"] == pytest.approx(float(value), rel=1e-5), quantity
+        assert rows[quantity].value == pytest.approx(float(value), rel=1e-5), quantity
     rate, collapse = rows["rate reduction"], rows["variability within classes (NC1)"]
     if classes == "apart":
-        assert rate["value"] > 1.5 * rate["null"]
-        assert collapse["value"] < 0.2 * collapse["null"]
+        assert rate.value > 1.5 * rate.null.mean
+        assert collapse.value < 0.2 * collapse.null.mean
     else:
-        assert rate["value"] < 1.5 * rate["null"]
-        assert collapse["value"] > 0.2 * collapse["null"]
+        assert rate.value < 1.5 * rate.null.mean
+        assert collapse.value > 0.2 * collapse.null.mean
 
 
 def test_one_class_has_no_collapse():
     with probe(built(Net).eval(), [NeuralCollapse()]) as p, torch.no_grad():
         p.labels = torch.zeros(4, dtype=torch.int64)
         p.model(tokens(4, 5, 8))
-    assert {row["value"] for row in p.result().table} == {None}
+    assert {row.value for row in p.result().table} == {None}
 
 
-def test_every_reducer_of_every_room_travels():
-    """What has read something can be pickled, and says the same afterwards."""
+def test_every_metric_of_every_theory_can_be_pickled():
+    """A metric with a state gives the same rows after pickling."""
     model, y = built(Net).eval(), torch.arange(6) % 3
     W = torch.eye(8).expand(2, 8, 8).clone()
     for block in model.blocks:
         block.attention.bilinear = Bilinear(W)
-    reducers = [reducer for theory in theories() for reducer in theory.reducers()]
-    with probe(model, reducers) as p, torch.no_grad():
+    computed = theory_metrics()
+    with probe(model, computed) as p, torch.no_grad():
         p.labels = y
         model(tokens(6, 5, 8))
-    for reducer in reducers:
-        rows = list(reducer.compute())
-        assert rows, type(reducer).__name__
-        assert list(pickle.loads(pickle.dumps(reducer)).compute()) == rows
+    for metric in computed:
+        rows = list(metric.compute())
+        assert rows, type(metric).__name__
+        assert list(pickle.loads(pickle.dumps(metric)).compute()) == rows
 
 
 class Bilinear:

@@ -1,0 +1,109 @@
+r"""What attention approximates: a truncated Neumann series of the inverse in the gradient, and the best denoiser of a mixture of subspaces.
+
+**Neumann series.** The exact compression needs (I + A)^-1 with A = beta W_k W_k^T; the papers take the first terms of sum_j (-A)^j, I - A.
+With M terms beyond the identity the error is (-x)^(M+1) / (1 + x) for every eigenvalue x of A, so with the spectral radius rho
+
+    || (I + A)^-1 - sum_{j <= M} (-A)^j ||_2 = rho^(M+1) / (1 + rho).
+
+It tends to zero with M if rho < 1 and grows without bound if rho > 1. Layer-normalised tokens have rho of hundreds and more: the series
+motivates the softmax, which does not approximate the gradient there.
+
+**Denoising.** A clean token is z_0 ~ N(0, U_k U_k^T) for one of K subspaces with orthonormal bases, all equally likely; what is observed is
+z = z_0 + sigma w, w ~ N(0, I). The best estimate in mean square is
+
+    E[z_0 | z] = 1/(1 + sigma^2) sum_k a_k U_k U_k^T z,      a = softmax_k( ||U_k^T z||^2 / (2 sigma^2 (1 + sigma^2)) ),
+
+which by Tweedie's formula equals z + sigma^2 grad log p(z). Its softmax runs over *subspaces*, for each token separately; that of
+self-attention runs over tokens, in each subspace separately.
+
+Source: :cite:t:`yu2023white`; the error is that of the geometric series. Notation: docs/notation.md.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...core.validation import converted, positive
+from ...models.crate.compression import Bases, Tokens, coordinates, expansion
+
+
+def neumann_error(radius: float, *, terms: int = 1) -> float:
+    r""":math:`\rho^{M+1} / (1 + \rho)`, the spectral norm of the error (no unit).
+
+    Args:
+        radius: rho, the spectral radius of A.
+        terms: M, those beyond the identity; 1 in the papers.
+    Raises:
+        ValueError: a negative radius or number of terms.
+    """
+    if not (radius >= 0 and terms >= 0):
+        raise ValueError(f"radius and terms must be >= 0, got {radius} and {terms}")
+    return radius ** (terms + 1) / (1 + radius)
+
+
+@converted(floats=("A",))
+def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tensor, "*batch n n"]:
+    r"""The first terms :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch, n, n]``."""
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    total = eye.expand_as(A)
+    for _ in range(terms):
+        total = eye - A @ total  # Horner's scheme
+    return total
+
+
+@converted(floats=("tokens", "bases"))
+def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    r"""Relative error of the gradient of R^c with the series in place of the inverse, and the spectral radius, each ``[*batch]``.
+
+    The error is that of the heads' products :math:`(I + A_k)^{-1} W_k`, in the Frobenius norm over all heads. The error of a direction of
+    eigenvalue x is :math:`x^{M+1}` of itself, so the relative error is at most :math:`\rho^{M+1}`.
+
+    Args:
+        tokens: Z, ``[*batch, n, d]``.
+        bases: U_k, [K, d, p].
+        eps: distortion (squared inside).
+        terms: M.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+    """
+    coords = coordinates(tokens, bases)
+    A = expansion(bases, n=tokens.shape[-2], eps=eps) * coords @ coords.mT
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    exact = torch.linalg.solve(eye + A, coords)
+    error = neumann_sum(A, terms=terms) @ coords - exact
+    relative = error.square().sum((-3, -2, -1)).sqrt() / exact.square().sum((-3, -2, -1)).sqrt()
+    return relative, torch.linalg.matrix_norm(A, 2).amax(-1)
+
+
+@converted(floats=("tokens", "bases"))
+def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
+    r"""E[z_0 | z] of every token, ``[*batch, n, d]``.
+
+    Args:
+        tokens: z as rows, ``[*batch, n, d]``.
+        bases: orthonormal U_k, [K, d, p].
+        sigma: standard deviation of the noise in every direction.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``sigma`` is not positive and finite.
+    """
+    positive(sigma=sigma)
+    coords = coordinates(tokens, bases)
+    weights = (coords.square().sum(-1) / (2 * sigma**2 * (1 + sigma**2))).softmax(-2)  # over the subspaces
+    return (weights.unsqueeze(-1) * coords @ bases.mT).sum(-3) / (1 + sigma**2)
+
+
+@converted(floats=("tokens", "bases"))
+def log_density(tokens: Tokens, bases: Bases, *, sigma: float) -> Float[Tensor, "*batch n"]:
+    r"""log p(z) of noisy tokens, nats, ``[*batch, n]``: a mixture of N(0, U_k U_k^T + sigma^2 I) with equal weights.
+
+    Raises:
+        ValueError: as :func:`denoise`.
+    """
+    positive(sigma=sigma)
+    K, d, p = bases.shape
+    inside = coordinates(tokens, bases).square().sum(-1)
+    exponent = -0.5 * (tokens.square().sum(-1).unsqueeze(-2) - inside / (1 + sigma**2)) / sigma**2
+    constant = -0.5 * (d * math.log(2 * math.pi) + 2 * (d - p) * math.log(sigma) + p * math.log(1 + sigma**2)) - math.log(K)
+    return torch.logsumexp(exponent, dim=-2) + constant

@@ -1,0 +1,256 @@
+r"""Compression and sparsity in trained networks.
+
+Z is the residual stream before the attention of a block, Z+ after it, and U_k an orthonormal basis of the columns of the block's matrices
+(``subspaces()``), or of its key projections if its matrices are separate. With coordinates W_k(Z) (a :data:`Scaling`),
+
+    R^c(Z) = 1/2 sum_k logdet(I + p/(n eps^2) W_k^T W_k),      compression = 1 - R^c(Z+) / R^c(Z).
+
+A change of the tokens' lengths alone changes a rate. So the default scaling centres each token and scales it to norm one, as a layer norm
+without parameters does. The chance level is the same quantity in random orthonormal subspaces, since averaging tokens makes them more alike
+in *any* subspace. With lengths kept, the growth R^c(Z+) / R^c(Z) - 1 is the subject of :cite:t:`hu2024indepth`.
+
+Source: :cite:t:`yu2023white` (both curves, layer by layer).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, Metric
+from ...core.sources import Source
+from ...core.theory import InNetworks
+from ...core.validation import positive
+from ...metrics.coding import coding_rate, unit_norm
+from ...models.crate.compression import Bases, coordinates
+from .problem import nonzeros, random_subspaces
+
+Stream = Float[Tensor, "batch n d"]
+Heads = Float[Tensor, "batch K n p"]
+Scaling = Callable[[Stream, Bases], Heads]
+"""Turns a stream and orthonormal bases into the coordinates W_k whose rate is taken."""
+
+EPS = 0.5  # of the unrolled model; at .1, the value of the released code, the logarithm hides most of a change
+MAX_SEQUENCES = 16  # per forward pass, evenly spaced
+COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
+BEFORE, AFTER = "R^c before attention", "R^c after attention"
+NONZEROS = "share of non-zeros"
+RANDOM_SUBSPACES = "random subspaces"
+PAPER, SIGN = Source("yu2023white"), Source("hu2024indepth")
+
+
+def unit_tokens(stream: Stream, bases: Bases) -> Heads:
+    """Coordinates of centred tokens of norm one."""
+    return coordinates(unit_norm(stream - stream.mean(-1, keepdim=True)), bases)
+
+
+def unit_coordinates(stream: Stream, bases: Bases) -> Heads:
+    """Coordinates of norm one in every head, of layer-normalised tokens, as in the released measurement."""
+    return unit_norm(coordinates(layer_norm(stream, stream.shape[-1:]), bases))
+
+
+def lengths_kept(stream: Stream, bases: Bases) -> Heads:
+    """Coordinates of the tokens as they are."""
+    return coordinates(stream, bases)
+
+
+def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, " batch"]:
+    r"""R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, nats, [batch].
+
+    Args:
+        coords: W_k of every head, [batch, K, n, p].
+        eps: distortion (squared inside).
+    Raises:
+        ValueError: coordinates that are not finite, or ``eps`` is not positive and finite.
+    """
+    return coding_rate(coords, eps=eps).sum(-1)
+
+
+class Compression(Metric):
+    """R^c before and after every attention block, its relative fall, and the same in random subspaces; means over sequences.
+
+    Sequences that are not finite are left out. In a block that attends more than once the first attention counts. Blocks whose subspaces
+    are unknown (neither ``subspaces()`` nor ``bilinear()``) are skipped.
+
+    Args:
+        eps: distortion (squared inside).
+        scaling: of the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
+        max_sequences: limit on the sequences of a forward pass, evenly spaced; all if None.
+        random: number of sets of random subspaces, the null.
+
+    Attributes:
+        sums: per layer, [1 + 2 (1 + random)]: number of sequences, then R^c before and after, summed, in U and in each random set.
+        bases: per layer, the subspaces of its attention, and a phrase that says where they come from.
+
+    Raises:
+        ValueError: ``eps`` is not positive and finite.
+    """
+
+    def __init__(self, *, eps: float = EPS, scaling: Scaling = unit_tokens, max_sequences: int | None = MAX_SEQUENCES, random: int = 1):
+        positive(eps=eps)
+        self.eps, self.scaling, self.max_sequences, self.random = (eps, scaling, max_sequences, random)
+        super().__init__()
+
+    def reset(self) -> None:
+        super().reset()
+        self.bases: dict[int, tuple[Tensor, str]] = {}
+
+    def update(self, activations: Activations) -> None:
+        """Keeps the subspaces of an attention block; adds the streams before and after it when its layer follows."""
+        layer = activations.layer
+        if activations.kind == "attention" and not activations.first_head and (known := own_subspaces(activations)) is not None:
+            self.bases[layer] = known
+        elif activations.kind == "features" and activations.after_attention is not None and layer in self.bases:
+            self._add_streams(layer, activations.tokens, activations.after_attention)
+
+    def _add_streams(self, layer: int, before: Tensor, after: Tensor) -> None:
+        bases = self.bases[layer][0]
+        if before.shape != after.shape or before.shape[-1] != bases.shape[1]:
+            return
+        limit = len(before) if self.max_sequences is None else min(self.max_sequences, len(before))
+        chosen = torch.linspace(0, len(before) - 1, limit).round().long()
+        streams = torch.stack([before[chosen], after[chosen]]).double()  # [2, m, n, d]
+        streams = streams[:, torch.isfinite(streams).flatten(2).all(-1).all(0)]
+        if not (count := streams.shape[1]):
+            return
+        frames = [bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(self.random))]
+        flat = streams.flatten(0, 1)
+        rates = [head_rate(self.scaling(flat, U), eps=self.eps).unflatten(0, (2, count)).sum(-1).cpu() for U in frames]
+        self.add((layer,), torch.cat([torch.tensor([float(count)], dtype=torch.float64), *rates]))
+
+    def rates(self) -> dict[int, tuple[float, float]]:
+        """Mean R^c before and after attention in nats, by layer."""
+        return {layer: tuple((sums[1:3] / sums[0]).tolist()) for (layer,), sums in sorted(self.sums.items())}
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Three rows per layer: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
+        return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place))]
+
+    def _means(self, place: tuple[int, ...]) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
+        own, *null = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
+        return own, null
+
+    def _rows(self, layer: int, own: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
+        falls = tuple(_fall(*pair) for pair in null)
+        return [
+            self._row(COMPRESSION, layer, _fall(*own), falls, side=">=", source=PAPER),
+            self._row(BEFORE, layer, own[0], tuple(pair[0] for pair in null), unit="nats", source=PAPER),
+            self._row(AFTER, layer, own[1], tuple(pair[1] for pair in null), unit="nats", source=PAPER),
+        ]
+
+    def _row(self, quantity: str, layer: int, value: float, null: tuple[float, ...], **columns: Any) -> Measurement:
+        origin = self.bases[layer][1] if layer in self.bases else ""
+        return Measurement(
+            theory="crate",
+            kind="in network",
+            quantity=quantity,
+            value=value,
+            null=Null(RANDOM_SUBSPACES, null) if null else None,
+            layer=layer,
+            n=int(self.sums[layer,][0]),
+            note=f"in the subspaces of {origin}" if origin else "",
+            **columns,
+        )
+
+    def merge(self, other: Any) -> None:
+        self.bases |= other.bases
+        super().merge(other)
+
+
+class Growth(Compression):
+    """Growth of R^c in attention with the lengths of tokens kept, R^c(Z+) / R^c(Z) - 1; arguments as in :class:`Compression`."""
+
+    def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, random: int = 1):
+        super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, random=random)
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """One row per layer, :data:`GROWTH`."""
+        rows = []
+        for place in sorted(self.sums):
+            own, null = self._means(place)
+            rows.append(self._row(GROWTH, place[0], -_fall(*own), tuple(-_fall(*pair) for pair in null), source=SIGN))
+        return rows
+
+
+class Sparsity(Metric):
+    """Share of exactly non-zero entries in the output of each block. One row per layer.
+
+    Attributes:
+        sums: per layer, [2]: number of sequences, sum of their shares.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+    null_source = "untrained"
+
+    def update(self, activations: Activations) -> None:
+        """Adds the output of one block."""
+        if activations.kind == "features":
+            output = activations.output
+            self.add((activations.layer,), torch.tensor([len(output), float(nonzeros(output).sum())], dtype=torch.float64))
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """:data:`NONZEROS` of each layer, in [0, 1]."""
+        rows = []
+        for (layer,), sums in sorted(self.sums.items()):
+            count, total = sums.tolist()
+            rows.append(
+                Measurement(
+                    theory="crate",
+                    kind="in network",
+                    scope="training",
+                    quantity=NONZEROS,
+                    value=total / count if count else None,
+                    reason="" if count else "no sequence",
+                    unit="share",
+                    side="<=",
+                    layer=layer,
+                    n=int(count),
+                    note="exact zeros of the output of a block; deeper blocks should be sparser",
+                    source=PAPER,
+                )
+            )
+        return rows
+
+
+def own_subspaces(activations: Activations) -> tuple[Bases, str] | None:
+    """Orthonormal bases [K, d, p] of the subspaces of an attention block, and where they come from; None if they are unknown.
+
+    They come from ``subspaces()`` of the module, otherwise from its key projections.
+    """
+    subspaces = getattr(activations.module, "subspaces", None)
+    if callable(subspaces):
+        U = subspaces()
+        assert isinstance(U, Tensor)
+        U, origin = U.detach().double(), "the block itself (U)"
+    elif activations.bilinear is not None and activations.key is not None:
+        # W = K Q^T maps p random vectors into the span of K, so no decomposition of W is needed
+        W = activations.bilinear.detach().double()
+        p = min(activations.key.shape[-1], W.shape[-1])
+        U, origin = (W @ null_subspaces(1, W.shape[-1], p, seed=0).to(W.device), "the key projections")
+    else:
+        return None
+    return (torch.linalg.qr(U)[0], origin) if bool(torch.isfinite(U).all()) else None
+
+
+@lru_cache(maxsize=64)
+def null_subspaces(K: int, d: int, p: int, *, seed: int) -> Bases:
+    """Random subspaces [K, d, p], the same at every measurement."""
+    return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(seed))
+
+
+def _fall(before: float, after: float) -> float:
+    """1 - after / before; 0 if there was no rate."""
+    return 1 - after / before if before > 0 else 0.0
+
+
+def metrics() -> tuple[Metric, ...]:
+    """The metrics of the theory, fresh ones."""
+    return Compression(), Growth(), Sparsity()
+
+
+IN_NETWORKS = InNetworks(metrics=metrics, headline=COMPRESSION, side=">=")

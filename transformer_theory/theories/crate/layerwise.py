@@ -1,0 +1,265 @@
+r"""Layer-wise curves of any network: coding rates before and after attention, non-zeros, rate reduction by class; and CRATE layers hooked.
+
+:func:`layerwise` computes the curves. CRATE layers are read by forward hooks (:func:`on_layers`), since some of their blocks have no
+attention map that a probe could see; other networks are probed.
+
+Sources: :cite:t:`yu2023white` (the curves, released code), :cite:t:`yu2020learning` (the rate reduction). Notation: docs/notation.md.
+"""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ...core.measurement import Measurement, Null, Table
+from ...core.metric import Activations, Metric
+from ...core.validation import positive
+from ...metrics.class_features import FeatureRates
+from ...metrics.coding import unit_norm
+from ...models.crate import Layer, layers_of
+from ...models.crate.compression import coordinates
+from ...probes import NoAttention, probe
+from .in_networks import AFTER, BEFORE, NONZEROS, PAPER, Compression, Sparsity, head_rate, unit_coordinates
+
+EPS = 0.1  # eps^2 = .01, as released
+CLASS_EPS = 0.5**0.5  # eps^2 = .5, as in the released code for features of norm one
+BATCH = 128
+INPUT, REDUCTION = "R^c of the input of attention", "rate reduction by class"
+CURVES = (INPUT, BEFORE, AFTER, NONZEROS, REDUCTION)
+
+Inputs = Float[Tensor, "batch *shape"]
+Labels = Int[Tensor, " batch"]
+
+
+class InputRate(Metric):
+    """R^c of the coordinates W_k that the heads of a block compute, scaled to norm one; one row per layer, mean over sequences."""
+
+    kinds = ("attention",)
+
+    def __init__(self, *, eps: float = EPS):
+        positive(eps=eps)
+        self.eps = eps
+        super().__init__()
+
+    def update(self, activations: Activations) -> None:
+        """Adds the keys of one attention block."""
+        if activations.kind == "attention" and not activations.first_head and activations.key is not None:
+            rates = head_rate(unit_norm(activations.key.double()), eps=self.eps)
+            self.add((activations.layer,), torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu())
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """:data:`INPUT` of each layer, nats."""
+        return [
+            Measurement("crate", "in network", INPUT, float(total / count), unit="nats", layer=layer, n=int(count), source=PAPER)
+            for (layer,), (count, total) in sorted(self.sums.items())
+        ]
+
+
+class ClassRates(FeatureRates):
+    """Rate reduction by class of one feature per sequence; one row per layer, without a null of its own."""
+
+    def __init__(self):
+        super().__init__(eps=CLASS_EPS)
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """:data:`REDUCTION` of each layer, nats; none without labels."""
+        rows = []
+        for layer in sorted(self.kept):
+            rate, within, sizes, _ = self.rates(layer)
+            rows.append(Measurement("crate", "in network", REDUCTION, rate - within, unit="nats", layer=layer, n=sum(sizes)))
+        return rows
+
+
+def layerwise(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Labels | None = None,
+    *,
+    untrained: Sequence[nn.Module] = (),
+    eps: float = EPS,
+    name: str | None = None,
+) -> Table:
+    r"""The curves of one network beside those of random weights: ``layerwise(model, tokens, labels)``.
+
+    With n tokens Z^l before layer l and Z^{l+1/2} after its attention, K heads of width p and bases U_k of the block, every rate is
+
+    .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad \varepsilon^2 = .01,
+
+    in nats, with the rows of W_k scaled to norm one (a token in one head), mean over sequences. The quantities of a layer are:
+
+    * :data:`INPUT`, as released: W_k = LN(Z^l) U_k with the layer's own norm and the U_k as they are; for attention with separate matrices
+      its keys;
+    * :data:`BEFORE` and :data:`AFTER`, the curve of the paper: W_k = LN(Z) Q_k, with a layer norm without parameters and orthonormal bases
+      Q_k of the U_k, for Z^l and Z^{l+1/2}. They need ``subspaces()``, ``bilinear()`` or ``torch.nn.MultiheadAttention``;
+    * :data:`NONZEROS`: entries of Z^{l+1} that are not exactly zero, in [0, 1]; 1 without a rectifier on the stream;
+    * :data:`REDUCTION`: Delta R in nats, :math:`\varepsilon^2 = .5`, of one feature of norm one per sequence: the class token of Z^{l+1},
+      or the mean token if there is none.
+
+    Args:
+        model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that :func:`~transformer_theory.probe` can read.
+        inputs: [batch, ...]; converted to the model's precision and device.
+        labels: class of each, [batch]; without them no rate reduction.
+        untrained: networks of the same shape with their initial weights, for the null. If there are none: the model with the entries of
+            every tensor shuffled.
+        eps: distortion of R^c (squared inside), as released .1.
+        name: column ``model`` of the rows; the class of the model if None.
+    Returns:
+        One row per quantity and layer, with a null. Quantities that a network does not have are left out.
+    Raises:
+        ValueError: no input, labels that do not fit, ``untrained`` is not a list of networks, ``eps`` is not positive and finite, or the
+            attention of a CRATE layer has no ``subspaces()``.
+        NoAttention: no attention was seen.
+    """
+    if not len(inputs):
+        raise ValueError("inputs must hold at least one sequence, got none")
+    if labels is not None and len(labels) != len(inputs):
+        raise ValueError(f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}")
+    if not isinstance(untrained, Sequence):
+        raise ValueError(f"untrained must be a list of networks, got {type(untrained).__name__}; pass [model] for one")
+    kind, networks = ("untrained networks", list(untrained)) if untrained else ("shuffled weights", [shuffled(model)])
+    draws: dict[tuple, list[float]] = {}
+    for network in networks:
+        for row in curves(network, inputs, labels, eps=eps):
+            draws.setdefault((row.quantity, row.layer), []).append(row.value or 0.0)
+    name = type(model).__name__ if name is None else name
+    rows = curves(model, inputs, labels, eps=eps)
+    return Table(replace(row, null=Null(kind, tuple(draws[row.quantity, row.layer])), model=name) for row in rows)
+
+
+def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, eps: float = EPS) -> Table:
+    """The curves of :func:`layerwise` without a null: one pass in evaluation mode (the model's own mode is restored).
+
+    Raises:
+        ValueError: ``eps`` is not positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
+        NoAttention: no attention was seen.
+    """
+    metrics = (InputRate(eps=eps), Compression(eps=eps, scaling=unit_coordinates, max_sequences=None, random=0), Sparsity(), ClassRates())
+    run_metrics(model, inputs, metrics, labels)
+    rows = [row for metric in metrics for row in metric.compute()]
+    return Table(sorted((row for row in rows if row.quantity in CURVES), key=lambda row: (CURVES.index(row.quantity), row.layer)))
+
+
+def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], labels: Labels | None = None) -> None:
+    """Updates metrics with one pass over the inputs in batches, in evaluation mode (the model's own mode is restored).
+
+    Raises:
+        ValueError: the attention of a CRATE layer has no ``subspaces()``.
+        NoAttention: no attention was seen.
+    """
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            if compression_layers(model):
+                set_labels = stack.enter_context(layer_activations(model, metrics))
+            else:
+                p = stack.enter_context(probe(model, metrics))
+                stack.enter_context(p.together())
+                set_labels = functools.partial(setattr, p, "labels")
+            for number, batch in enumerate(inputs.split(BATCH)):
+                set_labels(None if labels is None else labels.split(BATCH)[number])
+                model(converted_inputs(model, batch))
+    except NoAttention as error:
+        if layers := layers_of(model):
+            raise ValueError(
+                f"attention of a CRATE layer must have subspaces(), got {type(layers[0][1].fn).__name__}, which has none;"
+                " give it subspaces() that returns U_k, [K, d, p], or derive it from models.crate.Subspaces"
+            ) from error
+        raise
+    finally:
+        model.train(training)
+
+
+def converted_inputs(model: nn.Module, inputs: Inputs) -> Inputs:
+    """Inputs on the device of a model and, unless they are integers, in its precision."""
+    parameter = next(model.parameters())
+    return inputs.to(parameter.device, parameter.dtype) if inputs.is_floating_point() else inputs.to(parameter.device)
+
+
+def shuffled(model: nn.Module) -> nn.Module:
+    """A copy of the model with the entries of every parameter in another order (always the same one)."""
+    generator = torch.Generator().manual_seed(0)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)
+            parameter.copy_(parameter.flatten()[order].view_as(parameter))
+    return twin
+
+
+# CRATE layers
+
+
+@runtime_checkable
+class HasSubspaces(Protocol):
+    """A compression block with known bases: ``subspaces()`` returns U_k as columns, [K, d, p]."""
+
+    def subspaces(self) -> Float[Tensor, "K d p"]: ...
+
+
+class CompressionLayer(NamedTuple):
+    """A CRATE layer, and the norm and the compression block of its first half."""
+
+    layer: Layer
+    norm: nn.Module
+    block: Any
+
+
+def compression_layers(model: nn.Module) -> list[CompressionLayer]:
+    """The CRATE layers whose compression block has ``subspaces()``, in order."""
+    return [CompressionLayer(layer, half.norm, half.fn) for layer, half in layers_of(model) if isinstance(half.fn, HasSubspaces)]
+
+
+Listener = Callable[[int, CompressionLayer, Tensor, Tensor], None]
+
+
+@contextlib.contextmanager
+def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
+    """Within it, every CRATE layer that is called passes its number, itself, its input and its output [batch, n, d] to ``listener``.
+
+    Gradients flow. A compiled model calls no hooks.
+    """
+
+    def hook(number: int, layer: CompressionLayer) -> Callable[[nn.Module, Any, Tensor], None]:
+        return lambda _, arguments, output: listener(number, layer, arguments[0], output)
+
+    handles = [layer.layer.register_forward_hook(hook(number, layer)) for number, layer in enumerate(compression_layers(model))]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[Callable[[Tensor | None], None]]:
+    """Within it, every CRATE layer that is called updates the metrics; its block is called a second time, for its change of the stream.
+
+    Yields a function that sets the labels, [batch], of the passes that follow.
+    """
+    labels: Tensor | None = None
+
+    def set_labels(given: Tensor | None) -> None:
+        nonlocal labels
+        labels = given
+
+    def listener(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:
+        normed = layer.norm(tokens)
+        change = layer.block(normed)
+        own = getattr(layer.block, "coordinates", None)
+        keys = coordinates(normed, layer.block.subspaces()) if own is None else own(normed)
+        attention = Activations("", number, "attention", normed, change, key=keys, module=layer.block, labels=labels)
+        features = Activations("", number, "features", tokens, output, after_attention=tokens + change, labels=labels)
+        for activations in (attention, features):
+            for metric in metrics:
+                if activations.kind in metric.kinds:
+                    metric.update(activations)
+
+    with on_layers(model, listener):
+        yield set_labels

@@ -1,0 +1,97 @@
+"""Networks that the experiments and claims train: CRATE and a ViT of the same sizes, on data in three parts.
+
+Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`, :cite:t:`alpaydin1998optical` (the digits).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from ...data import digits
+from ...data.tokens import TokenData
+from ...models import CRATE, ViT, build
+from ...models.crate import Ista, ReleasedAttention
+from ...training.supervised import Trained, accuracy, train_classifier
+
+__all__ = ["DataParts", "accuracy", "crate", "digit_parts", "fit", "parameter_count", "split", "vit"]
+
+DIM, DEPTH, HEADS = 64, 4, 4
+
+
+@dataclass(frozen=True)
+class DataParts:
+    """Data for training, for the choice of settings, and for the final measurement."""
+
+    train: TokenData
+    validation: TokenData
+    test: TokenData
+
+
+def split(data: TokenData, *, seed: int) -> DataParts:
+    """70 % for training, 10 % for validation, 20 % for the test, drawn by ``seed``, with the same shares of the classes in each.
+
+    Raises:
+        ValueError: too few sequences for three parts.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    train_part, rest = data.split(0.7, generator)
+    validation, test = rest.split(1 / 3, generator)
+    return DataParts(train_part, validation, test)
+
+
+@lru_cache(maxsize=8)
+def digit_parts(*, seed: int) -> DataParts:
+    """The handwritten digits: 1,257 for training, 180 for validation, 360 for the test."""
+    return split(digits(words=2), seed=seed)
+
+
+def crate(
+    data: TokenData,
+    *,
+    seed: int,
+    attention: Callable[..., nn.Module] = ReleasedAttention,
+    sparsify: Callable[[int], nn.Module] = Ista,
+    dim: int = DIM,
+    depth: int = DEPTH,
+    heads: int = HEADS,
+    spread: float = 1.0,
+) -> nn.Module:
+    """An untrained CRATE for the tokens and classes of the data; arguments as in :class:`~transformer_theory.models.CRATE`.
+
+    Raises:
+        ValueError: sizes do not fit.
+    """
+    sizes = {"dim": dim, "depth": depth, "heads": heads, "spread": spread, "attention": attention, "sparsify": sparsify}
+    return build(lambda: CRATE.for_tokens(**_shape(data), **sizes), torch.Generator().manual_seed(seed)).eval()
+
+
+def vit(data: TokenData, *, seed: int, dim: int = DIM, depth: int = DEPTH, heads: int = HEADS) -> nn.Module:
+    """An untrained ViT for the same data, of the same width, depth and heads.
+
+    Raises:
+        ValueError: sizes do not fit.
+    """
+    return build(lambda: ViT.for_tokens(**_shape(data), dim=dim, depth=depth, heads=heads), torch.Generator().manual_seed(seed)).eval()
+
+
+def _shape(data: TokenData) -> dict[str, int]:
+    return {"seq": data.tokens.shape[1], "token_dim": data.tokens.shape[2], "num_classes": data.classes}
+
+
+def fit(model: nn.Module, data: DataParts, *, steps: int, learning_rate: float, seed: int, batch_size: int = 64) -> Trained:
+    """Trains the model in place; the accuracy of the result is that on the validation part.
+
+    Raises:
+        NotConverged: the loss became infinite or NaN.
+        ValueError: settings out of range.
+    """
+    settings = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
+    return train_classifier(model, data.train, data.validation, **settings, generator=torch.Generator().manual_seed(seed))
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of trainable parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())

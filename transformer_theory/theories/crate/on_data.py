@@ -1,0 +1,318 @@
+r"""CRATE without training: its steps unrolled on given tokens, with subspaces estimated from the tokens themselves.
+
+**Compression.** K subspaces of dimension d / K are fitted to the tokens (K-subspaces); then the tokens of every sequence take steps, and
+R^c(Z; U_[K]) is measured after each. The exact gradient step with kappa = 1/L has a guarantee, R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The
+paper's step is stated for orthonormal incoherent subspaces and small beta. The residual form with tied output should raise R^c. The chance
+level is that of exact steps of the same size along random subspaces, with R^c still measured in the fitted ones. Every step also shortens
+the tokens, which alone lowers R^c; so R^c is measured a second time with all tokens scaled to norm one, where only directions count.
+
+**Sparsification.** Tokens of norm one are coded in the dictionary D = [U_1 ... U_K, -U_1 ... -U_K] by ISTA. A token of subspace k needs at
+most p of the 2 K p atoms, a share of 1 / (2 K). The chance level is that of random subspaces.
+
+Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth` (the sign), :cite:t:`beck2009fast` (ISTA). Notation: docs/notation.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ...core.measurement import Arrays, Measurement, Null, Op, judge
+from ...core.plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
+from ...core.result import Result
+from ...core.sources import Source
+from ...core.theory import OnData, Unsupported
+from ...data.tokens import TokenData
+from ...metrics.coding import unit_norm
+from ...models.crate.compression import Bases, coordinates, expansion
+from .in_networks import PAPER, RANDOM_SUBSPACES, SIGN
+from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
+from .steps import exact_step, lipschitz
+from .unrolled import ISTA_STEPS, LAYERS, Sequences, forms, guaranteed_rates, sparse_code, unroll
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LASSO = Source("beck2009fast")
+MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the figure
+SUBSPACES, EPS = 4, 0.5
+INCOHERENCE_ATOL = 0.1  # largest cosine between subspaces, and largest incompleteness, of "incoherent" and "complete" ones
+ENERGY_SHARE = 0.95  # of the tokens, in the best of the fitted subspaces, from which they "lie in one of the subspaces"
+
+LEFT = "R^c left by exact steps, tokens of norm one"
+LEFT_LENGTHS_KEPT = "R^c left by exact steps, lengths kept"
+LARGEST_CHANGE, SMALLEST_CHANGE = "largest change of R^c in a step", "smallest change of R^c in a step"
+CODE_NONZEROS = "share of non-zeros of the sparse code"
+NONZEROS_CHANGE = "change of the share of non-zeros by compression"
+LASSO_DECREASE = "largest change of the LASSO in an ISTA step"
+
+# measurements
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sequences of tokens to compress, [N, n, d], float64, not all zero."""
+
+    tokens: Sequences
+
+
+def read(data: TokenData) -> Problem | Unsupported:
+    """The tokens of a data set, scaled so that their largest entry is 1."""
+    tokens = data.tokens.double()
+    if not len(tokens) or not bool((tokens != 0).any()):
+        return Unsupported("all tokens are zero, so there is nothing to compress")
+    return Problem(tokens)
+
+
+def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    """The measurements of the module's docstring on at most ``MAX_SEQUENCES`` sequences."""
+    tokens = _sample(problem, generator)
+    if tokens is None:
+        yield _row(LEFT, None, reason="all sampled tokens are zero")
+        return
+    m, n, d = tokens.shape
+    K = min(SUBSPACES, d)
+    bases, assigned = fit_subspaces(tokens.flatten(0, 1), K=K, p=d // K, generator=generator, rounds=15)
+    other = random_subspaces(K, d, d // K, generator=generator)
+    runs = {name: unroll(tokens, bases, step, eps=EPS) for name, step in forms(bases, n=n, eps=EPS).items()}
+    kappa = 1 / lipschitz(other, n=n, eps=EPS)  # the step that the random subspaces themselves allow
+    runs["random"] = unroll(tokens, bases, lambda state: exact_step(state, other, kappa=kappa, eps=EPS), eps=EPS)
+    directions = {name: runs[name].unit_rates(bases, eps=EPS) for name in ("exact", "random")}
+    bound = guaranteed_rates(runs["exact"], bases, eps=EPS)
+
+    assumptions = _assumptions(tokens, bases, n)
+    yield from assumptions
+    holds = [row.verdict == "holds" for row in assumptions]
+    mixture, ideal = all(holds[:2]), all(holds)  # exact steps need neither completeness nor the Neumann series
+    start = float(runs["exact"].rates[0])
+    yield _judged(
+        LEFT,
+        float(directions["exact"][-1] / directions["exact"][0]),
+        "<=",
+        1.0,
+        covered=mixture,
+        unit="share",
+        null=_null(float(directions["random"][-1] / directions["random"][0])),
+        side="<=",
+        n=m,
+        source=PAPER,
+        note=f"share of its start after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}",
+    )
+    yield _row(
+        LEFT_LENGTHS_KEPT,
+        float(runs["exact"].rates[-1]) / start,
+        unit="share",
+        scope="any data",
+        op="<=",
+        threshold=float(bound[-1]) / start + 1e-9,
+        predicted=float(bound[-1]) / start + 1e-9,
+        null=_null(float(runs["random"].rates[-1]) / start),
+        side="<=",
+        n=m,
+        source=PAPER,
+        note="share of its start; the threshold is the descent inequality",
+    )
+    note = "as a share of its start"
+    worst = float(runs["paper"].changes.max())
+    yield _judged(LARGEST_CHANGE, worst, "<=", 0.0, covered=ideal, setting="paper", n=m, source=PAPER, note=note)
+    least = float(runs["tied residual"].changes.min())
+    yield _judged(SMALLEST_CHANGE, least, ">=", 0.0, covered=ideal, setting="tied residual", n=m, source=SIGN, note=note)
+    arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
+    arrays |= {f"crate/shape/{name}": curve.numpy() for name, curve in directions.items()}
+    yield Arrays({**arrays, "crate/rate/guaranteed": bound.numpy()})
+    yield from _sparsify(runs["exact"].states, bases, other, ideal, generator)
+    yield _cosines(runs["exact"].states, assigned.view(m, n))
+
+
+def _sample(problem: Problem, generator: torch.Generator) -> Sequences | None:
+    """At most MAX_SEQUENCES sequences, scaled so that the mean squared norm of a token is one; None if all are zero."""
+    chosen = torch.randperm(len(problem.tokens), generator=generator)[:MAX_SEQUENCES].sort().values
+    tokens = problem.tokens[chosen]
+    largest = tokens.abs().max()
+    if largest == 0:
+        return None
+    tokens = tokens / largest  # squares of the entries must neither overflow nor underflow
+    return tokens / tokens.square().sum(-1).mean().sqrt()
+
+
+def _assumptions(tokens: Sequences, bases: Bases, n: int) -> list[Measurement]:
+    coords = coordinates(tokens, bases)
+    radius = expansion(bases, n=n, eps=EPS) * float(torch.linalg.matrix_norm(coords, 2).max()) ** 2
+    energy = float(coords.square().sum(-1).max(-2).values.sum() / tokens.square().sum())
+    cosine, missing = incoherence(bases), incompleteness(bases)
+
+    def row(quantity: str, value: float, op: Op, threshold: float, note: str) -> Measurement:
+        holds = value >= threshold if op == ">=" else value <= threshold
+        return Measurement(
+            "crate",
+            "assumption",
+            quantity,
+            value,
+            verdict="holds" if holds else "fails",
+            op=op,
+            threshold=threshold,
+            source=PAPER,
+            note=note,
+        )
+
+    return [
+        row("tokens lie in one of the subspaces", energy, ">=", ENERGY_SHARE, "share of the energy in the best of the fitted subspaces"),
+        row("subspaces are incoherent", cosine, "<=", INCOHERENCE_ATOL, "largest cosine between directions of two subspaces"),
+        row("projections add up to the identity", missing, "<=", INCOHERENCE_ATOL, "spectral norm of the difference"),
+        row(
+            "the Neumann series behind attention converges",
+            radius,
+            "<=",
+            1.0,
+            "largest eigenvalue of beta W_k W_k^T; the series converges below 1",
+        ),
+    ]
+
+
+def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    """Measurements and arrays of the sparse codes at each layer."""
+    flat = states.flatten(1, 2)
+    chosen = torch.randperm(flat.shape[1], generator=generator)[:MAX_CODED]
+    layers = [unit_norm(state[chosen]) for state in flat]
+    codes = [sparse_code(layer, bases) for layer in layers]
+    shares = torch.stack([nonzeros(code) for code, _, _ in codes])
+    nulls = torch.stack([nonzeros(sparse_code(layer, other)[0]) for layer in (layers[0], layers[-1])])
+    worst = max(worst for _, _, worst in codes)
+    columns: dict[str, Any] = {"covered": ideal, "n": len(chosen), "side": "<=", "unit": "share", "source": PAPER}
+    yield _judged(
+        CODE_NONZEROS,
+        float(shares[0]),
+        "<=",
+        0.5 / len(bases),
+        null=_null(float(nulls[0])),
+        note=f"{ISTA_STEPS} ISTA steps; a token of one subspace needs at most 1 in {2 * len(bases)} atoms",
+        **columns,
+    )
+    yield _judged(
+        NONZEROS_CHANGE,
+        float(shares[-1] - shares[0]),
+        "<=",
+        0.0,
+        null=_null(float(nulls[1] - nulls[0])),
+        note=f"after {LAYERS} layers; deeper layers should be sparser",
+        **columns,
+    )
+    converged = worst > -torch.inf
+    yield _row(
+        LASSO_DECREASE,
+        worst if converged else None,
+        reason="" if converged else "every step was smaller than rounding",
+        scope="any data",
+        op="<=",
+        threshold=-1 + 1e-4,
+        predicted=-1,
+        n=len(chosen),
+        source=LASSO,
+        note="in units of the decrease that a step of size 1/L guarantees",
+    )
+    yield Arrays(
+        {
+            "crate/nonzeros": shares.numpy(),
+            "crate/nonzeros/random": nulls.numpy(),
+            "crate/nonzeros/predicted": torch.tensor(0.5 / len(bases)).numpy(),
+            "crate/objective": codes[0][1].numpy(),
+        }
+    )
+
+
+def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
+    """Cosines between some tokens, sorted by their subspace, before and after the exact steps."""
+    sequences = -(-MAX_PLOTTED // states.shape[2])
+    subspace = assigned[:sequences].flatten()
+    order = torch.argsort(subspace, stable=True)
+    first, last = (unit_norm(state[:sequences].flatten(0, 1)[order]) for state in (states[0], states[-1]))
+    return Arrays(
+        {
+            "crate/cosine/before": (first @ first.mT).abs().numpy(),
+            "crate/cosine/after": (last @ last.mT).abs().numpy(),
+            "crate/cosine/subspace": subspace[order].numpy(),
+        }
+    )
+
+
+def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
+    return Measurement("crate", "on data", quantity, value, **columns)
+
+
+def _judged(quantity: str, value: float, op: Op, threshold: float, *, covered: bool, **columns: Any) -> Measurement:
+    verdict = judge(value, op, threshold, covered=covered)
+    return _row(quantity, value, op=op, threshold=threshold, predicted=threshold, verdict=verdict, **columns)
+
+
+def _null(value: float) -> Null:
+    return Null(RANDOM_SUBSPACES, (value,))
+
+
+# the figure
+
+DASHED = (0, (4, 3))
+RATE_FLOOR = 1e-3  # smaller shares of the start are drawn here
+
+
+@style()
+def plot(result: Result) -> "Figure":
+    """R^c and non-zeros through the layers, cosines of tokens before and after compression; a figure of words without arrays."""
+    if "crate/rate/exact" not in result.arrays:
+        return text_figure("CRATE: there was nothing to compress in these data.")
+    figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)
+    rate_panel(rates, result.arrays)
+    _nonzero_panel(sparse, result.arrays)
+    for ax, when in ((before, "before"), (after, "after")):
+        heatmap(ax, result.arrays[f"crate/cosine/{when}"], f"tokens {when}", vmin=0, vmax=1, bar=False)
+        ax.set_xlabel("|cosine|")
+        ax.set_xticks([])
+        ax.set_yticks([])
+    return figure
+
+
+def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """R^c(Z; U) through unrolled steps, as a share of its start: exact, paper's and tied residual form, guarantee and random subspaces."""
+    for name, label, colour, dashes in (
+        ("exact", "exact", COLOURS["crate"], "-"),
+        ("guaranteed", "exact, bound", COLOURS["crate"], DASHED),
+        ("paper", "paper", COLOURS["rate_reduction"], "-"),
+        ("tied residual", "tied residual", COLOURS["scan_snap"], "-"),
+        ("random", "random U", COLOURS["null"], DASHED),
+    ):
+        if (curve := arrays.get(f"crate/rate/{name}")) is not None:
+            line(ax, range(len(curve)), np.maximum(curve / curve[0], RATE_FLOOR), label=label, color=colour, linestyle=dashes)
+    ax.set_yscale("log")
+    ax.set_title("$R^c(Z; U)$, start = 1")
+    _layer_axis(ax)
+    mark_floor(ax, RATE_FLOOR, "smaller values are drawn here")
+    label_ends(ax)
+
+
+def mark_floor(ax: "Axes", floor: float, label: str) -> None:
+    """Labels the level at which curves are cut off, if any is."""
+    if any(np.min(np.asarray(curve.get_ydata(), dtype=float)) <= floor for curve in ax.get_lines()):
+        null_band(ax, floor, label=label)
+
+
+def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    shares = arrays["crate/nonzeros"]
+    line(ax, range(len(shares)), shares, name="crate", label="measured")
+    line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)
+    line(ax, (0, len(shares) - 1), [float(arrays["crate/nonzeros/predicted"])] * 2, name="raw", label="predicted", linestyle=(0, (1, 2)))
+    ax.set_ylim(bottom=0)
+    ax.set_title("Share of non-zeros")
+    _layer_axis(ax)
+    label_ends(ax)
+
+
+def _layer_axis(ax: "Axes") -> None:
+    ax.set_xlabel("layer")
+    ax.locator_params(axis="x", integer=True)
+
+
+ON_DATA = OnData(read=read, measure=measure, headline=LEFT, plot=plot)

@@ -1,0 +1,199 @@
+r"""Sparse coding by ISTA and FISTA: the optimisation behind the sparsification half of a CRATE layer.
+
+For tokens Y (rows) and a dictionary D (d x m, atoms are columns) the non-negative LASSO of a code Z (n x m) is
+
+    F(Z) = 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z)      subject to  Z >= 0.
+
+For eta <= 1/L with L = ||D||_2^2 a step of ISTA (:func:`~transformer_theory.models.crate.sparsification.ista_step`) lowers F by at least
+L/2 ||Z+ - Z||^2 (at eta = 1/L). FISTA adds Nesterov's momentum: F - F* <= 2 L ||Z_0 - Z*||^2 / (k+1)^2 after k steps.
+
+Sources: :cite:t:`beck2009fast` (descent and rate); the duality gap is Fenchel's. Notation: docs/notation.md.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...core.errors import NotConverged
+from ...core.parallel import single_threaded
+from ...core.validation import converted, positive
+from ...models.crate.compression import Bases
+from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step
+
+STEP_RTOL = 1e-6  # of 1/L, so that a step computed as 1/L elsewhere is accepted
+
+
+@converted(floats=("code", "tokens", "dictionary"))
+def lasso(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> Float[Tensor, "*batch"]:
+    r""":math:`F(Z) = \tfrac12\|Y - Z D^\top\|^2 + \lambda \sum Z` of a non-negative code, per batch element.
+
+    Args:
+        code: Z, ``[*batch, n, m]``.
+        tokens: Y, ``[*batch, n, d]``.
+        dictionary: D, [d, m].
+        lam: weight of the l1 norm.
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    check_dictionary(tokens, dictionary)
+    return 0.5 * (tokens - code @ dictionary.mT).square().sum((-2, -1)) + lam * code.sum((-2, -1))
+
+
+def largest_step(dictionary: Dictionary) -> float:
+    r""":math:`1/L = 1/\|D\|_2^2`, the longest step with which ISTA is sure to descend.
+
+    Raises:
+        ValueError: the dictionary is zero.
+    """
+    return 1 / curvature(dictionary)
+
+
+@single_threaded
+@converted(floats=("tokens", "dictionary", "start"))
+def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta: float | None = None, start: Code | None = None) -> Code:
+    r"""``steps`` proximal gradient steps from ``start`` (zero if None) with step size ``eta`` (1/L if None), ``[*batch, n, m]``.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L, up to which F is sure to fall (:func:`largest_step`).
+    """
+    longest = largest_step(dictionary)
+    if eta is not None:
+        positive(eta=eta)
+        if eta > longest * (1 + STEP_RTOL):
+            raise ValueError(f"eta must be at most 1/||D||^2 = {longest:.6g}, beyond which ISTA need not descend, got {eta}; leave it out")
+    code = _start(tokens, dictionary, start)
+    for _ in range(steps):
+        code = ista_step(code, tokens, dictionary, eta=longest if eta is None else eta, lam=lam)
+    return code
+
+
+@dataclass(frozen=True)
+class LassoSolution:
+    r"""A code that was verified to be near the minimiser of :func:`lasso`.
+
+    Attributes:
+        code: Z >= 0, ``[*batch, n, m]``.
+        objective: F of every token, ``[*batch, n]``; :func:`lasso` is its sum over tokens.
+        gap: upper bound of F - F* of every token, ``[*batch, n]``; see :func:`duality_gap`.
+        residual: largest :math:`|\min(z, g/L)|` of a token, relative to the largest entry of its :math:`|D^\top y| / L` (no unit).
+        steps: number of steps taken.
+    """
+
+    code: Code
+    objective: Float[Tensor, "*batch n"]
+    gap: Float[Tensor, "*batch n"]
+    residual: float
+    steps: int
+
+
+@single_threaded
+@converted(floats=("tokens", "dictionary", "start"))
+def fista(
+    tokens: Tokens, dictionary: Dictionary, *, lam: float, tol: float = 1e-10, max_steps: int = 20_000, start: Code | None = None
+) -> LassoSolution:
+    r"""The minimiser of the non-negative LASSO, by FISTA with restarts.
+
+    Two conditions are verified of every token; neither depends on units. Optimality: with :math:`g = (Dz - y)^\top D + \lambda`, at the
+    optimum :math:`\min(z, g/L) = 0` in every entry; its largest entry is compared with the first step from zero, the largest entry of
+    :math:`|D^\top y| / L`. Objective: :func:`duality_gap` bounds F - F*, and is compared with F*.
+
+    Args:
+        tokens: Y, ``[*batch, n, d]``.
+        dictionary: D, [d, m].
+        lam: weight of the l1 norm, > 0.
+        tol: largest residual and largest gap accepted, relative as above.
+        max_steps: limit on the steps.
+        start: initial code, ``[*batch, n, m]``; zero if None.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
+        NotConverged: a condition is not met after ``max_steps``; carries the last :class:`LassoSolution` and its residual.
+    """
+    positive(lam=lam)
+    L = curvature(dictionary)
+    code = point = _start(tokens, dictionary, start)
+    unit = (tokens @ dictionary).abs().amax(-1) / L
+    momentum = torch.ones_like(unit).unsqueeze(-1)
+    solution = _solution(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=0)
+    for step in range(1, max_steps + 1):
+        new = ista_step(point, tokens, dictionary, eta=1 / L, lam=lam)
+        # Tokens do not interact, so each restarts on its own, when its momentum points uphill.
+        uphill = ((point - new) * (new - code)).sum(-1, keepdim=True) > 0
+        momentum = torch.where(uphill, 1.0, momentum)
+        faster = (1 + (1 + 4 * momentum**2).sqrt()) / 2
+        point = new + (momentum - 1) / faster * (new - code)
+        code, momentum = new, faster
+        solution = _solution(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=step)
+        if solution.residual <= tol and bool((solution.gap <= tol * (solution.objective - solution.gap)).all()):
+            return solution
+    gap = float((solution.gap / solution.objective).nan_to_num(0.0).max())
+    raise NotConverged(
+        f"fista: residual and gap must fall to {tol:.1e}, got {solution.residual:.1e} and {gap:.1e} after {max_steps} steps; "
+        "raise max_steps or tol",
+        solution,
+        solution.residual,
+    )
+
+
+@converted(floats=("code", "tokens", "dictionary"))
+def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> Float[Tensor, "*batch n"]:
+    r"""Upper bound of F - F* of each token, >= 0: the distance of F to a value of the dual problem, ``[*batch, n]``.
+
+    The dual of :math:`\min_{z \ge 0} \tfrac12\|y - Dz\|^2 + \lambda 1^\top z` is to maximise
+    :math:`\tfrac12\|y\|^2 - \tfrac12\|y - \theta\|^2` subject to :math:`D^\top\theta \le \lambda`. With r = y - D z the scaled residual
+    :math:`\theta = s r`, :math:`s = \min(1, \lambda / \max_j (D^\top r)_j)`, is feasible, and the distance is a sum of terms >= 0,
+
+    .. math:: \tfrac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j),
+
+    which loses nothing to cancellation and is zero at the minimiser.
+
+    Args:
+        code: Z >= 0, ``[*batch, n, m]``.
+        tokens: Y, ``[*batch, n, d]``.
+        dictionary: D, [d, m].
+        lam: weight of the l1 norm, > 0.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
+    """
+    positive(lam=lam)
+    check_dictionary(tokens, dictionary)
+    residual = tokens - code @ dictionary.mT
+    return _gap(code, residual, residual @ dictionary, lam)
+
+
+def _gap(code: Tensor, residual: Tensor, correlations: Tensor, lam: float) -> Tensor:
+    """The duality gap of a code with the residuals r and ``correlations`` D^T r."""
+    scale = lam / correlations.amax(-1, keepdim=True).clamp(min=lam)
+    slack = (lam - scale * correlations).clamp(min=0)  # the largest entry may round to just above lambda
+    return 0.5 * (1 - scale.squeeze(-1)).square() * residual.square().sum(-1) + (code * slack).sum(-1)
+
+
+def _solution(code: Tensor, tokens: Tensor, dictionary: Tensor, *, lam: float, L: float, unit: Tensor, steps: int) -> LassoSolution:
+    """A code with bounds on its distance to the minimiser."""
+    difference = tokens - code @ dictionary.mT
+    correlations = difference @ dictionary
+    objective = 0.5 * difference.square().sum(-1) + lam * code.sum(-1)
+    off = torch.minimum(code, (lam - correlations) / L).abs().amax(-1)
+    residual = float(torch.where(off > 0, off / unit, 0.0).max())  # a token of zeros has the code zero and unit 0
+    return LassoSolution(code, objective, _gap(code, difference, correlations, lam), residual, steps)
+
+
+def _start(tokens: Tensor, dictionary: Tensor, start: Tensor | None) -> Tensor:
+    check_dictionary(tokens, dictionary)
+    return tokens.new_zeros(*tokens.shape[:-1], dictionary.shape[1]) if start is None else start
+
+
+def signed_dictionary(bases: Bases) -> Dictionary:
+    """D = [U_1 ... U_K, -U_1 ... -U_K], [d, 2 K p]: a token of one subspace needs at most p of its atoms."""
+    columns = bases.transpose(0, 1).flatten(1)
+    return torch.cat([columns, -columns], dim=1)
+
+
+def optimal_code(tokens: Float[Tensor, "n d"], bases: Bases, *, lam: float) -> Float[Tensor, "n m"]:
+    r"""The minimiser of the non-negative LASSO in D = [U, -U] for orthonormal columns U = [U_1 ... U_K], [n, 2 K p].
+
+    With w = U^T z the objective is a sum over coordinates, so the minimiser is :math:`\mathrm{relu}(\pm w - \lambda)`.
+    """
+    coords = tokens @ bases.transpose(0, 1).flatten(1)
+    return torch.cat([(coords - lam).relu(), (-coords - lam).relu()], dim=1)

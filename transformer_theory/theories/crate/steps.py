@@ -1,0 +1,232 @@
+r"""Compression as steps of tokens: exact, paper, released and token statistics, each with a causal form, and the rates they lower.
+
+Z is n x d (rows are tokens), U_k is d x p, W_k = Z U_k, and beta = p / (n eps^2). Compression lowers
+
+    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T),      grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T.
+
+The papers replace the inverse by its first Neumann terms, I - beta W_k W_k^T, then sum_k U_k U_k^T by I and the Gram matrix by its softmax.
+The result is attention with one matrix for query, key and value:
+
+    SSA_k(Z) = softmax(W_k W_k^T) W_k,      MSSA(Z) = beta sum_k SSA_k(Z) U_k^T,
+    exact form        Z+ = Z - kappa grad R^c(Z)
+    paper form        Z+ = (1 - kappa beta) Z + kappa beta MSSA(Z)
+    released form     Z+ = Z + [SSA_1 ... SSA_K] V + b,  scores divided by sqrt(p), V free
+    token statistics  Z+ = Z - kappa grad B(Z; U, Pi),  B an upper bound of the rate at soft memberships Pi
+
+The Neumann series converges only while beta ||W_k||_2^2 < 1. On layer-normalised tokens this number is larger by orders of magnitude, so
+the paper form is motivated by the gradient and does not approximate it. Causal forms, and the formulas of the gradients and of B, are in
+:mod:`transformer_theory.models.crate.compression`.
+
+Sources: :cite:t:`yu2023white` and its released code, :cite:t:`wu2024token`. Notation: docs/notation.md.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...core.validation import converted, positive, same_dtype
+from ...maths.linalg import logdet_identity_plus
+from ...models.attention import tied_attention
+from ...models.crate.compression import (
+    Bases,
+    Memberships,
+    Temperature,
+    Tokens,
+    causal_rate_gradient,
+    check_length,
+    cholesky,
+    coordinates,
+    expansion,
+    group_sizes,
+    memberships,
+    prefix_matrices,
+    rate_gradient,
+    shrinkage,
+)
+
+Output = Float[Tensor, "K p d"]
+
+
+@converted(floats=("bases",))
+def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
+    r"""L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
+
+    The function :math:`\tfrac12 \log(1 + \beta\sigma^2)` has the slope :math:`\beta\sigma/(1+\beta\sigma^2)` and a second derivative in
+    :math:`[-\beta/8, \beta]`, so a spectral function of it has a :math:`\beta`-Lipschitz gradient. Composition with :math:`U_k^\top` and
+    the sum over k give L. Hence a step of kappa lowers R^c by at least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
+
+    Raises:
+        ValueError: ``eps`` is not positive and finite.
+    """
+    side_by_side = bases.transpose(0, 1).flatten(1)  # [U_1 ... U_K], d x Kp
+    return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(side_by_side, 2)) ** 2
+
+
+@converted(floats=("tokens", "bases"))
+def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
+    r"""Gradient descent on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, ``[*batch, n, d]``.
+
+    It lowers R^c for every :math:`0 < \kappa < 2 / L`, see :func:`lipschitz`.
+
+    Args:
+        tokens: Z, ``[*batch, n, d]``.
+        bases: U_k, [K, d, p].
+        kappa: step size.
+        eps: distortion (squared inside).
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
+    """
+    positive(kappa=kappa)
+    return tokens - kappa * rate_gradient(tokens, bases, eps=eps)
+
+
+@converted(floats=("tokens", "bases"))
+def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
+    r"""MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, the factor beta included, ``[*batch, n, d]``.
+
+    Args:
+        tokens, bases, eps: as in :func:`exact_step`.
+        scale: of the scores: 1 in the paper, 1/sqrt(p) in the released code.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+    """
+    heads = tied_attention(coordinates(tokens, bases), scale=scale)
+    return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads @ bases.mT).sum(-3)
+
+
+@converted(floats=("tokens", "bases"))
+def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
+    r"""The paper's compression, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
+    """
+    positive(kappa=kappa)
+    share = kappa * expansion(bases, n=tokens.shape[-2], eps=eps)
+    return (1 - share) * tokens + share * mssa(tokens, bases, eps=eps)
+
+
+@converted(floats=("tokens", "bases", "output"))
+def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
+    r"""The released code's compression, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, ``[*batch, n, d]``.
+
+    Args:
+        tokens, bases: as in :func:`exact_step`.
+        output: V_k, a matrix for each head; with the theory's U_k^T the step *raises* R^c (:cite:t:`hu2024indepth`).
+        bias: b.
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    heads = tied_attention(coordinates(tokens, bases), scale=bases.shape[-1] ** -0.5)
+    return tokens + (heads @ output).sum(-3) + bias
+
+
+# token statistics
+
+
+def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Tokens:
+    r"""Gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats per unit of Z.
+
+    Args:
+        tokens, bases, eps: as in :func:`exact_step`.
+        pi: memberships, ``[*batch, K, n]``.
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+    """
+    heads = shrinkage(coordinates(tokens, bases), pi, eps=eps)
+    return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads @ bases.mT).sum(-3)
+
+
+@converted(floats=("tokens", "bases"))
+def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0) -> Tokens:
+    r"""Compression linear in tokens, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
+    """
+    positive(kappa=kappa)
+    pi = memberships(coordinates(tokens, bases), temperature=temperature)
+    return tokens - kappa * tssa_gradient(tokens, bases, pi, eps=eps)
+
+
+def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
+    r"""B(Z; U, Pi), the upper bound on the rate that token statistics descend, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+    """
+    positive(eps=eps)
+    coords = coordinates(tokens, bases)
+    sizes = group_sizes(pi)
+    moments = (pi.unsqueeze(-1) * coords.square()).sum(-2) / sizes.unsqueeze(-1)
+    logs = torch.log1p(coords.shape[-1] / eps**2 * moments).sum(-1)
+    return 0.5 * (sizes / tokens.shape[-2] * logs).sum(-1)
+
+
+def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
+    r"""R^c(Z; U, Pi), the rate of tokens in the subspaces they belong to, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+
+    If every membership is one, instead of a distribution, it is R^c(Z; U_[K]).
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+    """
+    positive(eps=eps)
+    coords = coordinates(tokens, bases)
+    sizes = group_sizes(pi)
+    logs = logdet_identity_plus(pi.sqrt().unsqueeze(-1) * coords, coords.shape[-1] / (sizes * eps**2))
+    return 0.5 * (sizes / tokens.shape[-2] * logs).sum(-1)
+
+
+# causal forms
+
+
+def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Float[Tensor, "*batch n"]:
+    r"""r_i, what each token adds to the rate of the tokens before it, nats, ``[*batch, n]``; they sum to R^c if ``context`` is n.
+
+    Args:
+        tokens, bases, eps: as in :func:`exact_step`.
+        context: N, the tokens that beta counts.
+    Raises:
+        ValueError: shapes or dtypes do not fit, the sequence exceeds the context, or ``eps`` is not positive and finite.
+    """
+    check_length(tokens, context)
+    same_dtype(tokens=tokens, bases=bases)
+    beta = expansion(bases, n=context, eps=eps)
+    # float64: the share of late tokens is a difference of long sums
+    lower = cholesky(prefix_matrices(coordinates(tokens.double(), bases.double()), beta))
+    rates = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1).sum(-2)  # [*batch, n]: half the log-determinants, summed over the heads
+    return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1).to(tokens.dtype)
+
+
+def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
+    r"""Every token descends what it adds to the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
+
+    Raises:
+        ValueError: as :func:`added_rates`, or ``kappa`` is not positive and finite.
+    """
+    positive(kappa=kappa)
+    return tokens - kappa * causal_rate_gradient(tokens, bases, eps=eps, context=context)
+
+
+def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
+    r"""The paper's step with a causal mask, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
+
+    Raises:
+        ValueError: as :func:`added_rates`, or ``kappa`` is not positive and finite.
+    """
+    positive(kappa=kappa)
+    check_length(tokens, context)
+    beta = expansion(bases, n=context, eps=eps)
+    heads = tied_attention(coordinates(tokens, bases), scale=1.0, is_causal=True)
+    return (1 - kappa * beta) * tokens + kappa * beta**2 * (heads @ bases.mT).sum(-3)
+
+
+def causal_released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
+    r"""The released form with a causal mask, as in the released language model, ``[*batch, n, d]``; arguments as in :func:`released_step`.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit.
+    """
+    heads = tied_attention(coordinates(tokens, bases), scale=bases.shape[-1] ** -0.5, is_causal=True)
+    return tokens + (heads @ output).sum(-3) + bias

@@ -1,0 +1,297 @@
+"""Claims about the flows of :cite:t:`tian2023scan`: relative gains, growth of tokens, speed of attention, the decoder's gain.
+
+Each claim refers to one named dynamics. The random instances at the top satisfy, or violate, the assumptions.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ..closed_form import B, exact_common_logit, h, h_discrete, scanning_time
+from ..families import with_overlap
+from ..flow import (
+    EXACT,
+    LEMMA4,
+    MODIFIED,
+    Flow,
+    exact_flow,
+    lemma4_flow,
+    modified_flow,
+    symmetric_exact_flow,
+    symmetric_lemma4_flow,
+)
+from ..gains import gain_bounds, printed_gain_bounds, relative_gains
+from ..growth import growth_exponents
+from ..problem import SequenceClasses, single_common
+
+PAPER = "tian2023scan"
+
+
+def uniform(low: float, high: float, generator: Generator) -> float:
+    """A uniform number between the two."""
+    return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
+
+
+def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
+    """Two to four classes of one query, with one common token and three to five distinct tokens each, of random probabilities."""
+    K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
+    weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
+    share = 0.05 + 0.4 * torch.rand(K, generator=generator, dtype=torch.float64)
+    return single_common(weights, share, vocab_size=vocab_size)
+
+
+def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> SequenceClasses:
+    """Like :func:`random_classes`, with the common token's share chosen so that all overlaps are equal and Assumption 2 holds."""
+    K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
+    weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
+    weights = weights / weights.sum(1, keepdim=True)
+    rho = math.exp(uniform(math.log(1.1 * math.sqrt(6 / vocab_size)), math.log(0.9 / (K * (K - 1))), generator))
+    odds = torch.linalg.vector_norm(weights, dim=1) * math.sqrt(rho / (1 - rho))
+    return single_common(weights, odds / (1 + odds), vocab_size=vocab_size)
+
+
+def several_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
+    """Two classes with two common tokens, the second of which is likely in one class only; its attention logit grows."""
+    a, b = uniform(0.28, 0.32, generator), uniform(0.0005, 0.0015, generator)
+    P = torch.tensor([[a, a, 1 - 2 * a, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
+    return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
+
+
+def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
+    """Like :func:`several_common`, but both common tokens have the same probability in both classes."""
+    a, b = uniform(0.28, 0.32, generator), uniform(0.1, 0.3, generator)
+    P = torch.tensor([[a, b, 1 - a - b, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
+    return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
+
+
+# ---- checks
+
+
+def _gain_error(generator: Generator, flow: Callable[..., Flow]) -> Evidence:
+    """Largest relative error of Theorem 3's law of relative gains."""
+    classes = random_classes(generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    path: Flow = flow(classes, t0 * torch.tensor([0.3, 1.0, 10.0, 100.0], dtype=torch.float64), eta_y=1.0, eta_z=0.1, tolerance=1e-9)
+    gains = relative_gains(classes, path.logits)
+    grown = float((gains.predicted[-1] / gains.start).max())
+    return Evidence(gains.error, 1e-9, "<=", detail={"largest chi": grown, "pairs": len(gains.start)})
+
+
+def _slack(generator: Generator, bounds: Callable) -> Evidence:
+    """Smallest distance of ln chi of the likeliest distinct tokens to a bound, as a share of it, over classes and times."""
+    classes = weakly_overlapping(generator)
+    eta_z = 10 ** uniform(-2.5, -0.5, generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([1.0, 10.0, 1e4, 1e8], dtype=torch.float64)
+    path = lemma4_flow(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9)
+    gains = bounds(classes, path)
+    holds = classes.weak_overlap().holds
+    return Evidence(float(gains.slack.min()), 0.0, ">=", covered=holds, detail={"largest ln chi": float(gains.log_chi.max())})
+
+
+def _smallest_move(logits: Tensor, classes: SequenceClasses) -> Evidence:
+    """Smallest move in the predicted direction (distinct tokens up, common tokens down), as a share of the largest move."""
+    move = logits[-1, 0]
+    signed = torch.where(classes.common(), -move, move) / move.abs().max()
+    return Evidence(float(signed.min()), 0.0, ">=", covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1)
+
+
+def _one_common_token(generator: Generator) -> Evidence:
+    classes = weakly_overlapping(generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([0.5, 2.0, 50.0], dtype=torch.float64)
+    evidence = _smallest_move(lemma4_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
+    exact = _smallest_move(exact_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
+    return Evidence(evidence.value, evidence.threshold, evidence.op, covered=evidence.covered, detail={"exact flow": exact.value})
+
+
+def _growing_common(generator: Generator, instance: Callable[[Generator], SequenceClasses]) -> Evidence:
+    """The largest upward move of a common token, as a share of the largest move, in the flow where it is smallest."""
+    classes = instance(generator)
+    t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([2.0, 50.0], dtype=torch.float64)
+    upward = []
+    for flow in (exact_flow, modified_flow, lemma4_flow):
+        move = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[-1, 0]
+        upward.append(float(move[classes.common()].max() / move.abs().max()))
+    return Evidence(min(upward), 0.0, ">=", detail=dict(zip((EXACT, MODIFIED, LEMMA4), upward)))
+
+
+def _two_common_tokens(generator: Generator) -> Evidence:
+    classes = several_common(generator)
+    t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([0.5, 2.0, 50.0], dtype=torch.float64)
+    return _smallest_move(lemma4_flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits, classes)
+
+
+def _weights(generator: Generator) -> Tensor:
+    """Weights of three to six distinct tokens, ``[D]``."""
+    D = int(torch.randint(3, 7, (), generator=generator))
+    return 0.1 + torch.rand(D, generator=generator, dtype=torch.float64)
+
+
+def _power(generator: Generator, start: float) -> Evidence:
+    """Distance to 2 of the slope of ln |z| against ln t over half a decade from ``start`` t0', for a common token in Lemma 4's flow.
+
+    The slope is negative if the token gains attention.
+    """
+    K, M = int(torch.randint(2, 7, (), generator=generator)), int(10 ** uniform(3, 5, generator))
+    classes = with_overlap(K, vocab_size=M, weights=_weights(generator), overlap=uniform(0.05, 0.3, generator))
+    t = start * scanning_time(classes=K, vocab_size=M, eta_y=1.0) * torch.tensor([1.0, 10**0.5], dtype=torch.float64)
+    z = symmetric_lemma4_flow(classes, t, eta_y=1.0, eta_z=10 ** uniform(-3, -1.5, generator)).common[:, 0]
+    slope = float(-z[1].sign() * (z[1] / z[0]).abs().log() / (t[1] / t[0]).log())
+    return Evidence(abs(slope - 2), 0.1, "<=", detail={"slope": slope, "K": K, "M": M})
+
+
+def _snapped(generator: Generator, decades: float) -> Evidence:
+    """Distance to 1/2 of dB/dln ln(M eta_Y t/K) at 10 to the power ``decades`` times t0'."""
+    K, M = int(torch.randint(2, 11, (), generator=generator)), int(10 ** uniform(2, 5, generator))
+    t = torch.tensor([10.0**decades * scanning_time(classes=K, vocab_size=M, eta_y=1.0)], dtype=torch.float64)
+    eta_z, overlap = 10 ** uniform(-1, 1, generator), uniform(0.1, 0.4, generator)
+    slope = float(growth_exponents(t, classes=K, vocab_size=M, eta_y=1.0, eta_z=eta_z, overlap=overlap).per_loglog[0])
+    return Evidence(abs(slope - 0.5), 0.02, "<=", detail={"slope": slope, "K": K, "M": M})
+
+
+def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
+    """Largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30 steps per class."""
+    K = int(torch.randint(8, 200, (), generator=generator))
+    overlap, eta_z = 10 ** uniform(-3, -1, generator), 10 ** uniform(-2, 0, generator)
+    classes = with_overlap(K, vocab_size=K, weights=_weights(generator), overlap=overlap)
+    t = K * torch.logspace(0, 30, 16, dtype=torch.float64)
+    z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=eta_z).common[:, 0]
+    predicted = law(t, classes=K, eta_y=1.0, eta_z=eta_z, overlap=overlap)
+    # 0.085 at the worst instance that can be drawn: eight classes, overlap 0.1, weights 1.1, 0.1 and 0.1
+    return Evidence(float((predicted / z - 1).abs().max()), 0.1, "<=", detail={"K": K, "overlap": overlap, "z": float(z[-1])})
+
+
+def _minus_B(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:
+    """Theorem 4's closed form with M = K."""
+    return -B(t, classes=classes, vocab_size=classes, eta_y=eta_y, eta_z=eta_z, overlap=overlap)
+
+
+def _decoder_gap(generator: Generator, *, linear_term: bool) -> Evidence:
+    """Largest distance of the recursion for h to its closed form, in units of 2 eta_Y / M."""
+    M = int(math.exp(uniform(math.log(50), math.log(1e5), generator)))
+    eta_y = uniform(0.1, 1.0, generator)
+    steps = 3000
+    t = torch.arange(steps, dtype=torch.float64)
+    closed = h(t, vocab_size=M, eta_y=eta_y) if linear_term else torch.log1p(M * eta_y * t) / M
+    gap = float((h_discrete(steps, vocab_size=M, eta_y=eta_y) - closed).abs().max())
+    return Evidence(gap * M / (2 * eta_y), 1.0, "<=", detail={"M": M, "eta_Y": eta_y})
+
+
+CLAIMS = (
+    Claim(
+        id="scan_snap/relative-gain",
+        statement=r"In Lemma 4's flow the relative gain $r(t) = c_l^2 / c_{l'}^2 - 1$ of two distinct tokens of a class is "
+        r"$r(t) = r(0)\, \chi_l(t)$ with $\chi_l = e^{2 (z_l(t) - z_l(0))}$.",
+        measures="largest relative error of r(0) chi",
+        source=Source(PAPER, "Thm. 3"),
+        assumptions=(
+            "infinitely many, infinitely long sequences",
+            "Lemma 4's flow: the decoder follows Lemma 3",
+            "distinct tokens of different probabilities",
+        ),
+        check=lambda generator: _gain_error(generator, lemma4_flow),
+        control=lambda generator: _gain_error(generator, exact_flow),
+        control_description="follows the exact population flow, whose decoder depends on past attention, instead of Lemma 4's",
+    ),
+    Claim(
+        id="scan_snap/gain-bounds",
+        statement=r"In Lemma 4's flow the likeliest distinct token $l_0$ of a class obeys "
+        r"$e^{2 f_{nl_0}(0)^2 w_n B_n(t)} \le \chi_{l_0}(t) \le e^{2 w_n B_n(t)}$, where $w_n$ is the share of class $n$ and "
+        r"$\dot B_n = \eta_Z \xi_n$. Here: the smallest distance of $\ln \chi_{l_0}$ to a bound, as a share of it, up to $10^8\, t_0'$.",
+        measures="smallest distance of ln chi to a bound, as a share of it",
+        source=Source(PAPER, "Thm. 3"),
+        assumptions=("infinitely many, infinitely long sequences", "one common token", "equal, weak overlaps (Assumption 2)"),
+        check=lambda generator: _slack(generator, gain_bounds),
+        control=lambda generator: _slack(generator, printed_gain_bounds),
+        control_description="uses the printed bounds, without the share of the class",
+        corrects="Printed with $B_n$ instead of $w_n B_n$: the lower bound is then violated, as the control shows.",
+    ),
+    Claim(
+        id="scan_snap/single-common-token",
+        statement=r"In Lemma 4's flow distinct tokens gain attention, $\dot z_l > 0$, and a single common token loses it, $\dot z_l < 0$. "
+        r"Here: the smallest move in the predicted direction, as a share of the largest move, after $50\, t_0'$.",
+        measures="smallest move in the predicted direction, as a share of the largest move",
+        source=Source(PAPER, "Thm. 2"),
+        assumptions=("infinitely many, infinitely long sequences", "one common token", "equal, weak overlaps (Assumption 2)"),
+        check=_one_common_token,
+        control=_two_common_tokens,
+        control_description="has two common tokens, one of them rare in one of the classes: its logit grows",
+        corrects="Only a single common token must lose attention; of several, one may gain it "
+        r"(`scan_snap/several-common-tokens`). In the appendix the term with $q_0$ in $\beta$ needs a minus: as printed, a common "
+        "token would grow where classes overlap by less than about $1/M$.",
+    ),
+    Claim(
+        id="scan_snap/several-common-tokens",
+        statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class and rare in the other, it acts "
+        r"like a distinct one, in the exact flow, Lemma 3's and Lemma 4's. Here: its move as a share of the largest, in the flow where it is "
+        r"least.",
+        measures="largest move of a common token, as a share of the largest move, least over the flows",
+        source=Source(PAPER, "Thm. 2"),
+        assumptions=("infinitely many, infinitely long sequences", "two common tokens, the second of different probability in the classes"),
+        check=lambda generator: _growing_common(generator, several_common),
+        control=lambda generator: _growing_common(generator, equally_common),
+        control_description="makes the common tokens equally likely in both classes (Corollary 2), so all of them lose attention",
+        corrects="Only a single common token must lose attention.",
+    ),
+    Claim(
+        id="scan_snap/quadratic-start",
+        statement=r"In Lemma 4's flow the logit of a single common token falls as $-t^2$ long before $t_0' = K \ln M / \eta_Y$: there "
+        r"$\gamma(t) \approx \eta_Y t / K$. Here: the distance of the power of $t$ to 2, over half a decade from $t_0'/100$.",
+        measures="distance of the power of t to 2",
+        source=Source(PAPER, "Thm. 4"),
+        assumptions=("one common token, all classes alike", r"$\eta_Z \ll \eta_Y$"),
+        check=lambda generator: _power(generator, 0.01),
+        control=lambda generator: _power(generator, 3.0),
+        control_description="measures the same after t0', when attention has snapped",
+        corrects=r"Printed as growth like $\ln t$ up to $t_0'$: long before it $B$ grows like $t^2$.",
+    ),
+    Claim(
+        id="scan_snap/double-logarithm",
+        statement=r"In closed form $B(t) \to \frac12 \ln \ln t$: $dB / d \ln\ln(M \eta_Y t / K) \to \frac12$. "
+        r"Here: the distance to $\frac12$ at $10^{280}\, t_0'$.",
+        measures="distance of dB / d ln ln(M eta_Y t / K) to 1/2",
+        source=Source(PAPER, "Thm. 4"),
+        assumptions=("one common token, all classes alike", "times that no training reaches"),
+        check=lambda generator: _snapped(generator, 280.0),
+        control=lambda generator: _snapped(generator, math.log10(2.0)),
+        control_description=r"measures at $t_0 = 2 t_0'$, where the paper's second regime begins",
+        corrects=r"Printed as growth like $\ln t$, then $\ln \ln t$: this describes $B$ only at extreme times and ratios of learning "
+        r"rates. And $B$ must be zero at $t = 0$: $\frac14 \ln(1 + 4\Gamma/C_0)$ instead of $\frac14 \ln(C_0 + 4\Gamma)$.",
+    ),
+    Claim(
+        id="scan_snap/exact-common-logit",
+        statement=r"If every token of the vocabulary is some class's next token, $M = K$, a single common token's logit in the exact flow "
+        r"is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t / K)]^2)$, up to what distinct tokens "
+        r"gain. Here: the largest relative difference.",
+        measures="largest relative difference of formula and exact flow",
+        source=Source(PAPER),
+        assumptions=(
+            "one common token, all classes alike",
+            "M = K",
+            r"eight classes and more, $E_0 \le 0.1$",
+            "derived here, not in the paper",
+        ),
+        check=lambda generator: _law_error(generator, exact_common_logit),
+        control=lambda generator: _law_error(generator, _minus_B),
+        control_description="uses the closed form of Theorem 4, $z = -B$, which assumes the modified decoder and large $M$",
+    ),
+    Claim(
+        id="scan_snap/closed-form-h",
+        statement=r"The decoder's gain under gradient descent, $h_s = h_{s-1} + \eta_Y / (M - 1 + e^{M h_{s-1}})$, stays within "
+        r"$2 \eta_Y / M$ of the root of $e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$. "
+        r"Here: the largest gap over 3000 steps in units of $2 \eta_Y / M$.",
+        measures="largest gap in units of 2 eta_Y / M",
+        source=Source(PAPER, "Lemma 6"),
+        assumptions=("Lemma 3's decoder from zero", "a learning rate of at most 1"),
+        check=lambda generator: _decoder_gap(generator, linear_term=True),
+        control=lambda generator: _decoder_gap(generator, linear_term=False),
+        control_description="omits the linear term (M - 1) M h of the equation, as for large t",
+    ),
+)

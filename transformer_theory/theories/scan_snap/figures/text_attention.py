@@ -1,0 +1,147 @@
+"""Attention of language models of one and three layers while they learn a text (Figure 7): maps over training and attended words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement, Null, judge
+from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, shades, style
+from ....core.result import Result
+from ....core.sources import Source
+from ....metrics.networks import ENTROPY
+from ..in_networks import OVERLAP
+from ..text_runs import ORDERS, RunResult, measured_steps, phases, train_and_measure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME, SOURCE = "scan_snap", Source("tian2023scan")
+FINAL_ENTROPY = "attention entropy at the end"
+FASTEST, SNAPPED = "step around which attention moves fastest", "step from which attention has snapped"
+MAPS = 3  # stored maps, evenly over the training, besides the start
+
+
+@dataclass(frozen=True)
+class TextAttention(RandomExperiment):
+    """Attention maps, entropy and attended words of causal decoders that learn a text by gradient descent; null: its words shuffled."""
+
+    text: str = field(default="", metadata={"help": "plain-text file to learn; the shipped text if empty"})
+    held_out: str = field(default="", metadata={"help": "file on which attention is measured; the last fifth of the text if empty"})
+    layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="of each decoder")
+    steps: int = setting(1500, ge=1, help="of training")
+    rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP learns at twice that")
+    words: int = setting(3000, ge=10, help="largest vocabulary")
+    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
+    measurements: int = setting(30, ge=MAPS, help="of attention, evenly over the training, besides the start")
+    windows: int = setting(100, ge=1, help="on which attention is measured")
+
+    name: ClassVar[str] = "scan_snap.text_attention"
+    sources: ClassVar[tuple[Source, ...]] = (Source("tian2023scan", "Fig. 7"), Source("merity2017pointer"))
+
+    @classmethod
+    def quick(cls) -> "TextAttention":
+        return cls(layers=(1, 2), steps=12, rate=1.0, dim=8, words=50, measurements=3, windows=5)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """All quantities at four steps, the phases of every layer, and the change of its entropy."""
+        measured = measured_steps(self.steps, self.measurements)
+        reported = {measured[round(k * (len(measured) - 1) / MAPS)] for k in range(MAPS + 1)}
+        shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "rate": self.rate, "steps": self.steps}
+        shared |= {"dim": self.dim, "measured": measured, "seed": self.seed, "windows": self.windows}
+        settings = [{"depth": depth, "order": order, **shared} for depth in self.layers for order in ORDERS]
+        results = sweep(train_and_measure, settings)
+        for depth, run, shuffled in zip(self.layers, results[::2], results[1::2]):
+            model = layers_text(depth)
+            for row in run.table.select(step=tuple(reported)):
+                if row.value is not None:
+                    yield replace(row, model=model)
+            yield from self._phases(run, model, measured)
+            entropy, unordered = run.series(ENTROPY), shuffled.series(ENTROPY)
+            for layer, (start, end) in enumerate(zip(entropy[0].tolist(), entropy[-1].tolist())):
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    FINAL_ENTROPY,
+                    end,
+                    unit="nats",
+                    op="<=",
+                    threshold=start,
+                    verdict=judge(end, "<=", start, covered=False),
+                    source=SOURCE,
+                    null=Null("shuffled words", (float(unordered[-1, layer]),)),
+                    model=model,
+                    layer=layer,
+                    note=f"the threshold is the entropy at the start; {run.vocabulary} words, {self.steps} steps, many queries",
+                )
+            prefix = f"{NAME}/text/{depth}"
+            stored = [measured.index(step) for step in sorted(reported)]
+            yield Arrays({f"{prefix}/entropy": entropy, f"{prefix}/shuffled": unordered, f"{prefix}/maps": run.maps[stored]})
+            yield Arrays({f"{prefix}/loss": run.losses, f"{prefix}/held_out": run.held_out_losses})
+        yield Arrays({f"{NAME}/text/steps": np.array(measured), f"{NAME}/text/pictured": np.array(sorted(reported))})
+
+    def _phases(self, run: RunResult, model: str, measured: tuple[int, ...]) -> Iterator[Measurement]:
+        for layer, overlaps in enumerate(run.series(OVERLAP)[1:].T.tolist()):
+            if not np.isfinite(overlaps).all():
+                continue
+            times = phases(measured, overlaps)
+            where = {"unit": "steps", "model": model, "layer": layer, "source": SOURCE}
+            note = "speed: the chord between successive mean maps, per step"
+            yield _step(FASTEST, times.scanning, "attention does not move", note=note, **where)
+            note = "from this step on the speed is below a tenth of the largest"
+            yield _step(SNAPPED, times.snapped, "attention does not snap within the run", note=note, **where)
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """A row of maps of the lowest layer for each decoder, and below the entropy of its layers over the steps."""
+        prefix = f"{NAME}/text"
+        steps, pictured = result.arrays[f"{prefix}/steps"], result.arrays[f"{prefix}/pictured"]
+        depths = [int(depth) for depth in result.settings["layers"]]
+        columns = len(pictured)
+        figure, flat = axes(len(depths) + 1, columns, width=7.4, height=1.9 * len(depths) + 2.6)
+        grid = flat.reshape(len(depths) + 1, columns)
+        for row, depth in zip(grid, depths):
+            maps = result.arrays[f"{prefix}/{depth}/maps"][:, 0]
+            for column, (ax, weights, step) in enumerate(zip(row, maps, pictured.tolist())):
+                causal = np.where(np.tri(len(weights), dtype=bool), weights, np.nan)
+                heatmap(ax, causal, "weight" if column == columns - 1 else "", vmin=0, vmax=1, bar=column == columns - 1)
+                ax.set_title(f"{layers_text(depth)}, step {step}", fontsize=7.5)
+                ax.set_xlabel("key")
+                if column == 0:
+                    ax.set_ylabel("query")
+        # replace the last row of panels by one panel per decoder
+        spec = grid[-1, 0].get_gridspec()
+        for ax in grid[-1]:
+            ax.remove()
+        edges = np.linspace(0, columns, len(depths) + 1).round().astype(int) if len(depths) <= columns else None
+        for number, depth in enumerate(depths):
+            cell = spec[-1, edges[number] : edges[number + 1]] if edges is not None else spec[-1, min(number, columns - 1)]
+            ax = figure.add_subplot(cell)
+            plot_entropies(ax, steps, result.arrays[f"{prefix}/{depth}/entropy"], f"Entropy, nats: {layers_text(depth)}")
+            ax.plot(steps, result.arrays[f"{prefix}/{depth}/shuffled"], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+        text = "Maps: attention of the lowest layer to one held-out window; keys after the query are white. Curves: means over all windows"
+        caption(figure, f"{text}; dashed: the same words shuffled.")
+        return figure
+
+
+def _step(quantity: str, value: float | None, reason: str, **columns) -> Measurement:
+    return Measurement(NAME, "figure", quantity, value, reason="" if value is not None else reason, **columns)
+
+
+def layers_text(depth: int) -> str:
+    """ "1 layer", "2 layers"."""
+    return f"{depth} layer{'s'[: depth > 1]}"
+
+
+def plot_entropies(ax: "Axes", steps: np.ndarray, entropy: np.ndarray, title: str) -> None:
+    """One curve per layer over the steps."""
+    for layer, (values, tint) in enumerate(zip(entropy.T, shades(entropy.shape[1]))):
+        label = f"layer {layer}" if entropy.shape[1] > 1 else "_"
+        ax.plot(steps, values, color=tint, label=label, linewidth=1.4)
+    ax.set(title=title, xlabel="step")
+    ax.locator_params(axis="x", integer=True)
+    ax.set_ylim(0, max(float(np.nanmax(entropy)) * 1.08, ax.get_ylim()[1]))
+    label_ends(ax, fontsize=6.5)

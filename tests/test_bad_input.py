@@ -230,9 +230,7 @@ def test_other_commands_refuse_what_they_do_not_know(tmp_path, monkeypatch, caps
 def test_report_refuses_a_damaged_result(tmp_path, capsys):
     Result("stand_in.coin").save(tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text('{"format": 99}')
-    assert "expected format 3, got 99" in refused(
-        capsys, tmp_path, "report", tmp_path / "run"
-    )
+    assert "expected format 3, got 99" in refused(capsys, tmp_path, "report", tmp_path / "run")
 
 
 def test_a_process_of_its_own(tmp_path):

@@ -7,11 +7,11 @@ import pytest
 
 from tests.stand_in import THEORY, install, process
 from transformer_theory import report
-from transformer_theory.report import terminal
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
+from transformer_theory.report import terminal
 
 COMPARE = importlib.import_module("transformer_theory.compare")
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import jaxtyping
 import pytest
 import torch
+from transformer_theory.training.watch import checkpoints
 
 import transformer_theory as tt
 from transformer_theory.core.parallel import one_thread
 from transformer_theory.data import TokenData
 from transformer_theory.training.recipes import RECIPES
-from transformer_theory.training.watch import checkpoints
 
 STEPS = 3
 THEORIES = [replace(theory, claims=theory.claims[:1]) for theory in tt.theories()]  # the ledger and the contract ask all claims

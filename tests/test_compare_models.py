@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from transformer_theory.cli.side_by_side import measured_networks
+from transformer_theory.training.compared import by_layer, compared, interval
 
 import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.cli import main
-from transformer_theory.cli.side_by_side import measured_networks
 from transformer_theory.core.result import Result
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.report import attended
 from transformer_theory.training import saved
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.compared import by_layer, compared, interval
 from transformer_theory.training.evaluate import evaluate
 from transformer_theory.training.loop import train
 from transformer_theory.training.objectives import MaskedAutoencoding

@@ -54,7 +54,9 @@ def test_sigterm_is_ctrl_c(tmp_path):
 
 def test_handlers_of_sigterm_are_left_as_they_were(monkeypatch, capsys):
     seen = []
-    monkeypatch.setattr("transformer_theory.cli.catalogue.list_theories", lambda options: seen.append(signal.getsignal(signal.SIGTERM)) or 0)
+    monkeypatch.setattr(
+        "transformer_theory.cli.catalogue.list_theories", lambda options: seen.append(signal.getsignal(signal.SIGTERM)) or 0
+    )
     before = signal.getsignal(signal.SIGTERM)
     try:
         for own in (signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None):

@@ -136,11 +136,12 @@ def test_docstrings_say_what_a_user_needs(path: Path):
 
 @pytest.mark.parametrize("theory", THEORIES)
 def test_the_mathematics_of_a_theory_names_its_source(theory: str):
+    """A module that states formulas in its docstring, or claims, cites."""
     silent = []
     for path in sorted((PACKAGE / "theories" / theory).rglob("*.py")):
-        if path.name == "__init__.py" or path.parent.name == "figures":
-            continue
-        if ":cite:" not in (ast.get_docstring(parsed(path)) or "") and "Source(" not in path.read_text(encoding="utf-8"):
+        text = ast.get_docstring(parsed(path)) or ""
+        formulas = ":math:" in text or ".. math" in text or "claims" in path.parts or path.stem == "claims"
+        if formulas and path.name != "__init__.py" and ":cite:" not in text and "Source(" not in path.read_text(encoding="utf-8"):
             silent.append(path.name)
     assert not silent, f"neither :cite: in the module's docstring nor a Source: {silent}"
 
@@ -148,6 +149,8 @@ def test_the_mathematics_of_a_theory_names_its_source(theory: str):
 def test_citations_in_the_text_are_in_the_bibliography():
     texts = [*FILES, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     for path in texts:
+        if path.name == "adding_a_theory.md":  # it adds an entry of its own
+            continue
         for keys in re.findall(r":cite:\w+:`([^`]+)`|\{cite:\w+\}`([^`]+)`", path.read_text(encoding="utf-8")):
             for key in (keys[0] or keys[1]).split(","):
                 assert key.strip() in sources.entries(), f"{path.relative_to(ROOT)}: {key}"
@@ -241,7 +244,7 @@ def test_shape_checks_are_on_in_tests():
 
 
 def test_unchecked_shows_our_own_messages(unchecked):
-    with pytest.raises(ValueError, match=r"\[n, seq, dim\], got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"\[n, seq, dim\].* got \[2, 3\]"):
         TokenData(tokens=torch.zeros(2, 3))
     jaxtyping.config.update("jaxtyping_disable", False)
     with pytest.raises(jaxtyping.TypeCheckError):  # the fixture, not the message, made the difference

@@ -301,21 +301,12 @@ def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measuremen
             **common,
             value=float(np.mean([row.value for row in found if row.value is not None])),
             unit=first.unit,
-            null=_mean_null([row.null for row in found if row.null is not None]),
+            null=Null.mean_of([row.null for row in found]),
             n=first.n,
             split=first.split,
             source=theory.sources[0],
             note=f"mean over layers and heads after {last:,} steps",
         )
-
-
-def _mean_null(nulls: Sequence[Null]) -> Null | None:
-    """The null of a mean over places: draw by draw if all places have as many draws, else of their means."""
-    if not nulls:
-        return None
-    if len({len(null.draws) for null in nulls}) == 1:
-        return Null(nulls[0].kind, tuple(float(np.mean(draws)) for draws in zip(*(null.draws for null in nulls))))
-    return Null(nulls[0].kind, (float(np.mean([null.mean for null in nulls if null.draws])),))
 
 
 def _by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterator[Measurement]:

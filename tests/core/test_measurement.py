@@ -83,7 +83,7 @@ def test_a_null_drops_what_is_not_finite():
             (Null("none", ()) if side == ">=" else null).p(1.0, side)
 
 
-def test_selection():
+def test_selection(unchecked):
     table = Table(replace(ROW, value=float(k), step=k, head=k % 2) for k in range(4))
     assert table.select(step=(1, 3)).column("value") == [1.0, 3.0]
     assert table.select(head=0, step=(2, 3)).one().value == 2.0

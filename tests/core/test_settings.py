@@ -27,9 +27,7 @@ def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unch
     for field in settings_of(kind):
         for value in out_of_range(field):
             given = (*field.default, value) if isinstance(field.default, tuple) else value
-            with pytest.raises(
-                ValueError, match=rf"^{field.name} must be an? .*{range_text(field)}, got .*{value}"
-            ):
+            with pytest.raises(ValueError, match=rf"^{field.name} must be an? .*{range_text(field)}, got .*{value}"):
                 replace(kind(), **{field.name: given})
         if isinstance(field.default, tuple):
             with pytest.raises(ValueError, match=rf"^{field.name} must be a tuple of .*, got \(\); "):

@@ -1,11 +1,12 @@
-"""Bridges from images to tokens, from tokens to words, from words to vectors, and into a trained network."""
+"""Bridges from images to tokens, from tokens to words, from words to vectors; and the digits."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from transformer_theory import data
-from transformer_theory.data import TokenData, codebook, features, one_hot, patches
+from transformer_theory.data import codebook, one_hot, patches
 
 
 def test_patches_are_cut_row_by_row_by_hand():
@@ -27,6 +28,15 @@ def test_patches_equal_the_textbook_unfold():
 def test_patches_refuse_a_size_that_does_not_divide(size):
     with pytest.raises(ValueError, match=f"size must divide height and width, got size {size} for 8 x 8 images"):
         patches(torch.zeros(1, 1, 8, 8).double(), size)
+
+
+def test_bridges_accept_numpy_arrays(generator, unchecked):
+    images = np.arange(16.0, dtype=np.float32).reshape(1, 1, 4, 4)
+    tokens = patches(images, 2)
+    assert tokens.dtype == torch.float32
+    assert torch.equal(tokens, patches(torch.from_numpy(images), 2))
+    ids, _ = codebook(tokens.numpy(), 4, generator=generator)
+    assert torch.equal(one_hot(ids.numpy().astype(np.int16), 4), one_hot(ids, 4))
 
 
 def test_patches_refuse_a_wrong_rank(unchecked):
@@ -83,103 +93,6 @@ def test_one_hot_rows_are_orthonormal_words():
     for wrong, size in ((torch.tensor([4]), 4), (torch.tensor([-1]), 4)):
         with pytest.raises(ValueError, match=rf"ids must lie in \[0, 4\), got {int(wrong)}"):
             one_hot(wrong, size)
-
-
-class Blocks(nn.Module):
-    """Each block doubles; a class token of ones may come in front."""
-
-    def __init__(self, depth=3, *, cls=False, dropout=0.0):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2, bias=False), nn.Dropout(dropout)) for _ in range(depth)])
-        self.heads = nn.ModuleList([nn.Identity()])
-        for block in self.blocks:
-            block[0].weight.data.copy_(2 * torch.eye(2))
-        if cls:
-            self.cls_token = nn.Parameter(torch.ones(1, 1, 2))
-
-    def forward(self, x):
-        if hasattr(self, "cls_token"):
-            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
-        for block in self.blocks:
-            x = block(x)
-        return x.mean(1)
-
-
-def sample(**fields) -> TokenData:
-    tokens = torch.arange(5 * 3 * 2, dtype=torch.float64).reshape(5, 3, 2)
-    return TokenData(
-        tokens, labels=torch.arange(5), ids=torch.arange(15).reshape(5, 3), next_id=torch.arange(5), images=torch.zeros(5, 1, 2, 2).double()
-    )
-
-
-@pytest.mark.parametrize(("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)])
-def test_features_are_the_output_of_the_block(layer, factor):
-    model, given = Blocks(), sample()
-    if factor is None:
-        with pytest.raises(ValueError, match=r"block heads\.0 must run once a forward pass, got 0 outputs for 5 sequences"):
-            features(model, given, layer=layer)
-        return
-    read = features(model, given, layer=layer, batch_size=2)
-    assert torch.equal(read.tokens, factor * given.tokens)
-    assert read.tokens.dtype == torch.float64
-    assert torch.equal(read.query, read.tokens[:, -1])
-    for name in ("labels", "ids", "next_id", "images"):
-        assert torch.equal(getattr(read, name), getattr(given, name)), name
-    assert read.vocab_size == given.vocab_size
-
-
-def test_a_class_token_asks_and_has_no_word():
-    read = features(Blocks(cls=True), sample(), layer=0)
-    assert read.tokens.shape == (5, 4, 2)
-    assert torch.equal(read.query, torch.full((5, 2), 2.0).double())
-    assert read.ids is None
-    assert read.next_id is None
-    assert read.vocab_size is None
-    assert read.labels is not None
-
-
-def test_features_leave_the_model_as_it_was():
-    model = Blocks(dropout=0.5).train()
-    read = features(model, sample(), layer=-1)
-    assert torch.equal(read.tokens, 8 * sample().tokens)  # dropout was off
-    assert model.training
-    assert not any(module._forward_hooks for module in model.modules())
-    assert not read.tokens.requires_grad
-
-
-def test_features_of_torchs_own_encoder(generator):
-    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).double()
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    given = TokenData(torch.randn(3, 5, 4, generator=generator, dtype=torch.float64))
-    with torch.no_grad():
-        expected = model.eval()(given.tokens)
-    torch.testing.assert_close(features(model, given, layer=-1).tokens, expected)
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (3, r"layer must lie in \[-3, 3\), got 3; blocks has 3 blocks"),
-        (-4, r"layer must lie in \[-3, 3\), got -4"),
-        ("block.1", "'block.1' fits none; did you mean 'blocks.1'"),
-        ("blocks.?", r"'blocks.\?' fits 3 \(blocks.0, blocks.1, blocks.2"),
-    ],
-)
-def test_features_name_what_there_is(layer, message):
-    with pytest.raises(ValueError, match=message):
-        features(Blocks(), sample(), layer=layer)
-
-
-def test_features_refuse_what_they_cannot_read():
-    with pytest.raises(ValueError, match="has no ModuleList of blocks"):
-        features(nn.Linear(2, 2), sample())
-    with pytest.raises(ValueError, match="the model should read images, but bare has none"):
-        features(Blocks(), TokenData(sample().tokens, name="bare"), inputs="images")
-    with pytest.raises(ValueError, match="inputs must be 'tokens', 'images' or 'ids', got 'labels'"):
-        features(Blocks(), sample(), inputs="labels")
-    pooling = nn.Sequential(nn.ModuleList([nn.Flatten()])[0], nn.Linear(6, 1))
-    with pytest.raises(ValueError, match=r"block 0 must return \[batch, seq, dim\], got \[5, 6\]"):
-        features(pooling.double(), sample(), layer="0")
 
 
 def test_digits_are_the_stored_ones():

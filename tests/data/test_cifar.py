@@ -38,8 +38,8 @@ def contents(form=PY10, each=2) -> dict[str, bytes]:
             fronts = [coarse, labels] if form.classes[1] else [labels]
             files[name] = np.concatenate([np.array(fronts, np.uint8).T, pixels], axis=1).tobytes()
         else:
-            told = {"fine_labels": labels, "coarse_labels": coarse} if form.classes[1] else {"labels": labels}
-            files[name] = pickle.dumps({"data": pixels, "filenames": ["x.png"] * n, **told}, protocol=2)
+            entries = {"fine_labels": labels, "coarse_labels": coarse} if form.classes[1] else {"labels": labels}
+            files[name] = pickle.dumps({"data": pixels, "filenames": ["x.png"] * n, **entries}, protocol=2)
     names = {"batches.meta": {"label_names": FINE[:10]}, "meta": {"fine_label_names": FINE, "coarse_label_names": COARSE}}
     lists = {"batches.meta.txt": FINE[:10], "fine_label_names.txt": FINE, "coarse_label_names.txt": COARSE}
     return files | {m: "\n".join(lists[m]).encode() if form.binary else pickle.dumps(names[m], protocol=2) for m in form.meta}
@@ -137,8 +137,10 @@ def test_pickles_never_run_anything(tmp_path):
     trace = tmp_path / "trace"
     for k, harm in enumerate((Armed(trace), {"data": [Armed(trace)]})):
         blob = pickle.dumps(harm, protocol=2)
-        refused(folder(tmp_path / str(k), data_batch_2=blob), r"data_batch_2 must be a file of CIFAR, got a pickle that calls up \w+.mkdir")
-    refused(folder(tmp_path / "eval", **{"batches.meta": b"cbuiltins\neval\n(S'1'\ntR."}), "calls up builtins.eval, which is never run")
+        refused(
+            folder(tmp_path / str(k), data_batch_2=blob), r"data_batch_2 must be a file of CIFAR, got a pickle that refers to \w+.mkdir"
+        )
+    refused(folder(tmp_path / "eval", **{"batches.meta": b"cbuiltins\neval\n(S'1'\ntR."}), "refers to builtins.eval, which is never run")
     assert not trace.exists()
 
 
@@ -163,8 +165,8 @@ def test_pickles_of_python_2(tmp_path):
     [
         (np.zeros((2, 3072)), "an array of type 'f8' instead of uint8"),
         (np.array([None, "x"], dtype=object), "an array of type 'O8' instead of uint8"),
-        (np.zeros((2, 3071), np.uint8), r"'data' that are no bytes \[n, 3072\]"),
-        ([1, 2], r"'data' that are no bytes"),
+        (np.zeros((2, 3071), np.uint8), r"'data' that are not bytes \[n, 3072\]"),
+        ([1, 2], r"'data' that are not bytes"),
     ],
 )
 def test_pickles_with_other_arrays(tmp_path, held, message):
@@ -183,7 +185,7 @@ def test_pickles_with_other_arrays(tmp_path, held, message):
     ],
 )
 def test_pickles_that_are_made_to_harm_or_damaged(tmp_path, blob):
-    refused(folder(tmp_path / "a", data_batch_1=blob), "data_batch_1 must be a file of CIFAR, got a (damaged )?pickle")
+    refused(folder(tmp_path / "a", data_batch_1=blob), "data_batch_1 must be a file of CIFAR, got a (damaged or incomplete )?pickle")
 
 
 class OneLine(Exception):
@@ -218,13 +220,19 @@ def test_damaged_pickles_end_in_one_line(tmp_path):
     [
         ({"data_batch_3": None}, "a lacks data_batch_3; unpack cifar-10-python.tar.gz again"),
         ({"batches.meta": None}, "a lacks batches.meta"),
-        ({"data_batch_4": contents()["data_batch_4"][:3000]}, "data_batch_4 .* got a damaged pickle, or one cut short; get it again"),
+        ({"data_batch_4": contents()["data_batch_4"][:3000]}, "data_batch_4 .* got a damaged or incomplete pickle; get it again"),
         ({"data_batch_5": contents(each=1)["data_batch_5"]}, "whole files, got 1 images in data_batch_5, but 2 would fit the others"),
         ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 10]}, 2)}, "labels from 0 to 10 where classes"),
         ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, 2)}, "labels from -1 to 0 where classes"),
         ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 2**70]}, 2)}, f"labels from 0 to {2**70} where"),
-        ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, 2)}, "'labels' that are no list of 2 whole"),
-        ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": "ab"}, 2)}, "'labels' that are no list of 2 whole"),
+        (
+            {"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, 2)},
+            "'labels' that are not a list of 2 integers",
+        ),
+        (
+            {"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": "ab"}, 2)},
+            "'labels' that are not a list of 2 integers",
+        ),
         ({"test_batch": pickle.dumps([1, 2], 2)}, "a pickle without 'data' and 'labels'"),
         ({"batches.meta": pickle.dumps({}, 2)}, "no list of names under 'label_names'"),
         ({"batches.meta": pickle.dumps({"label_names": ["a"]}, 2)}, "batches.meta must name 10 classes, got 1"),
@@ -239,8 +247,8 @@ def test_folders_that_are_not_whole(tmp_path, changed, message):
     ("changed", "message"),
     [
         ({"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:3073]}, "got 1 images in data_batch_2.bin, but 2 would fit the others"),
-        ({"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:-1]}, "6145 bytes, no whole number of records of 3073"),
-        ({"data_batch_2.bin": b""}, "0 bytes, no whole number"),
+        ({"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:-1]}, "6145 bytes, not a multiple of a record of 3073"),
+        ({"data_batch_2.bin": b""}, "0 bytes, not a multiple"),
         ({"data_batch_2.bin": b"\x0b" + bytes(3072)}, "labels from 11 to 11 where classes are 0 to 9"),
     ],
 )
@@ -272,10 +280,8 @@ def test_archives_cut_short_damaged_or_none(tmp_path):
         (whole[: len(whole) // 2], whole[:-4], whole[:-8] + bytes(4) + whole[-4:], b"", b"hello", gzip.compress(b"hello"))
     ):
         (tmp_path / f"{k}.tar.gz").write_bytes(blob)
-        refused(tmp_path / f"{k}.tar.gz", r".tar.gz is no .tar.gz, or damaged or cut short \(.*\); get it again")
-    refused(
-        archive(tmp_path / "other.tar.gz", [("readme.html", b"hello")]), "other.tar.gz must hold the files of CIFAR, there is none of them"
-    )
+        refused(tmp_path / f"{k}.tar.gz", r".tar.gz is not a .tar.gz, is damaged or incomplete \(.*\); get it again")
+    refused(archive(tmp_path / "other.tar.gz", [("readme.html", b"hello")]), "other.tar.gz must hold the files of CIFAR, got none of them")
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "cifar-10-batches-py/../../data_batch_1"])
@@ -294,7 +300,7 @@ def test_archives_with_links_or_a_file_twice(tmp_path):
 
 
 def test_archives_that_unpack_to_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar, "LARGEST", 2**20)
+    monkeypatch.setattr(cifar, "MAX_BYTES", 2**20)
     bomb = archive(tmp_path / "a.tar.gz", [("readme", bytes(2**21)), *contents().items()])
     assert bomb.stat().st_size < 2**17
     refused(bomb, "a.tar.gz unpacks to more than 1 MiB; take the official archive")
@@ -304,6 +310,6 @@ def test_archives_that_unpack_to_too_much(tmp_path, monkeypatch):
         "GNU.sparse.size": str(2**50),
         "GNU.sparse.map": "0,1",
     }  # one byte that claims a petabyte
-    refused(archive(tmp_path / "b.tar.gz", [(sparse, b"x")]), "must hold the files of CIFAR, there is none of them")
-    monkeypatch.setattr(cifar, "OTHERS", 3)
+    refused(archive(tmp_path / "b.tar.gz", [(sparse, b"x")]), "must hold the files of CIFAR, got none of them")
+    monkeypatch.setattr(cifar, "MAX_MEMBERS", 3)
     refused(archive(tmp_path / "c.tar.gz", [(str(k), b"") for k in range(5)]), "c.tar.gz has more than 3 members")

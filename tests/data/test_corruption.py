@@ -49,21 +49,27 @@ def test_the_generator_decides_and_the_labels_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("labels", "ratio", "classes", "says"),
+    ("labels", "ratio", "classes", "message"),
     [
-        (torch.tensor([0.0, 1.0]), 0.5, 2, r"labels must be integers \[n\], got torch.float32"),
-        (torch.tensor([[0, 1]]), 0.5, 2, r"labels must be integers \[n\]"),
+        (torch.tensor([0.0, 1.0]), 0.5, 2, "labels must hold integers, got torch.float32"),
+        (torch.tensor([[0, 1]]), 0.5, 2, r"labels must have shape \[n\], got \[1, 2\]"),
         (torch.tensor([0, 3]), 0.5, 3, r"labels must lie in \[0, 3\), got 0 to 3"),
         (torch.tensor([0, -1]), 0.5, 3, r"labels must lie in \[0, 3\), got -1 to 0"),
-        (torch.tensor([0, 0]), 0.5, 1, "at least 2 classes, got 1"),
+        (torch.tensor([0, 0]), 0.5, 1, "classes must be at least 2 .* got 1"),
         (torch.tensor([0, 1]), 1.5, 2, r"ratio must lie in \[0, 1\], the share of labels to change, got 1.5"),
         (torch.tensor([0, 1]), float("nan"), 2, r"ratio must lie in \[0, 1\].* got nan"),
     ],
 )
 @pytest.mark.parametrize("rule", [relabel_uniformly, relabel_symmetrically])
-def test_bad_input_is_refused_in_one_line(labels, ratio, classes, says, rule, unchecked):
-    with pytest.raises(ValueError, match=says):
+def test_bad_input_is_refused_in_one_line(labels, ratio, classes, message, rule, unchecked):
+    with pytest.raises((ValueError, TypeError), match=message):
         rule(labels, ratio, classes=classes, generator=seeded())
+
+
+def test_labels_may_be_numpy_arrays(unchecked):
+    labels = LABELS[:100].numpy().astype("int32")
+    changed = relabel_uniformly(labels, 0.5, classes=10, generator=seeded())
+    assert torch.equal(changed, relabel_uniformly(LABELS[:100], 0.5, classes=10, generator=seeded()))
 
 
 def test_a_map_out_of_its_classes_is_refused():

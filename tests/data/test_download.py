@@ -1,4 +1,4 @@
-"""Archives from servers on this machine that cut off, know no ranges, lie or refuse: whole and right, or one line that says why not."""
+"""Downloads from servers on this machine that stop, ignore ranges, send wrong bytes or refuse: the right archive, or one line of reasons."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ FILE = "cifar-10-python.tar.gz"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What it does is its path: /whole, /cut, /drop (cut off, then nothing), /no-range, /cut-no-range, /wrong, /long, /gone."""
+    """The path is what the server does: /whole, /cut, /drop (stops, then sends nothing), /no-range, /cut-no-range, /wrong, /long, /gone."""
 
     asked: list[tuple[str, str | None]]
 
@@ -84,7 +84,7 @@ def test_a_server_without_ranges_is_asked_for_the_whole(server, tmp_path):
 
 
 def test_the_next_call_goes_on_where_the_last_one_stopped(server, tmp_path):
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(ValueError, match="interrupted"):
         fetch(archive(server[0], "drop"), tmp_path, str)
     assert not (tmp_path / FILE).exists()
     assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
@@ -97,7 +97,7 @@ def test_the_next_call_goes_on_where_the_last_one_stopped(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("way", "reason"),
-    [("wrong", "wrong checksum"), ("long", "more than its 614400 bytes"), ("gone", "status 404"), ("cut-no-range", "cut off")],
+    [("wrong", "wrong checksum"), ("long", "more than its 614400 bytes"), ("gone", "status 404"), ("cut-no-range", "interrupted")],
 )
 def test_the_next_mirror_follows_one_that_fails(server, tmp_path, way, reason):
     lines = []
@@ -111,8 +111,8 @@ def test_all_mirrors_fail_in_one_line(server, tmp_path):
     closed = "http://127.0.0.1:9"
     with pytest.raises(ValueError, match="could not be fetched") as error:
         fetch(Archive(FILE, len(BODY), "0" * 32, (f"{server[0]}/wrong", f"{server[0]}/gone", f"{closed}/whole")), tmp_path, str)
-    told = "127.0.0.1: wrong checksum; 127.0.0.1: status 404; 127.0.0.1: no connection"
-    assert str(error.value) == f"{FILE} could not be fetched ({told}); copy it into {tmp_path}, or pass the path of a copy"
+    reasons = "127.0.0.1: wrong checksum; 127.0.0.1: status 404; 127.0.0.1: no connection"
+    assert str(error.value) == f"{FILE} could not be fetched ({reasons}); copy it into {tmp_path}, or pass the path of a copy"
     assert not list(tmp_path.iterdir())
 
 
@@ -128,14 +128,14 @@ def test_a_bare_name_downloads_once(server, tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_THEORY_DATA", str(tmp_path / "home"))
     monkeypatch.setitem(image_sets.ARCHIVES, "cifar10", archive(server[0], "whole"))
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"{FILE} is no .tar.gz"):  # the bytes are right, but no archive
+        with pytest.raises(ValueError, match=f"{FILE} is not a .tar.gz"):  # the bytes are right, but no archive
             data.images("cifar10", say=str)
     assert len(server[1]) == 1
 
 
 def test_a_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(ValueError, match=r"home cannot be made a folder \(File exists\); set \$TRANSFORMER_THEORY_DATA to one of yours"):
+    with pytest.raises(ValueError, match=r"home cannot be created \(File exists\); set \$TRANSFORMER_THEORY_DATA to one of yours"):
         fetch(archive(server[0], "whole"), tmp_path / "home", str)
     assert not server[1]
 

@@ -101,7 +101,7 @@ def test_a_member_that_is_no_array(tmp_path):
             {"tokens": np.full((4, 3, 2), np.nan)},
             "a.npz: tokens must be finite, got 24 NaN or infinite values of 24, the first in sequence 0",
         ),
-        ({"tokens": np.zeros((4, 3))}, r"tokens must have shape \[n, seq, dim\], got \[4, 3\]"),
+        ({"tokens": np.zeros((4, 3))}, r"tokens must have shape \[n, seq, dim\] .* got \[4, 3\]"),
         ({"tokens": np.zeros((4, 3, 2), dtype=complex)}, "tokens must be an array of numbers, got dtype complex128"),
         ({"tokens": np.full((4, 3, 2), "a")}, "tokens must be an array of numbers, got dtype <U1"),
         ({"labels": np.zeros(4)}, "labels must be integers, got dtype float64"),
@@ -111,8 +111,8 @@ def test_a_member_that_is_no_array(tmp_path):
             r"labels must be 0..k-1 for k classes, got label 1000000000 with only 4 sequences; relabel",
         ),
         ({"ids": np.full((4, 3), 7), "vocab_size": 7}, r"ids must lie in \[0, 7\), got 7"),
-        ({"vocab_size": np.array([1, 2])}, "vocab_size must be one whole number"),
-        ({"vocab_size": 2.5}, "vocab_size must be one whole number"),
+        ({"vocab_size": np.array([1, 2])}, "vocab_size must be one integer"),
+        ({"vocab_size": 2.5}, "vocab_size must be one integer"),
     ],
 )
 def test_fields_that_do_not_fit(unchecked, tmp_path, fields, message):
@@ -155,7 +155,7 @@ def test_a_label_too_large_for_one_sequence(tmp_path):
         ("no.npz", "no such file: no.npz"),
     ],
 )
-def test_load_says_what_there_is(name, message):
+def test_unknown_names_are_refused_with_a_suggestion(name, message):
     with pytest.raises(ValueError, match=message) as error:
         data.load(name)
     assert "\n" not in str(error.value)

@@ -22,7 +22,7 @@ GOOD = {
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_THEORY_DATA", str(tmp_path / "home"))
-    monkeypatch.setattr(image_cache, "WORTH", 1)
+    monkeypatch.setattr(image_cache, "MIN_CACHED", 1)
     return tmp_path / "home"
 
 
@@ -55,7 +55,7 @@ def test_a_folder_is_decoded_once(pets, decoded, home):
 
 
 def test_few_images_are_not_kept(pets, decoded, home, monkeypatch):
-    monkeypatch.setattr(image_cache, "WORTH", 9)
+    monkeypatch.setattr(image_cache, "MIN_CACHED", 9)
     data.images(pets)
     assert not home.exists()
 
@@ -130,12 +130,12 @@ def test_an_npz_of_ones_own(tmp_path):
         ({"test_pixels": np.full((2, 1, 4, 4), np.nan)}, r"test_pixels must be uint8 .* with NaN or infinite values"),
         ({"train_pixels": np.zeros((6, 4, 4), np.uint8)}, r"got uint8 \[6, 4, 4\]"),
         ({"train_pixels": np.zeros((6, 1, 4, 5), np.uint8)}, r"at least one square image, got \[6, 1, 4, 5\]"),
-        ({"test_pixels": np.zeros((2, 1, 5, 5), np.uint8)}, r"must be alike, got \[6, 1, 4, 4\] and \[2, 1, 5, 5\]"),
-        ({"train_labels": np.zeros(6)}, r"train_labels must be whole numbers \[6\], one an image, got float64 \[6\]"),
-        ({"train_labels": np.zeros(5, int)}, r"train_labels must be whole numbers \[6\]"),
-        ({"train_labels": np.array([0, 1, 2, 0, 1, -1])}, r"labels must lie in \[0, 3\), one name a class, got -1"),
-        ({"test_pixels": np.zeros((0, 1, 4, 4), np.uint8), "test_labels": np.zeros(0, int)}, "test_labels must be whole numbers"),
-        ({"names": np.array(["a"])}, r"labels must lie in \[0, 1\), one name a class, got 2"),
+        ({"test_pixels": np.zeros((2, 1, 5, 5), np.uint8)}, r"must have one shape, got \[6, 1, 4, 4\] and \[2, 1, 5, 5\]"),
+        ({"train_labels": np.zeros(6)}, r"train_labels must be integers \[6\], one per image, got float64 \[6\]"),
+        ({"train_labels": np.zeros(5, int)}, r"train_labels must be integers \[6\]"),
+        ({"train_labels": np.array([0, 1, 2, 0, 1, -1])}, r"labels must lie in \[0, 3\), one name per class, got -1"),
+        ({"test_pixels": np.zeros((0, 1, 4, 4), np.uint8), "test_labels": np.zeros(0, int)}, "test_labels must be integers"),
+        ({"names": np.array(["a"])}, r"labels must lie in \[0, 1\), one name per class, got 2"),
         ({"names": np.array([Path("x")], dtype=object)}, "must be an .npz of images, got Object arrays cannot be loaded"),
     ],
 )
@@ -146,7 +146,7 @@ def test_arrays_that_do_not_fit(unchecked, tmp_path, changed, message):
 
 def test_files_that_are_no_npz_of_images(tmp_path):
     np.savez(tmp_path / "a.npz", train_pixels=GOOD["train_pixels"])
-    refused(tmp_path / "a.npz", "images need the arrays .*, there is no train_labels")
+    refused(tmp_path / "a.npz", "images need the arrays .*, got no train_labels")
     whole = (tmp_path / "a.npz").read_bytes()
     for blob in (b"hello", whole[: len(whole) // 2], whole[:60] + b"\xff" * 40 + whole[100:]):
         (tmp_path / "b.npz").write_bytes(blob)

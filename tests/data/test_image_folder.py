@@ -84,7 +84,7 @@ def test_class_names_of_any_script_and_one_called_train(tmp_path):
     assert flat.names == ("car", "train")
 
 
-def test_hidden_files_are_passed_over(tmp_path):
+def test_hidden_files_are_ignored(tmp_path):
     folder(tmp_path / "pets")
     for place in ("", "train", "train/cat"):
         (tmp_path / "pets" / place / ".DS_Store").write_bytes(b"x")
@@ -113,7 +113,7 @@ def said_of(path, **settings) -> tuple[list[str], tuple]:
     return lines, data.images(path, say=lines.append, **settings)
 
 
-def test_kinds_of_pixels_are_read_as_one_and_told_in_one_line(tmp_path):
+def test_kinds_of_pixels_are_read_as_one_with_one_message(tmp_path):
     pets = folder(tmp_path / "pets")
     picture(pets / "train/cat/0.png", mode="L", value=7)
     picture(pets / "test/dog/0.png", mode="L")
@@ -125,7 +125,7 @@ def test_kinds_of_pixels_are_read_as_one_and_told_in_one_line(tmp_path):
     palette.putpalette([0] * 9 + [10, 20, 30])
     palette.save(pets / "train/dog/0.png")
     lines, (train, test) = said_of(pets)
-    assert lines == [f"{pets}: 1 one bit, 2 grey, 1 palette, 1 RGBA of 12 images are read as RGB, what is transparent on white"]
+    assert lines == [f"{pets}: 1 one bit, 2 grey, 1 palette, 1 RGBA of 12 images are read as RGB, transparent pixels on white"]
     assert train.channels == test.channels == 3
     assert train.pixels[0, :, 0, 0].tolist() == [7, 7, 7]
     assert train.pixels[1].unique().tolist() == [255]
@@ -134,17 +134,17 @@ def test_kinds_of_pixels_are_read_as_one_and_told_in_one_line(tmp_path):
     assert corners == [[255, 0, 0], [255, 255, 255], [204, 204, 255], [9, 9, 9]]
 
 
-def test_grey_alone_stays_grey_and_is_not_told_of(tmp_path):
+def test_grey_alone_stays_grey_without_a_message(tmp_path):
     assert said_of(folder(tmp_path / "pets", mode="L"))[0] == []
     Image.new("LA", (8, 8), (0, 51)).save(tmp_path / "pets/train/dog/1.png")
     lines, (train, _) = said_of(tmp_path / "pets")
-    assert lines[0].endswith("1 grey with transparency of 12 images are read as grey, what is transparent on white")
+    assert lines[0].endswith("1 grey with transparency of 12 images are read as grey, transparent pixels on white")
     assert train.pixels[4].unique().tolist() == [204]
 
 
 def test_more_than_8_bits_are_refused(tmp_path):
     picture(folder(tmp_path / "pets") / "train/dog/1.png", mode="I;16")
-    refused(tmp_path / "pets", "dog/1.png must be grey or colour of 8 bits a channel, got Pillow's mode I;16")
+    refused(tmp_path / "pets", "dog/1.png must be grey or colour of 8 bits per channel, got Pillow's mode I;16")
 
 
 def test_images_are_turned_upright_and_the_middle_is_scaled(tmp_path):
@@ -215,9 +215,9 @@ def test_classes_that_are_not_trained(tmp_path):
     refused(tmp_path / "pets", "test/mouse has no training images, the classes are cat, dog; rename or remove it")
 
 
-def test_what_is_no_image(tmp_path):
+def test_files_that_are_not_images_are_refused(tmp_path):
     (folder(tmp_path / "pets") / "train/cat/notes.txt").write_text("x")
-    refused(tmp_path / "pets", r"train/cat must hold images only \(.*\), 'notes.txt' is none; move it away")
+    refused(tmp_path / "pets", r"train/cat must hold images only \(.*\), 'notes.txt' is not one; move it away")
     picture(folder(tmp_path / "deep") / "train/cat/more/0.png")
     refused(tmp_path / "deep", "'more' is a folder; move it away")
 

@@ -1,5 +1,7 @@
 """Images: what they hold, how they are split and cut into tokens; digits and generated shapes by name."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ def some_images(n=30, channels=3, size=8, classes=3):
     return Images(pixels, torch.arange(n) % classes, tuple("abcdefghij"[:classes]), "some")
 
 
-def test_what_images_say_of_themselves():
+def test_sizes_and_repr():
     images = some_images()
     assert (len(images), images.classes, images.channels, images.size) == (30, 3, 3, 8)
     assert repr(images) == "Images('some', 30 of 3 x 8 x 8, 3 classes)"
@@ -52,9 +54,9 @@ def test_split_is_stratified_and_whole(generator):
         ({"pixels": torch.zeros(2, 4, 4, dtype=torch.uint8)}, r"pixels must be uint8 \[n, channels, height, width\]"),
         ({"pixels": torch.zeros(2, 3, 4, 5, dtype=torch.uint8)}, r"at least one square image, got \[2, 3, 4, 5\]"),
         ({"pixels": torch.zeros(0, 3, 4, 4, dtype=torch.uint8)}, r"at least one square image, got \[0, 3, 4, 4\]"),
-        ({"labels": torch.zeros(3, dtype=torch.int64)}, r"labels must be int64 \[2\], one an image, got torch.int64 \[3\]"),
-        ({"labels": torch.tensor([0, 2])}, r"labels must lie in \[0, 2\), one name a class, got 2"),
-        ({"labels": torch.tensor([0, -1])}, r"labels must lie in \[0, 2\), one name a class, got -1"),
+        ({"labels": torch.zeros(3, dtype=torch.int64)}, r"labels must be int64 \[2\], one per image, got torch.int64 \[3\]"),
+        ({"labels": torch.tensor([0, 2])}, r"labels must lie in \[0, 2\), one name per class, got 2"),
+        ({"labels": torch.tensor([0, -1])}, r"labels must lie in \[0, 2\), one name per class, got -1"),
     ],
 )
 def test_fields_that_do_not_fit(unchecked, changed, message):
@@ -77,15 +79,15 @@ def test_tokens_are_patches_words_and_classes(generator):
 
 
 def test_tokens_of_many_images_are_a_stratified_sample(generator):
-    tokens = some_images(90).tokens(4, most=30, words=2, generator=generator)
+    tokens = some_images(90).tokens(4, max_samples=30, words=2, generator=generator)
     assert tokens.labels.bincount().tolist() == [10, 10, 10]
 
 
 def test_tokens_need_no_more_words_than_there_are_patches(generator):
     images = some_images(4)[[0, 0]]
     assert images.tokens(4, generator=generator).vocab_size == 4 + 3
-    with pytest.raises(ValueError, match="most and words must be at least 1, got 0 and 64"):
-        images.tokens(4, most=0, generator=generator)
+    with pytest.raises(ValueError, match="max_samples must be at least 1, got 0"):
+        images.tokens(4, max_samples=0, generator=generator)
 
 
 def test_digits_by_name():
@@ -98,7 +100,7 @@ def test_digits_by_name():
     assert all(tuple(image) in inks for image in test.pixels.double().flatten(1).tolist())
 
 
-def test_shapes_are_alike_but_for_their_class(generator):
+def test_shapes_of_all_classes_have_the_same_colours(generator):
     images = shapes(400, generator=generator)
     assert images.pixels.shape == (400, 3, 32, 32)
     assert images.labels.bincount().tolist() == [40] * 10
@@ -108,12 +110,12 @@ def test_shapes_are_alike_but_for_their_class(generator):
     means = images.pixels.double().mean((2, 3)) / 255
     by_class = torch.stack([means[images.labels == j].mean(0) for j in range(10)])
     assert float((by_class - means.mean(0)).abs().max()) < 4 * float(means.std(0).max()) / 40**0.5
-    with pytest.raises(ValueError, match="n must be at least 1 image, got 0"):
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         shapes(0, generator=generator)
 
 
 def test_images_load_as_tokens(monkeypatch):
-    monkeypatch.setattr("transformer_theory.data.image_sets.SHAPES", (40, 10))
+    monkeypatch.setattr(importlib.import_module("transformer_theory.data.shapes"), "SPLIT", (40, 10))
     tokens = data.load("shapes")
     assert tokens.tokens.shape == (40, 16, 192)
     assert tokens.vocab_size == 64 + 10
@@ -139,16 +141,16 @@ def test_patches_that_divide_the_image(monkeypatch, size, patch):
         ("no.tar.gz", "no such file or folder: no.tar.gz"),
     ],
 )
-def test_names_that_are_none(name, message):
+def test_unknown_names_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
         data.images(name)
 
 
-def test_sizes_and_files_that_are_none(tmp_path):
-    with pytest.raises(ValueError, match="size must be at least 1 pixel, got 0"):
+def test_bad_sizes_and_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         data.images("digits", size=0)
     assert data.images("digits", size=8)[0].size == 8
-    with pytest.raises(ValueError, match="size must be that of the images where they are in no folder, got 16 for digits, 8 pixels"):
+    with pytest.raises(ValueError, match=r"size must be that of the images .* got 16 for digits, 8 pixels"):
         data.images("digits", size=16)
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"a.txt must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got '.txt'"):

@@ -66,7 +66,7 @@ def test_parts_share_the_vocabulary():
     assert first.vocabulary is rest.vocabulary
 
 
-def test_sequences_are_read_by_every_theory():
+def test_sequences_are_windows_with_vectors_and_labels():
     read = text(400, size=30)
     seen = read.sequences(count=200, context=8, dim=16)
     windows = read.windows(200, length=8)
@@ -110,10 +110,10 @@ def refused(call, match):
     assert "\n" not in str(error.value)
 
 
-def test_files_that_are_no_text(tmp_path):
-    refused(lambda: data.load(tmp_path / "no.txt"), "no.txt must be a file of plain text, there is no such file; check the path")
+def test_files_that_are_not_text_are_refused(tmp_path):
+    refused(lambda: data.load(tmp_path / "no.txt"), "no.txt must be a file of plain text, got no such file; check the path")
     (tmp_path / "folder.txt").mkdir()
-    refused(lambda: Text.read(tmp_path / "folder.txt"), "there is a folder; check the path")
+    refused(lambda: Text.read(tmp_path / "folder.txt"), "got a folder; check the path")
     refused(lambda: data.load(tmp_path / "folder.txt"), "must hold a folder of images for each of at least two classes, got none")
     for name, content, words in (
         ("empty.txt", b"", "must hold at least two words, one to predict from, got 0; choose a longer text"),
@@ -141,11 +141,11 @@ def test_files_that_are_no_text(tmp_path):
         (lambda: text().split(1.0), "or a share inside"),
         (lambda: text().split(float("nan")), "share must leave two words on both sides, got nan of the 100 words of text"),
         (lambda: text().split(float("inf")), "got inf of the 100 words"),
-        (lambda: next(text().batches(batch=0)), "batch and length must be at least 1, got 0 and 35"),
+        (lambda: next(text().batches(batch=0)), "batch must be at least 1, got 0"),
         (lambda: next(text().batches(batch=51)), "51 streams of at least two words need 102 words, text has 100; lower batch"),
-        (lambda: text().windows(0), "count and length must be at least 1, got 0 and 35"),
+        (lambda: text().windows(0), "count must be at least 1, got 0"),
         (lambda: text().windows(5, length=100), "text: a text must hold at least 101 words, got 100"),
-        (lambda: text().sequences(dim=0), "count and dim must be at least 1"),
+        (lambda: text().sequences(dim=0), "dim must be at least 1"),
     ],
 )
 def test_bad_settings_are_named(call, words):

@@ -1,4 +1,4 @@
-"""Generated images of two objects: masks are the objects, classes are their colours, and nothing else tells the class."""
+"""Generated images of two objects: masks are the objects, classes are their colours, and nothing else depends on the class."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_masks_hold_the_objects_and_classes_their_colours():
         assert all(float(image[:, mask].std(1).max()) < 1e-12 for mask in masks), "an object has one colour"
 
 
-def test_objects_lie_inside_and_are_as_large_as_said():
+def test_objects_lie_inside_and_have_the_stated_size():
     drawn = two_objects(300, generator=generator())
     areas = drawn.masks.double().mean((-2, -1))
     assert areas.min() > 0.06
@@ -45,14 +45,14 @@ def test_shares_and_tokens_are_in_the_same_order():
     assert len(drawn[2:5].data) == len(drawn[2:5].masks) == 3
 
 
-def test_the_generator_decides():
+def test_the_generator_determines_the_images():
     first, again, other = (two_objects(5, generator=generator(seed)).data.tokens for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_bad_input_is_told():
-    with pytest.raises(ValueError, match="at least 1 image, got 0"):
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         two_objects(0, generator=generator())
     with pytest.raises(ValueError, match="multiple of patch, got size=24 and patch=5"):
         two_objects(3, generator=generator(), patch=5)

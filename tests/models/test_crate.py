@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from tests.problems.crate import released_logits
 from transformer_theory import models
-from transformer_theory.models.crate.network import CausalExactAttention, CausalReleasedAttention, ExactAttention, Ista, PaperAttention
+from transformer_theory.models.crate import CausalExactAttention, CausalReleasedAttention, ExactAttention, Ista, PaperAttention
 
 SIZES = {
     "crate_tiny": (6_090_856, 384, 6, 12),

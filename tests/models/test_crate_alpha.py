@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from tests.problems.crate import alpha_logits
 from transformer_theory import models
-from transformer_theory.models.crate.network import OvercompleteIsta
+from transformer_theory.models.crate import OvercompleteIsta
 
 # patch size, parameters at 1000 classes
 BASE = {32: 73_985_512, 16: 72_328_936, 8: 72_338_152}

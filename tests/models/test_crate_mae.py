@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 from torch.testing import assert_close
-from transformer_theory.models.crate.network.masked_autoencoder import sines_and_cosines
+from transformer_theory.models.crate.masked_autoencoder import sines_and_cosines
 
 from tests.problems.crate import completed_patches
 from transformer_theory import models
-from transformer_theory.models.crate.network import Ista
+from transformer_theory.models.crate import Ista
 
 SIZES = {"image_size": 8, "patch_size": 2, "channels": 2, "dim": 12, "depth": 2, "heads": 3}
 # dim, parameters, those of them that are trained

@@ -115,7 +115,7 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, whole):
 
 def test_whole_models_and_damaged_files_are_refused(network, tmp_path):
     torch.save(network, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match=r"it asks for transformer_theory\.models\.crate\.CRATE, .*; save model\.state_dict\(\)"):
+    with pytest.raises(ValueError, match=r"it asks for transformer_theory\.models\.crate\.network\.CRATE, .*; save model\.state_dict\(\)"):
         models.load_weights(tmp_path / "model.pt")
     for ending in ENDINGS:
         whole, path = tmp_path / f"whole.{ending}", tmp_path / f"half.{ending}"

@@ -233,7 +233,7 @@ class OverQueries(nn.Module):
 def test_what_only_looks_like_attention_is_not_taken_for_it(kind):
     model = built(kind)
     with (
-        pytest.raises(NoAttention, match=r"write out softmax\(Q K\^T\) V .* of [12] other softmaxes it cannot be told"),
+        pytest.raises(NoAttention, match=r"softmax\(Q K\^T\) V written out .*; [12] other softmaxes"),
         probe(model, [Keep()]),
     ):
         model(tokens(3, 5, 8))

@@ -1,4 +1,4 @@
-"""Trainings of a fraction of a second: a network of one layer on images of noise, and what they leave compared."""
+"""Trainings of a fraction of a second: a network of one layer on images of noise, and the comparison of their files."""
 
 import contextlib
 import json
@@ -14,13 +14,14 @@ from transformer_theory.data.image_data import Images
 from transformer_theory.probes import NoAttention
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.loop import Moment, train
-from transformer_theory.training.observe import Observer
+from transformer_theory.training.monitor import Monitor
 from transformer_theory.training.processes import Hardware
+from transformer_theory.training.saved import load
 from transformer_theory.training.settings import Settings
 
 CPU = Hardware("cpu", "float32")
 SMALL = Settings(
-    network="crate", patch_size=4, dim=8, depth=1, heads=2, epochs=2, batch_size=16, held_out=0.2, changes=Augmentation()
+    network="crate", patch_size=4, dim=8, depth=1, heads=2, epochs=2, batch_size=16, validation_share=0.2, augmentation=Augmentation()
 )  # two epochs of three steps
 
 
@@ -30,44 +31,46 @@ def noise(n: int = 60, *, seed: int = 0, name: str = "noise", channels: int = 1)
 
 
 def trained(
-    folder: Path, settings: Settings = SMALL, *, tell: Callable[[Moment], None] = lambda moment: None, channels: int = 1, **given
+    folder: Path, settings: Settings = SMALL, *, callback: Callable[[Moment], None] = lambda moment: None, channels: int = 1, **options
 ) -> Result:
-    """Trains; without ``theories``, which may be none, the network is not read at all, for the sake of time."""
-    reading = contextlib.nullcontext() if "theories" in given else patch.object(Observer, "_probed", side_effect=NoAttention)
-    with reading:
+    """Trains; without ``metrics``, which may be none, the network is not probed at all, which saves time."""
+    probing = contextlib.nullcontext() if "metrics" in options else patch.object(Monitor, "_measure", side_effect=NoAttention)
+    with probing:
         data = (noise(channels=channels), noise(12, seed=1, channels=channels))
-        return train(data, settings, folder, **{"theories": (), "hardware": CPU, "tell": tell, **given})
+        return train(data, settings, folder, **{"hardware": CPU, "callback": callback, **options})
 
 
 def with_(**values) -> Settings:
     return replace(SMALL, **values)
 
 
-def interrupting(at: int) -> Callable[[Moment], None]:
-    """Ctrl-C once a step is taken."""
+def interrupting(step: int) -> Callable[[Moment], None]:
+    """Ctrl-C after a step."""
 
-    def tell(moment: Moment) -> None:
-        if moment.step == at and moment.measured is None:
+    def callback(moment: Moment) -> None:
+        if moment.step == step and moment.measured is None:
             raise KeyboardInterrupt
 
-    return tell
+    return callback
 
 
 def table(folder: Path) -> list[dict]:
-    """The stored rows, without those that tell time."""
+    """The stored rows, without times."""
     rows = [json.loads(line) for line in (folder / "table.jsonl").read_text().splitlines()]
     return [row for row in rows if row["quantity"] not in ("seconds", "images per second")]
 
 
 def assert_same(folder: Path, other: Path) -> None:
-    """Two trainings left the same: every tensor, the table and the best network, to the last bit."""
+    """Two trainings have equal files: every tensor, the table and the best network, to the last bit, except for the run ids."""
     first, second = (torch.load(one / "last.pt", weights_only=True) for one in (folder, other))
     for part in ("network", "optimiser", "average"):
         assert_equal(first[part], second[part])
     parts = ("step", "best", "run", "rows")
     assert [first[part] for part in parts] == [second[part] for part in parts]
     assert table(folder) == table(other)
-    assert (folder / "best.safetensors").read_bytes() == (other / "best.safetensors").read_bytes()
+    best, twin = (load(one / "best.safetensors") for one in (folder, other))
+    assert_equal(dict(best.model.state_dict()), dict(twin.model.state_dict()))
+    assert best.origin | {"run_id": ""} == twin.origin | {"run_id": ""}
 
 
 def assert_equal(first, second) -> None:

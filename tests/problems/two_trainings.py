@@ -11,14 +11,14 @@ from unittest.mock import patch
 import torch
 
 from tests.problems.image_trainings import trained, with_
+from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training import loop
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.loop import Moment
-from transformer_theory.training.objectives import RateReduction
 from transformer_theory.training.processes import Hardware
 from transformer_theory.training.settings import Settings
 
-SETTINGS: Settings = with_(epochs=7, interval=20, depth=2, changes=Augmentation(crop=1, flip=0.5, mixup=0.8))  # 21 steps
+SETTINGS: Settings = with_(epochs=7, interval=20, depth=2, augmentation=Augmentation(crop=1, flip=0.5, mixup=0.8))  # 21 steps
 SHARDED = Hardware("cpu", "float32", "fsdp")
 RATES = RateReduction(features=8)
 
@@ -28,69 +28,69 @@ def stopping(moment: Moment) -> None:
         raise KeyboardInterrupt
 
 
-def losses(folder: Path, **given) -> list[float]:
-    """The mean loss of all processes in each of 20 steps, and what is measured after them."""
-    own: list[float] = []
+def losses(folder: Path, **options) -> list[float]:
+    """The mean loss of all processes in each of 20 steps, and the measurements after them."""
+    losses: list[float] = []
     measured: list[float] = []
 
-    def tell(moment: Moment) -> None:
+    def callback(moment: Moment) -> None:
         if moment.measured is None:
-            own.append(moment.loss or 0.0)
+            losses.append(moment.loss or 0.0)
         else:
-            measured.extend(moment.measured.values())
+            measured.extend(moment.measured.column("value"))
         stopping(moment)
 
     with contextlib.suppress(KeyboardInterrupt):
-        trained(folder, SETTINGS, tell=tell, **given)
-    everyone = torch.tensor(own, dtype=torch.float64)
+        trained(folder, SETTINGS, callback=callback, **options)
+    everyone = torch.tensor(losses, dtype=torch.float64)
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(everyone)
         everyone /= torch.distributed.get_world_size()
     return [*everyone.tolist(), *measured]
 
 
-def refused(folder: Path, **given) -> str:
+def refused(folder: Path, **options) -> str:
     try:
-        trained(folder, **given)
+        trained(folder, **options)
     except ValueError as error:
         return str(error)
     return "not refused"
 
 
 def gathered(folder: Path) -> tuple[list[float], int]:
-    """Losses, and how often this process put the optimiser's state together."""
+    """Losses, and how often this process gathered the optimiser's state."""
     with patch.object(loop, "whole", wraps=loop.whole) as whole:
-        found = losses(folder)
-    return found, sum("param_groups" in call.args[0] for call in whole.call_args_list)
+        numbers = losses(folder)
+    return numbers, sum("param_groups" in call.args[0] for call in whole.call_args_list)
 
 
 def timed(folder: Path) -> int:
     """Steps in .3 seconds."""
     steps: list[int] = []
-    trained(folder, with_(minutes=0.005, interval=10**6), tell=lambda moment: steps.append(moment.step))
+    trained(folder, with_(minutes=0.005, interval=10**6), callback=lambda moment: steps.append(moment.step))
     return steps[-1]
 
 
 def killed(folder: Path) -> str:
-    """What the first process says when the other is killed at the third step."""
+    """The error of the first process when the other is killed at the third step."""
 
     def kill(moment: Moment) -> None:
         if moment.step == 3 and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:
-        trained(folder, SETTINGS, tell=kill)
+        trained(folder, SETTINGS, callback=kill)
     except ConnectionError as error:
         return str(error)
     return "not noticed"
 
 
 def work(folder: Path) -> dict:
-    """What one process of two finds."""
+    """The results of one process of two."""
     torch.set_num_threads(1)
-    found, count = gathered(folder / "ddp")
+    numbers, count = gathered(folder / "ddp")
     return {
-        "ddp": found,
+        "ddp": numbers,
         "gathered": count,
         "timed": timed(folder / "timed"),
         "rate reduction": losses(folder / "rates", objective=RATES),
@@ -105,5 +105,5 @@ if __name__ == "__main__":
     sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
     meeting = Path(sys.argv[1])
     (meeting / os.environ["RANK"]).write_bytes(pickle.dumps(work(meeting)))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which torchrun sends to the process that is left
-    (meeting / "said").write_text(killed(meeting / "killed"))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to the remaining process
+    (meeting / "error").write_text(killed(meeting / "killed"))

@@ -5,9 +5,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def compared():
-    from tests.report.synthetic import result
+    from tests.report.synthetic import comparison
 
-    return result()
+    return comparison()
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,6 @@ def theories():
 
 @pytest.fixture(scope="session")
 def page(compared, theories) -> str:
-    from transformer_theory.report import html
+    from transformer_theory.report import page
 
-    return html(compared, theories=theories)
+    return page(compared, theories=theories)

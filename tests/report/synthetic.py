@@ -275,7 +275,15 @@ def trained(accuracy=(0.1, 0.3, 0.6, 0.5, 0.6), tested=0.65, *, layers=2, heads=
     if tested is not None:
         add("accuracy", tested, 10 * (len(accuracy) - 1), split="test", unit="share", n=540)
         add("loss", 1.25, 10 * (len(accuracy) - 1), split="test")
-    settings = {"network": "crate", "recipe": "digits", "run_id": "a1", "seed": 0, "data": "digits", "objective": "cross-entropy", **settings}
+    settings = {
+        "network": "crate",
+        "recipe": "digits",
+        "run_id": "a1",
+        "seed": 0,
+        "data": "digits",
+        "objective": "cross-entropy",
+        **settings,
+    }
     provenance = {"parameters": 41194, "device": "cpu", "seconds": 9.5}
     return Result("train", settings, Table(rows), {}, (), (WHITE,), provenance)
 

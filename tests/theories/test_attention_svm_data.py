@@ -187,7 +187,8 @@ def test_multipliers_from_inner_products_are_those_of_the_solver(dim):
 def test_alignment_takes_numpy_arrays_and_float32():
     W, x = gaussian(6, 6), gaussian(4, 5, 6, seed=1)
     exact, other = (
-        attention_svm.alignment(*data, generator=torch.Generator().manual_seed(0)) for data in ((W, x, x), (W.numpy(), x.numpy(), x.numpy()))
+        attention_svm.alignment(*data, generator=torch.Generator().manual_seed(0))
+        for data in ((W, x, x), (W.numpy(), x.numpy(), x.numpy()))
     )
     assert exact == other
     single = attention_svm.alignment(W.float(), x.float(), x.float(), generator=torch.Generator().manual_seed(0))

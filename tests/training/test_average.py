@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_theory.training.average import exponential_average
+from transformer_theory.training.optimisers import exponential_average
 
 
 def network(seed=0):

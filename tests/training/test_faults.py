@@ -1,4 +1,4 @@
-"""What goes wrong in a training is told in a line, with step and layer, and the last good checkpoint stays."""
+"""Faults of a training are reported in one line, with step and layer, and the last good checkpoint stays."""
 
 import resource
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ LAYER = "network.transformer.layers.0.1.fn.weight"
 
 @dataclass(frozen=True)
 class Spoiled(CrossEntropy):
-    """Cross-entropy in which something goes wrong at the fourth step."""
+    """Cross-entropy with a fault at the fourth step."""
 
-    what: str = "weight"
+    fault: str = "weight"
 
     def loss(self, model, images, targets, gather):
         found = super().loss(model, images, targets, gather)
@@ -28,20 +28,20 @@ class Spoiled(CrossEntropy):
         if count[0] < 4:
             return found
         weight = dict(model.named_parameters())[f"_forward_module.{LAYER}"]
-        if self.what == "weight":
+        if self.fault == "weight":
             weight.data.fill_(torch.nan)
             return super().loss(model, images, targets, gather)
-        if self.what == "refusal":
+        if self.fault == "refusal":
             weight.data.fill_(torch.inf)
             super().loss(model, images, targets, gather)
             raise ValueError("tokens must be finite")
-        if self.what == "gradient":
+        if self.fault == "gradient":
             return found + (0 * weight).abs().sqrt().sum()  # finite, its gradient is not
-        return found / 0 if self.what == "loss" else found.new_tensor(torch.inf) + 0 * found
+        return found / 0 if self.fault == "loss" else found.new_tensor(torch.inf) + 0 * found
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("fault", "message"),
     [
         ("weight", "the loss is nan, .* a weight of network.transformer.layers.0.1.fn .* is not finite"),
         ("refusal", "tokens must be finite; a weight of network.transformer.layers.0.1.fn .* is not finite"),
@@ -50,9 +50,9 @@ class Spoiled(CrossEntropy):
         ("constant", "the loss is inf"),
     ],
 )
-def test_what_is_not_finite_is_named_and_the_last_state_stays(tmp_path, what, said):
-    with pytest.raises(NotConverged, match=rf"step 4: {said}.*last\.pt holds the last good state, of step 3; begin again with a lower"):
-        trained(tmp_path / "run", objective=Spoiled(what=what))
+def test_values_that_are_not_finite_are_named_and_the_last_state_stays(tmp_path, fault, message):
+    with pytest.raises(NotConverged, match=rf"step 4: {message}.*last\.pt holds the last good state, of step 3; begin again with a lower"):
+        trained(tmp_path / "run", objective=Spoiled(fault=fault))
     held = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert held["step"] == 3
     assert all(bool(torch.isfinite(weight).all()) for weight in held["network"].values())
@@ -103,9 +103,9 @@ def test_a_full_disk_costs_no_checkpoint(tmp_path):
 
     try:
         with pytest.raises(
-            OSError, match=r"cannot write to .*run \(.*\); .*last\.pt holds the last good state, of step 3, --resume goes on"
+            OSError, match=r"cannot write to .*run \(.*\); .*last\.pt holds the last good state, of step 3, --resume continues"
         ):
-            trained(tmp_path / "run", tell=fill)
+            trained(tmp_path / "run", callback=fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list((tmp_path / "run").glob(".*"))

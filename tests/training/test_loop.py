@@ -1,4 +1,4 @@
-"""A training that is interrupted, anywhere, and resumed is the one that never was; it leaves the caller's random state alone."""
+"""A training that is interrupted anywhere and resumed equals an uninterrupted one; the caller's random state is restored."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,21 +9,22 @@ import pytest
 import torch
 
 from tests.problems.image_trainings import CPU, SMALL, assert_same, interrupting, noise, table, trained, with_
+from tests.problems.networks import theory_metrics
 from transformer_theory.core.result import Result
-from transformer_theory.theories import THEORIES
-from transformer_theory.training import loop, observe
+from transformer_theory.training import loop, monitor
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.folder import FILES, claimed, clear
-from transformer_theory.training.image_recipes import recipe
 from transformer_theory.training.loop import train
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
 from transformer_theory.training.processes import Hardware
+from transformer_theory.training.recipes import image_recipe
+from transformer_theory.training.saved import load
 
 EVERYTHING = Augmentation(crop=1, flip=0.5, operations=2, cutout=2, mixup=0.8, cutmix=1.0)
 KINDS = {
-    "adamw": with_(changes=EVERYTHING),
-    "lion, average": with_(optimiser="lion", average=0.9, changes=Augmentation(mixup=0.8), learning_rate=1e-3),
-    "muon, average": with_(optimiser="muon", average=0.9, changes=EVERYTHING, interval=2),
+    "adamw": with_(augmentation=EVERYTHING),
+    "lion, average": with_(optimiser="lion", average=0.9, augmentation=Augmentation(mixup=0.8), learning_rate=1e-3),
+    "muon, average": with_(optimiser="muon", average=0.9, augmentation=EVERYTHING, interval=2),
     "layer decay": with_(network="vit", layer_decay=0.7, seed=5),
 }
 
@@ -32,13 +33,13 @@ KINDS = {
 def few_nulls() -> Iterator[None]:
     """One untrained network behind each null, for the sake of time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observe, "UNTRAINED", 1)
+        patch.setattr(monitor, "UNTRAINED_NETWORKS", 1)
         yield
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A training that nothing interrupted."""
+    """An uninterrupted training."""
     folder = tmp_path_factory.mktemp("trained") / "whole"
     trained(folder)
     return folder
@@ -46,36 +47,36 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_epochs_are_one_and_one(tmp_path, kind):
-    given = {"theories": ()} if kind == "adamw" else {}
-    trained(tmp_path / "whole", KINDS[kind], **given)
-    for at in (2, 5):  # resumed, it is interrupted again
+    options = {"metrics": tuple} if kind == "adamw" else {}
+    trained(tmp_path / "whole", KINDS[kind], **options)
+    for step in (2, 5):  # resumed, it is interrupted again
         with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "parts", KINDS[kind], tell=interrupting(at), resume=at > 2, **given)
-    trained(tmp_path / "parts", KINDS[kind], resume=True, **given)
+            trained(tmp_path / "parts", KINDS[kind], callback=interrupting(step), resume=step > 2, **options)
+    trained(tmp_path / "parts", KINDS[kind], resume=True, **options)
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_readings_that_look_back_do_so_over_interruptions(tmp_path):
-    theories = [theory for theory in THEORIES if theory.name in ("scan_snap", "joma")]
-    whole = trained(tmp_path / "whole", theories=theories)
+def test_metrics_that_compare_measurements_do_so_over_interruptions(tmp_path):
+    options = {"metrics": lambda: theory_metrics("scan_snap", "joma"), "theories": ("scan_snap", "joma")}
+    whole = trained(tmp_path / "whole", **options)
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "parts", tell=interrupting(4), theories=theories)
-    trained(tmp_path / "parts", theories=theories, resume=True)
+        trained(tmp_path / "parts", callback=interrupting(4), **options)
+    trained(tmp_path / "parts", **options, resume=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
-    # nothing came before the first reading, untrained networks least of all
-    assert not whole.select(quantity="overlap with the previous reading", step=0)
-    assert whole.select(quantity="overlap with the previous reading", step=6)
-    assert {row["value"] for row in whole.select(quantity="rebound of attention's entropy", step=0)} == {0.0}
+    # there is nothing to compare with before the first measurement, and untrained networks do not count
+    assert not whole.select(quantity="overlap with the previous map", step=0)
+    assert whole.select(quantity="overlap with the previous map", step=6)
+    assert set(whole.select(quantity="rebound of attention's entropy", step=0).column("value")) == {0.0}
 
 
 def test_masks_are_drawn_again(tmp_path):
     for name in ("whole", "parts"):
-        given = {"objective": MaskedAutoencoding(masked=0.5)}
+        options = {"objective": MaskedAutoencoding(masked=0.5)}
         if name == "parts":
             with pytest.raises(KeyboardInterrupt):
-                trained(tmp_path / name, with_(epochs=1, interval=2), tell=interrupting(3), **given)
-            given["resume"] = True
-        trained(tmp_path / name, with_(epochs=1, interval=2), **given)
+                trained(tmp_path / name, with_(epochs=1, interval=2), callback=interrupting(3), **options)
+            options["resume"] = True
+        trained(tmp_path / name, with_(epochs=1, interval=2), **options)
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -112,25 +113,26 @@ def test_an_unfinished_training_ends_once(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "run", settings, tell=stop)
-    assert "seconds" not in Result.load(tmp_path / "run").provenance  # they are told at the end
+        trained(tmp_path / "run", settings, callback=stop)
+    assert "seconds" not in Result.load(tmp_path / "run").provenance  # they are stored at the end
     trained(tmp_path / "run", settings, resume=True)
-    for quantity, steps in (("held-out loss", [0, 4, 6]), ("test loss", [6])):
-        assert [row["step"] for row in table(tmp_path / "run") if row["quantity"] == quantity] == steps
+    for split, steps in (("validation", [0, 4, 6]), ("test", [6])):
+        rows = [row for row in table(tmp_path / "run") if row["quantity"] == "loss" and row["split"] == split]
+        assert [row["step"] for row in rows] == steps
 
 
-def test_a_training_that_has_ended_is_left_as_it_is(whole, monkeypatch):
+def test_a_finished_training_stays_unchanged(whole, monkeypatch):
     before = {entry: entry.read_bytes() for entry in whole.iterdir()}
     monkeypatch.setattr(loop, "_Training", None)
     result = trained(whole, resume=True)
     assert result.table == Result.load(whole).table
-    assert result.select(quantity="test loss")
+    assert result.select(quantity="loss", split="test")
     assert {entry: entry.read_bytes() for entry in whole.iterdir()} == before
 
 
-def test_a_table_may_go_on_beyond_the_checkpoint_and_may_not_lack_its_rows(tmp_path, whole):
+def test_a_table_may_have_more_rows_than_the_checkpoint_but_not_fewer(tmp_path, whole):
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "run", tell=interrupting(5))
+        trained(tmp_path / "run", callback=interrupting(5))
     path = tmp_path / "run" / "table.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[1:]))
@@ -144,9 +146,9 @@ def test_a_table_may_go_on_beyond_the_checkpoint_and_may_not_lack_its_rows(tmp_p
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == sorted(entry.name for entry in whole.iterdir())
 
 
-def test_a_lost_best_network_is_chosen_anew_and_a_damaged_one_told_of(tmp_path):
+def test_a_missing_best_network_is_chosen_anew_and_a_damaged_one_is_an_error(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "run", tell=interrupting(4))
+        trained(tmp_path / "run", callback=interrupting(4))
     best = tmp_path / "run" / "best.safetensors"
     best.write_bytes(best.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"best\.safetensors, which cannot be read"):
@@ -157,7 +159,7 @@ def test_a_lost_best_network_is_chosen_anew_and_a_damaged_one_told_of(tmp_path):
 
 
 def states() -> Iterator:
-    """Of torch and NumPy; that of Python's random is drawn from by the shape checks of tests."""
+    """Of torch and NumPy; the shape checks of tests draw from that of Python's random."""
     yield torch.get_rng_state().tolist()
     yield np.random.get_state()[1].tolist()
 
@@ -165,51 +167,62 @@ def states() -> Iterator:
 def test_the_callers_random_state_stays(tmp_path):
     torch.manual_seed(3)
     before = list(states())
-    trained(tmp_path / "run", with_(epochs=1, changes=EVERYTHING, average=0.5))
+    trained(tmp_path / "run", with_(epochs=1, augmentation=EVERYTHING, average=0.5))
     assert list(states()) == before
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "other", tell=interrupting(1))
+        trained(tmp_path / "other", callback=interrupting(1))
     assert list(states()) == before
 
 
-def test_what_a_training_tells_and_leaves(tmp_path):
-    told = []
-    result = trained(tmp_path / "run", with_(interval=2), tell=told.append, theories=THEORIES)
+def test_callbacks_and_files_of_a_training(tmp_path):
+    moments = []
+    names = ("crate", "rate_reduction", "scan_snap", "joma")
+    result = trained(tmp_path / "run", with_(interval=2), callback=moments.append, metrics=lambda: theory_metrics(*names))
     assert set(FILES[:5]) <= {entry.name for entry in (tmp_path / "run").iterdir()}
-    assert [moment.step for moment in told if moment.measured is None] == [1, 2, 3, 4, 5, 6]
-    assert [moment.step for moment in told if moment.measured is not None] == [0, 2, 4, 6]
-    assert (told[0].speed, told[0].left, told[-1].left) == (None, None, 0)
-    losses = [moment.loss for moment in told if moment.measured is None]
-    read = {row["step"]: row["value"] for row in result.select(quantity="loss")}
-    assert read == pytest.approx({2: sum(losses[:2]) / 2, 4: sum(losses[2:4]) / 2, 6: sum(losses[4:]) / 2})
-    assert {row["theory"] for row in result.table} >= {"network", "crate", "rate_reduction", "scan_snap", "joma"}
-    assert len(result.select(quantity="test accuracy")) == 1
+    assert [moment.step for moment in moments if moment.measured is None] == [1, 2, 3, 4, 5, 6]
+    assert [moment.step for moment in moments if moment.measured is not None] == [0, 2, 4, 6]
+    assert (moments[0].speed, moments[0].left, moments[-1].left) == (None, None, 0)
+    losses = [moment.loss for moment in moments if moment.measured is None]
+    stored = {row.step: row.value for row in result.select(quantity="loss", split="train")}
+    assert stored == pytest.approx({2: sum(losses[:2]) / 2, 4: sum(losses[2:4]) / 2, 6: sum(losses[4:]) / 2})
+    assert set(result.table.column("theory")) == {"network", *names}
+    assert len(result.select(quantity="accuracy", split="test")) == 1
     assert Result.load(tmp_path / "run").table == result.table
-    nulls = {row.get("null") for row in result.select(theory="network", quantity="attention entropy")}
+    nulls = {row.null for row in result.select(theory="network", quantity="attention entropy")}
     assert None not in nulls
-    assert len(nulls) == 2  # one a head
+    assert len(nulls) == 2  # one per head
+
+
+def test_a_run_states_its_recipe_its_id_and_its_samples(tmp_path):
+    settings = replace(image_recipe("crate", image_size=8), **{name: getattr(SMALL, name) for name in ("patch_size", "dim", "epochs")})
+    runs = [trained(tmp_path / name, settings).settings for name in ("one", "two")]
+    assert runs[0]["settings"]["recipe"] == "digits"
+    assert [runs[0][f"{split}_samples"] for split in ("train", "validation", "test")] == [54, 6, 12]
+    assert runs[0]["run_id"] != runs[1]["run_id"]
+    assert load(tmp_path / "one").origin["run_id"] == runs[0]["run_id"]
 
 
 @pytest.mark.parametrize("network", ["crate", "vit"])
 def test_the_recipe_for_an_accelerator_runs(tmp_path, network):
-    """All that it asks for, on a small network: stem, running mean, every change of colour images, bfloat16."""
-    settings = replace(recipe(network, name="hours"), dim=16, depth=1, heads=2, epochs=2, batch_size=16, held_out=0.2)
+    """All its settings on a small network: stem, moving average, augmentation of colour images, bfloat16."""
+    settings = replace(image_recipe(network, name="hours"), dim=16, depth=1, heads=2, epochs=2, batch_size=16, validation_share=0.2)
     result = trained(tmp_path / "run", settings, channels=3, hardware=Hardware("cpu", "bfloat16"))
-    losses = [row["value"] for row in result.select(quantity="loss")]
+    losses = result.select(quantity="loss", split="train").column("value")
     assert len(losses) == 2
     assert all(0 < loss < 10 for loss in losses)
-    assert result.params["precision"] == "bfloat16"
+    assert result.settings["precision"] == "bfloat16"
     last = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert {weight.dtype for weight in last["network"].values()} == {torch.float32}
     average = {name.removeprefix("module.network."): weight for name, weight in last["average"].items()}
     assert not any(torch.equal(weight, average[name]) for name, weight in last["network"].items() if weight.ndim == 2)
-    assert result.select(quantity="test accuracy")
+    assert result.select(quantity="accuracy", split="test")
 
 
 def test_a_network_without_attention_maps_is_trained(tmp_path):
-    result = trained(tmp_path / "run", with_(network="crate-exact", epochs=1), theories=THEORIES)
-    notes = [row["verdict"] for row in result.table if row["value"] is None]
-    assert notes == ["not applicable: the network has no attention maps"]
+    result = trained(tmp_path / "run", with_(network="crate-exact", epochs=1), metrics=tuple)
+    (row,) = result.table.where(lambda row: row.value is None)
+    assert (row.quantity, row.step) == ("attention", 0)
+    assert "no attention maps" in row.reason
 
 
 def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -223,9 +236,9 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "time", Clock())
     settings = with_(minutes=0.2, interval=3)
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "run", settings, tell=interrupting(7))
+        trained(tmp_path / "run", settings, callback=interrupting(7))
     result = trained(tmp_path / "run", settings, resume=True)
-    seconds = {row["step"]: row["value"] for row in result.select(quantity="seconds")}
+    seconds = {row.step: row.value for row in result.select(quantity="seconds")}
     assert list(seconds) == sorted(seconds)
     assert list(seconds.values()) == sorted(seconds.values())
     assert 12 <= max(seconds.values()) < 13
@@ -233,7 +246,7 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"settings": replace(SMALL, learning_rate=0.1)}, r"learning_rate 0\.002 there and 0\.1 here"),
         ({"settings": replace(SMALL, network="vit")}, "network 'crate' there and 'vit' here"),
@@ -241,20 +254,20 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
         ({"objective": CrossEntropy(label_smoothing=0.0)}, r"objective .*0\.1.* there and .*0\.0.* here"),
     ],
 )
-def test_another_training_is_not_resumed(whole, given, said):
-    with pytest.raises(ValueError, match=f"belongs to another training: {said}.*; give the same options"):
-        trained(whole, **given, resume=True)
+def test_another_training_is_not_resumed(whole, options, message):
+    with pytest.raises(ValueError, match=f"belongs to another training: {message}.*; give the same options"):
+        trained(whole, **options, resume=True)
 
 
 def test_other_images_are_noticed(whole):
     with pytest.raises(ValueError, match=r"images '48 images, \w+' there|images '60 images, \w{8}' there and '60 images, \w{8}' here"):
-        train((noise(seed=7), noise(12)), SMALL, whole, theories=(), hardware=CPU, resume=True)
+        train((noise(seed=7), noise(12)), SMALL, whole, hardware=CPU, resume=True)
 
 
 def test_one_training_a_folder_at_a_time(tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        trained(folder, tell=interrupting(1))
+        trained(folder, callback=interrupting(1))
     with claimed(folder):
         for act in (lambda: trained(folder, resume=True), lambda: clear(folder)):
             with pytest.raises(FileExistsError, match="is in use by another training; wait for it"):
@@ -262,14 +275,14 @@ def test_one_training_a_folder_at_a_time(tmp_path):
 
 
 def test_a_folder_that_is_used_is_refused(tmp_path, whole):
-    with pytest.raises(FileExistsError, match="holds a training; --resume goes on with it, --overwrite begins again"):
+    with pytest.raises(FileExistsError, match="holds a training; --resume continues it"):
         trained(whole)
     (tmp_path / "note").write_text("mine")
     with pytest.raises(FileExistsError, match="holds something else; choose another --out"):
         trained(tmp_path)
-    with pytest.raises(FileExistsError, match="is no folder"):
+    with pytest.raises(FileExistsError, match="is not a folder"):
         trained(tmp_path / "note")
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* to go on from; leave --resume out"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* to continue from"):
         trained(tmp_path, resume=True)
 
 

@@ -1,4 +1,4 @@
-"""Objectives: losses against plain formulas, processes against one, what is measured beside its null, and what is refused."""
+"""Objectives: losses against plain formulas, several processes against one, measurements beside their nulls, and errors."""
 
 import copy
 import functools
@@ -8,22 +8,15 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax, one_hot
 from torch.testing import assert_close
+from transformer_theory.theories.crate.layer_curves import compressions
 
 from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import rate_reduction, unit_norm
 from transformer_theory.models import random_mask
-from transformer_theory.theories.crate.layer_curves import compressions
-from transformer_theory.theories.crate.tasks import sparse_rate_reduction
+from transformer_theory.theories.crate.tasks import SparseRateReduction, sparse_rate_reduction
+from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training.networks import Pixels, Sizes
-from transformer_theory.training.objectives import (
-    OBJECTIVES,
-    CrossEntropy,
-    MaskedAutoencoding,
-    Objective,
-    RateReduction,
-    SparseRateReduction,
-    alone,
-)
+from transformer_theory.training.objectives import UNTRAINED, CrossEntropy, MaskedAutoencoding, Objective, alone
 
 SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, depth=2, heads=2)
 EACH = [CrossEntropy(), RateReduction(features=12), SparseRateReduction(weight=0.05), MaskedAutoencoding()]
@@ -31,7 +24,7 @@ each = pytest.mark.parametrize("objective", EACH, ids=lambda objective: objectiv
 
 
 def bars(n, seed=0):
-    """Noisy images with a bright pair of columns, whose place is the class: uint8 [n, 1, 8, 8] and labels [n], sorted."""
+    """Noisy images with a bright pair of columns, whose position is the class: uint8 [n, 1, 8, 8] and labels [n], sorted."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) * 3 // n
     pixels = torch.randint(0, 60, (n, 1, 8, 8), generator=generator)
@@ -40,7 +33,7 @@ def bars(n, seed=0):
     return pixels.to(torch.uint8), labels
 
 
-TRAIN, HELD_OUT = bars(120), bars(60, seed=1)
+TRAIN, OTHERS = bars(120), bars(60, seed=1)
 
 
 def made(objective, network="crate", seed=0, sizes=SIZES):
@@ -50,7 +43,7 @@ def made(objective, network="crate", seed=0, sizes=SIZES):
 
 
 def batch(n=12, seed=2, classes=3):
-    """Images in [0, 1] and one-hot targets, as the loop gives them."""
+    """Images in [0, 1] and one-hot targets, as in the loop."""
     pixels, labels = bars(n, seed)
     return pixels.double() / 255, one_hot(labels, classes).double()
 
@@ -75,24 +68,32 @@ def trained(objective, steps):
     return model, losses
 
 
-def test_names_lead_to_objectives_whose_scores_they_measure():
-    assert {name: kind.name for name, kind in OBJECTIVES.items()} == {name: name for name in OBJECTIVES}
-    assert {type(objective) for objective in EACH} == set(OBJECTIVES.values())
-    assert all(isinstance(objective, Objective) for objective in EACH)
+def measure(objective, model, *images, batch_size=50):
+    """Values and nulls of an objective's rows, by quantity; with the layer or the setting if there is one."""
+    rows = objective.measure(model, *(images or (TRAIN, OTHERS)), batch_size)
+    values = {}
+    for row in rows:
+        name = row.quantity if row.layer is None and not row.setting else (row.quantity, row.setting or row.layer)
+        values[name] = row.value
+        if row.null is not None:
+            values[row.quantity, "null"] = row.null.mean
+    assert len(values) == len(rows) + sum(row.null is not None for row in rows)
+    return values
 
 
 @each
-def test_training_lowers_the_loss_and_the_score_is_measured_without_a_trace(objective):
+def test_training_lowers_the_loss_and_the_score_is_measured_without_side_effects(objective):
+    assert isinstance(objective, Objective)
     model, losses = trained(objective, steps=30)
     assert sum(losses[-5:]) < sum(losses[:5])
     state, before = torch.get_rng_state(), copy.deepcopy(model.state_dict())
-    measured = objective.measure(model, TRAIN, HELD_OUT, 50)
+    measured = measure(objective, model)
     assert objective.score in measured
     assert all(value == value and abs(value) < 1e3 for value in measured.values())
     assert model.training
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    again = objective.measure(model.eval(), TRAIN, HELD_OUT, 7)
+    again = measure(objective, model.eval(), batch_size=7)
     assert not model.training
     assert again == pytest.approx(measured) if objective.name != "masked-autoencoding" else again.keys() == measured.keys()
 
@@ -129,12 +130,12 @@ def test_cross_entropy_is_torchs_and_the_formula(smoothing):
 
 def test_a_classifier_is_measured_on_what_it_was_not_trained_on():
     model, _ = trained(CrossEntropy(), steps=1)
-    logits = model((HELD_OUT[0] / 255).double()).detach()
-    expected = float((logits.argmax(1) == HELD_OUT[1]).double().mean())
-    measured = CrossEntropy().measure(model, TRAIN, HELD_OUT, 7)
-    assert measured["held-out accuracy"] == pytest.approx(expected)
-    assert measured["held-out loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, HELD_OUT[1])))
-    assert CrossEntropy().measure(trained(CrossEntropy(), steps=30)[0], TRAIN, HELD_OUT, 50)["held-out accuracy"] > 0.7
+    logits = model((OTHERS[0] / 255).double()).detach()
+    expected = float((logits.argmax(1) == OTHERS[1]).double().mean())
+    measured = measure(CrossEntropy(), model, batch_size=7)
+    assert measured["accuracy"] == pytest.approx(expected)
+    assert measured["loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, OTHERS[1])))
+    assert measure(CrossEntropy(), trained(CrossEntropy(), steps=30)[0])["accuracy"] > 0.7
 
 
 def rate(features, weights, scale):
@@ -160,7 +161,7 @@ def test_rate_reduction_is_the_formula_for_labels_and_for_mixtures(mix):
 
 @pytest.mark.parametrize("objective", [CrossEntropy(), RateReduction(features=6, eps=0.05), SparseRateReduction()], ids=lambda o: o.name)
 def test_two_processes_have_the_gradient_of_one(objective):
-    """Both halves, each with its copy of the network; backward, the gather adds up what the two losses say, then copies are averaged."""
+    """Both halves, each with its copy of the network; the gather adds up the gradients of both losses, then copies are averaged."""
     one = made(objective)
     images, targets = mixed(*batch())
     halves = [slice(0, 6), slice(6, 12)]
@@ -189,10 +190,10 @@ def test_two_processes_have_the_gradient_of_one(objective):
 def test_rate_reduction_measures_subspaces_and_a_null():
     objective = RateReduction(features=12)
     model, _ = trained(objective, steps=30)
-    measured = objective.measure(model, TRAIN, HELD_OUT, 50)
-    features = unit_norm(model((HELD_OUT[0] / 255).double())).detach()
-    assert measured["held-out rate reduction"] == pytest.approx(float(rate_reduction(features, HELD_OUT[1], eps=0.5**0.5)))
-    assert measured["held-out rate reduction"] > 3 * measured["held-out rate reduction, labels shuffled"]
+    measured = measure(objective, model)
+    features = unit_norm(model((OTHERS[0] / 255).double())).detach()
+    assert measured["rate reduction"] == pytest.approx(float(rate_reduction(features, OTHERS[1], eps=0.5**0.5)))
+    assert measured["rate reduction"] > 3 * measured["rate reduction", "null"]
     assert measured[objective.score] > 0.9
 
 
@@ -225,11 +226,9 @@ def test_the_regulariser_is_the_formula_at_every_layer():
     for chosen, term in ((None, sum(terms) / 2), (0, terms[0]), (1, terms[1])):
         objective = SparseRateReduction(weight=0.2, sparsity=3.0, layer=chosen)
         assert_close(objective.loss(model, images, targets, alone), entropy + 0.2 * term)
-        measured = objective.measure(model, TRAIN, ((images * 255).round().byte(), targets.argmax(1)), 5)
-        assert measured["held-out sparse rate reduction"] == pytest.approx(float(term.detach()))
-    shares = [0 < measured[name] < 1 for name in measured if name.startswith("share of non-zeros, layer ")]
-    assert shares == [True, True]
-    assert "share of non-zeros, layer 0" in measured
+        measured = measure(objective, model, TRAIN, ((images * 255).round().byte(), targets.argmax(1)), batch_size=5)
+        assert measured["sparse rate reduction"] == pytest.approx(float(term.detach()))
+    assert all(0 < measured["share of non-zeros", layer] < 1 for layer in (0, 1))
     assert not any(layer._forward_hooks for layer, _, _ in compressions(model))
 
 
@@ -252,9 +251,8 @@ def test_the_regulariser_s_gradient_is_that_of_finite_differences(network, gener
 
 def test_the_regulariser_falls_further_than_without_it():
     objective = SparseRateReduction(weight=0.05)
-    read = "held-out sparse rate reduction"
     start, without, regularised = (
-        objective.measure(model, TRAIN, HELD_OUT, 60)[read]
+        measure(objective, model, batch_size=60)["sparse rate reduction"]
         for model in (made(objective), trained(CrossEntropy(), 30)[0], trained(objective, 30)[0])
     )
     assert regularised < start - 0.5
@@ -287,61 +285,61 @@ def test_processes_share_the_masks_of_one(monkeypatch):
     assert_close((first + second) / 2, together)
 
 
-def test_completion_and_probe_are_measured_beside_their_nulls():
+def test_loss_and_probe_are_measured_beside_their_nulls():
     objective = MaskedAutoencoding()
     model, _ = trained(objective, steps=30)
-    measured = objective.measure(model, TRAIN, HELD_OUT, 60)
-    assert measured["held-out loss"] < 0.6 * measured["held-out loss, untrained"]
+    measured = measure(objective, model, batch_size=60)
+    assert measured["loss"] < 0.6 * measured["loss", UNTRAINED]
     assert measured[objective.score] > 0.9
-    even = HELD_OUT[0][:, :, :1, :1].expand(-1, -1, 8, 8).contiguous()  # nothing to shuffle
-    untrained = objective.measure(made(objective, seed=5), TRAIN, (even, HELD_OUT[1]), 60)
-    assert untrained["held-out loss, pixels shuffled"] == untrained["held-out loss"]
-    untrained = objective.measure(made(objective, seed=5), TRAIN, HELD_OUT, 60)
-    assert abs(untrained["held-out loss, pixels shuffled"] - untrained["held-out loss"]) > 1e-3
-    assert untrained["held-out loss, untrained"] == pytest.approx(measured["held-out loss, untrained"])  # does not depend on the training
-    assert untrained[f"{objective.score}, untrained"] == pytest.approx(measured[f"{objective.score}, untrained"])
+    even = OTHERS[0][:, :, :1, :1].expand(-1, -1, 8, 8).contiguous()  # nothing to shuffle
+    untrained = measure(objective, made(objective, seed=5), TRAIN, (even, OTHERS[1]), batch_size=60)
+    assert untrained["loss", "null"] == untrained["loss"]
+    untrained = measure(objective, made(objective, seed=5), batch_size=60)
+    assert abs(untrained["loss", "null"] - untrained["loss"]) > 1e-3
+    assert untrained["loss", UNTRAINED] == pytest.approx(measured["loss", UNTRAINED])  # does not depend on the training
+    assert untrained[objective.score, "null"] == pytest.approx(measured[objective.score, "null"])
 
 
-def test_settings_beyond_their_bounds_are_told():
-    for wrong, told in (
+def test_settings_out_of_range():
+    for wrong, message in (
         (lambda: CrossEntropy(label_smoothing=1.0), "label_smoothing must be a finite number at least 0 and below 1, got 1.0"),
         (lambda: RateReduction(gamma1=0.0), "gamma1 must be a finite number above 0, got 0.0"),
-        (lambda: RateReduction(features=1), "features must be a whole number at least 2, got 1"),
+        (lambda: RateReduction(features=1), "features must be an integer at least 2, got 1"),
         (lambda: SparseRateReduction(weight=0.0), "weight must be a finite number above 0, got 0.0"),
         (lambda: SparseRateReduction(sparsity=float("nan")), "sparsity must be a finite number above 0, got nan"),
-        (lambda: SparseRateReduction(layer=-1), "layer must be at least 0, got -1; leave it out for the mean over all"),
+        (lambda: SparseRateReduction(layer=-1), "layer must be at least 0, got -1"),
         (lambda: MaskedAutoencoding(masked=1.0), "masked must be a finite number above 0 and below 1, got 1.0"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             wrong()
 
 
-def test_networks_that_an_objective_cannot_train_are_told():
+def test_networks_that_an_objective_cannot_train():
     with pytest.raises(ValueError, match=r"network must be one of crate, .*, got 'resnet'"):
         CrossEntropy().network("resnet", SIZES)
     with pytest.raises(ValueError, match="needs attention with subspaces, as in network 'crate', got 'vit'"):
         SparseRateReduction().network("vit", SIZES)
-    with pytest.raises(ValueError, match="layer must be below the depth, 2, got 2; leave it out for the mean over all"):
+    with pytest.raises(ValueError, match="layer must be below the depth, 2, got 2"):
         SparseRateReduction(layer=2).network("crate", SIZES)
-    with pytest.raises(ValueError, match="trains network 'crate' on stem 'patches' alone, got 'vit' on 'patches'"):
+    with pytest.raises(ValueError, match="trains only network 'crate' with stem 'patches', got 'vit'"):
         MaskedAutoencoding().network("vit", SIZES)
-    with pytest.raises(ValueError, match="masked must leave a patch to complete from, got 16 hidden of 16; lower it"):
+    with pytest.raises(ValueError, match="masked must leave a visible patch, got 16 hidden of 16"):
         MaskedAutoencoding(masked=0.99).network("crate", SIZES)
 
 
-def test_images_and_targets_that_do_not_fit_are_told(unchecked):
+def test_invalid_images_and_targets(unchecked):
     model, (images, targets) = made(CrossEntropy()), batch()
     features = made(RateReduction(features=6))
-    for objective, reader, given, told in (
+    for objective, network, wrong, message in (
         (CrossEntropy(), model, targets[:, :2], r"targets must be the shares of each class, \[12, 3\], got torch.float64 \[12, 2\]"),
-        (CrossEntropy(), model, targets.argmax(1), r"got torch.int64 \[12\]; of labels take torch.nn.functional.one_hot"),
+        (CrossEntropy(), model, targets.argmax(1), r"got torch.int64 \[12\]; convert labels with torch.nn.functional.one_hot"),
         (CrossEntropy(), model, 2 * targets, "targets must be >= 0 in rows that sum to 1, got rows from 0 to 2"),
         (CrossEntropy(), model, targets * float("nan"), "targets must be >= 0 in rows that sum to 1"),
         (RateReduction(features=6), features, targets[:6], r"\[12, classes\], got torch.float64 \[6, 3\]"),
         (RateReduction(features=6), features, targets[:1].expand(12, -1), "images of two classes at least, .*, got one; take a larger"),
     ):
-        with pytest.raises(ValueError, match=told):
-            objective.loss(reader, images, given, alone)
+        with pytest.raises(ValueError, match=message):
+            objective.loss(network, images, wrong, alone)
     with pytest.raises(ValueError, match="features must be finite"):
         RateReduction(features=6).loss(features, images * float("nan"), targets, alone)
     with pytest.raises(ValueError, match="the vectors must be finite"):
@@ -350,16 +348,16 @@ def test_images_and_targets_that_do_not_fit_are_told(unchecked):
         SparseRateReduction().loss(nn.Sequential(nn.Flatten(), nn.Linear(64, 3).double()), images, targets, alone)
 
 
-def test_what_cannot_be_measured_is_told(unchecked):
-    model, (pixels, labels) = made(CrossEntropy()), HELD_OUT
-    for held_out, told in (
-        ((pixels.float(), labels), r"held_out images must be torch.uint8 \[n, c, h, w\] with n >= 1, got torch.float32 \[60, 1, 8, 8\]"),
+def test_images_that_cannot_be_measured(unchecked):
+    model, (pixels, labels) = made(CrossEntropy()), OTHERS
+    for others, message in (
+        ((pixels.float(), labels), r"measured images must be torch.uint8 \[n, c, h, w\] with n >= 1, got torch.float32 \[60, 1, 8, 8\]"),
         ((pixels[:0], labels[:0]), r"with n >= 1, got torch.uint8 \[0, 1, 8, 8\]"),
-        ((pixels, labels[1:]), "held_out labels must be 60 integers >= 0, one for each image, got torch.int64"),
-        ((pixels, labels - 1), "held_out labels must be 60 integers >= 0, .*, got torch.int64 .* from -1"),
-        ((pixels, labels + 1), r"labels must lie in \[0, 3\), as many as the network has classes, got 3"),
+        ((pixels, labels[1:]), "measured labels must be 60 integers >= 0, one for each image, got torch.int64"),
+        ((pixels, labels - 1), "measured labels must be 60 integers >= 0, .*, got torch.int64 .* from -1"),
+        ((pixels, labels + 1), r"labels must lie in \[0, 3\), .*, got 3"),
     ):
-        with pytest.raises(ValueError, match=told):
-            CrossEntropy().measure(model, TRAIN, held_out, 50)
-    with pytest.raises(ValueError, match="train labels must be of two classes at least, for a probe to tell them, got one"):
-        MaskedAutoencoding().measure(made(MaskedAutoencoding()), (TRAIN[0], TRAIN[1] * 0), HELD_OUT, 50)
+        with pytest.raises(ValueError, match=message):
+            CrossEntropy().measure(model, TRAIN, others, 50)
+    with pytest.raises(ValueError, match="train labels must contain two classes .*, got one"):
+        MaskedAutoencoding().measure(made(MaskedAutoencoding()), (TRAIN[0], TRAIN[1] * 0), OTHERS, 50)

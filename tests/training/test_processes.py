@@ -1,4 +1,4 @@
-"""Two processes train as one does: the same losses, whole checkpoints that either goes on from, and one that writes."""
+"""Two processes train as one: the same losses, checkpoints that either continues from, and one that writes."""
 
 import os
 import pickle
@@ -14,14 +14,14 @@ from tests.problems.image_trainings import CPU
 from tests.problems.two_trainings import RATES, losses
 from transformer_theory.core.result import Result
 from transformer_theory.training import processes
-from transformer_theory.training.processes import Hardware, tells_of_loss
+from transformer_theory.training.processes import Hardware, is_lost_process
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """What one process did."""
+    """The folder of one process."""
     folder = tmp_path_factory.mktemp("alone")
     losses(folder / "one")
     return folder
@@ -29,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(folder, tmp_path_factory) -> tuple[Path, list[dict]]:
-    """Where the two processes worked, and what each found."""
+    """The folder of the two processes, and the results of each."""
     together = tmp_path_factory.mktemp("together")
     shutil.copytree(folder / "one", together / "one")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -42,7 +42,7 @@ def both(folder, tmp_path_factory) -> tuple[Path, list[dict]]:
         text=True,
         check=False,
     )
-    assert (together / "said").exists(), ran.stderr  # the last of it: torchrun fails, since a process was killed
+    assert (together / "error").exists(), ran.stderr  # the last of it: torchrun fails, since a process was killed
     return together, [pickle.loads((together / str(rank)).read_bytes()) for rank in (0, 1)]
 
 
@@ -68,10 +68,10 @@ def test_a_checkpoint_of_one_strategy_is_one_of_any(both, folder):
         assert torch.allclose(*held, rtol=1e-4, atol=1e-7)
 
 
-def test_a_killed_process_is_told_of_and_the_training_goes_on_from_its_checkpoint(both):
+def test_a_killed_process_is_reported_and_the_training_continues_from_its_checkpoint(both):
     killed = both[0] / "killed"
-    told = f"another process of this training has gone; {killed / 'last.pt'} holds the last good state, of step 0, --resume goes on from it"
-    assert (both[0] / "said").read_text() == told
+    message = f"another process has ended; {killed / 'last.pt'} holds the last good state, of step 0, --resume continues from it"
+    assert (both[0] / "error").read_text() == message
     undisturbed = both[1][0]["ddp"]
     assert losses(killed, resume=True) == pytest.approx([*undisturbed[:20], *undisturbed[-2:]], rel=1e-5)  # the start is not measured again
 
@@ -89,14 +89,14 @@ def test_one_process_writes(both):
     assert not list(where.glob("*/.*"))
 
 
-def test_what_processes_cannot_share_is_refused(both):
+def test_settings_that_processes_cannot_share_are_refused(both):
     for found in both[1]:
         assert found["indivisible"] == "batch_size must be a multiple of the 2 processes, got 15; choose another"
-        assert found["average"] == "strategy 'fsdp' keeps no running mean, got average 0.9; pass --average 0 or --strategy ddp"
+        assert found["average"] == "strategy 'fsdp' has no moving average, got average 0.9; pass --average 0 or --strategy ddp"
 
 
-def test_hardware_that_is_not_here():
-    with pytest.raises(ValueError, match="device must be one that torch can use here, got 'mps'; use 'cpu'"):
+def test_hardware_that_is_not_available():
+    with pytest.raises(ValueError, match="device must be available to torch, got 'mps'; use 'cpu'"):
         Hardware("mps").resolved()
     assert CPU.resolved() == CPU
     assert Hardware().resolved().precision in ("float32", "bfloat16")
@@ -118,7 +118,7 @@ def test_bfloat16_is_taken_where_the_processor_has_a_unit_for_it(monkeypatch, am
     assert Hardware("cpu").resolved().precision == precision
 
 
-def test_the_words_of_a_lost_process():
-    assert tells_of_loss(RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22938."))
-    assert tells_of_loss(torch.distributed.DistNetworkError("timed out"))
-    assert not tells_of_loss(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+def test_errors_of_a_lost_process():
+    assert is_lost_process(RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22938."))
+    assert is_lost_process(torch.distributed.DistNetworkError("timed out"))
+    assert not is_lost_process(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -1,4 +1,4 @@
-"""Stored networks and checkpoints: what was written is read again, and no file, whatever is in it, runs code or passes for another."""
+"""Stored networks and checkpoints: files are read back exactly, and no file, whatever its contents, runs code or passes for another."""
 
 import json
 import os
@@ -11,7 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.problems.image_trainings import SMALL, interrupting, noise, trained, with_
-from transformer_theory.training import checkpoint, saved, table
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.training import checkpoint, folder, saved
+from transformer_theory.training.folder import GrowingTable
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ class Malice:
         return os.system, (f"touch {self.mark}",)
 
 
-def test_a_network_is_read_again(run):
+def test_a_network_is_loaded_exactly(run):
     found = saved.load(run)
     assert (found.network, found.names, found.origin["data"]) == ("crate", ("a", "b", "c"), "noise")
     assert found.sizes == SMALL.sizes(image_size=8, channels=1, num_classes=3)
@@ -49,44 +51,44 @@ def test_a_network_is_read_again(run):
 def edited(run, path, **change):
     """The network with other metadata."""
     with safe_open(run / "best.safetensors", framework="pt") as opened:
-        told = json.loads(opened.metadata()["transformer_theory"])
-    save_file(load_file(run / "best.safetensors"), path, metadata={"transformer_theory": json.dumps({**told, **change})})
+        record = json.loads(opened.metadata()["transformer_theory"])
+    save_file(load_file(run / "best.safetensors"), path, metadata={"transformer_theory": json.dumps({**record, **change})})
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"format": 2, "version": "9.0"}, r"must be of format 1 .* got format 2 of version 9\.0; install that version"),
-        ({"sizes": {"dim": 8}}, "does not tell a network that this version can build"),
-        ({"sizes": 3}, "does not tell a network"),
-        ({"sizes": {"image_size": "eight"}}, "does not tell a network"),
-        ({"network": "unheard of"}, "does not tell a network .*'unheard of'"),
-        ({"network": ["crate"]}, "does not tell a network"),
-        ({"objective": None}, "does not tell a network"),
-        ({"objective": {"name": "other"}}, "does not tell a network"),
-        ({"mean": "grey"}, "does not tell a network"),
-        ({"mean": [0.5, 0.5]}, "does not tell a network"),
-        ({"std": [0.0]}, "does not tell a network"),
-        ({"names": 4}, "does not tell a network"),
-        ({"origin": "here"}, "does not tell a network"),
+        ({"sizes": {"dim": 8}}, "does not describe a network that this version can build"),
+        ({"sizes": 3}, "does not describe a network"),
+        ({"sizes": {"image_size": "eight"}}, "does not describe a network"),
+        ({"network": "unheard of"}, "does not describe a network .*'unheard of'"),
+        ({"network": ["crate"]}, "does not describe a network"),
+        ({"objective": None}, "does not describe a network"),
+        ({"objective": {"name": "other"}}, "does not describe a network"),
+        ({"mean": "grey"}, "does not describe a network"),
+        ({"mean": [0.5, 0.5]}, "does not describe a network"),
+        ({"std": [0.0]}, "does not describe a network"),
+        ({"names": 4}, "does not describe a network"),
+        ({"origin": "here"}, "does not describe a network"),
         ({"network": "vit"}, "missing: .* unknown: "),
     ],
 )
-def test_metadata_that_tell_no_network(run, tmp_path, unchecked, change, said):
+def test_metadata_that_describe_no_network(run, tmp_path, unchecked, change, message):
     edited(run, tmp_path / "other.safetensors", **change)
-    with pytest.raises(ValueError, match=said) as told:
+    with pytest.raises(ValueError, match=message) as raised:
         saved.load(tmp_path / "other.safetensors")
-    assert str(tmp_path) in str(told.value)
+    assert str(tmp_path) in str(raised.value)
 
 
 def test_other_files_are_no_networks(run, tmp_path):
     path = tmp_path / "best.safetensors"
     for text in ("[1]", "{"):
         save_file({"a": torch.zeros(1)}, path, metadata={"transformer_theory": text})
-        with pytest.raises(ValueError, match="must tell its network in JSON"):
+        with pytest.raises(ValueError, match="must describe its network in JSON"):
             saved.load(path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(ValueError, match=r"got weights without their origin; weights alone are read with models\.load_weights"):
+    with pytest.raises(ValueError, match=r"got weights without their origin; models\.load_weights"):
         saved.load(path)
     torch.save({"a": torch.zeros(1)}, tmp_path / "best.pt")
     with pytest.raises(ValueError, match=r"must be a \.safetensors file"):
@@ -125,9 +127,9 @@ def test_damaged_checkpoints(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"format": 3, "version": "9.0"}, r"must be of format 2 .* got format 3 of version 9\.0; install that version"),
+        ({"format": 4, "version": "9.0"}, r"must be of format 3 .* got format 4 of version 9\.0; install that version"),
         ({"run": 3}, "got int for run; begin again"),
         ({"step": 1.5}, "got float for step"),
         ({"seconds": "long"}, "got str for seconds"),
@@ -136,10 +138,10 @@ def test_damaged_checkpoints(run, tmp_path):
         ({"optimiser": ...}, "got nothing for optimiser"),
     ],
 )
-def test_checkpoints_of_other_content(run, tmp_path, change, said):
+def test_checkpoints_of_other_content(run, tmp_path, change, message):
     held = {**torch.load(run / "last.pt", weights_only=True), **change}
     torch.save({name: value for name, value in held.items() if value is not ...}, tmp_path / "last.pt")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         checkpoint.load(tmp_path / "last.pt")
 
 
@@ -158,26 +160,26 @@ def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
         trained(tmp_path / "run", with_(epochs=1), tell=interrupting(2))
     path = tmp_path / "run" / "last.pt"
     torch.save({**torch.load(path, weights_only=True), part: content}, path)
-    with pytest.raises(ValueError, match=r"last\.pt does not fit its own settings: .*; begin again without --resume"):
+    with pytest.raises(ValueError, match=r"last\.pt contradicts its own settings: .*; begin again without --resume"):
         trained(tmp_path / "run", with_(epochs=1), resume=True)
 
 
-def test_a_table_is_made_text_once_and_read_again(tmp_path, monkeypatch):
-    made, plain = [], table.jsonable
-    monkeypatch.setattr(table, "jsonable", lambda row: made.append(row) or plain(row))
-    written = table.Table(tmp_path / "table.jsonl")
+def test_a_table_is_serialised_once_and_read_back(tmp_path, monkeypatch):
+    serialised, json_line = [], folder.json_line
+    monkeypatch.setattr(folder, "json_line", lambda row: serialised.append(row) or json_line(row))
+    table = GrowingTable(tmp_path / "table.jsonl")
     for step, value in enumerate([1.5, float("nan"), np.float32(0.5), torch.tensor(2)]):
-        written.rows.append({"theory": "network", "quantity": "é", "value": value, "step": step})
-        written.write()
-    assert len(made) == 4
+        table.rows.append(Measurement("network", "network", "é", value, step=step))
+        table.write()
+    assert len(serialised) == 4
     assert not list(tmp_path.glob(".*"))
-    found = table.Table.read(tmp_path / "table.jsonl", 3)
-    assert [row["value"] for row in found.rows] == [1.5, None, 0.5]
-    assert [row["step"] for row in found.rows] == [0, 1, 2]
-    found.rows.append({"theory": "network", "quantity": "test loss", "value": 1.0})
-    found.write()  # in place of the fourth
-    assert [found.ended for found in (found, table.Table.read(tmp_path / "table.jsonl", 0))] == [False, True]
-    assert len(table.Table.read(tmp_path / "table.jsonl", 4).rows) == 4
+    stored = GrowingTable.read(tmp_path / "table.jsonl", 3)
+    assert [row.value for row in stored.rows] == [1.5, None, 0.5]
+    assert [row.step for row in stored.rows] == [0, 1, 2]
+    stored.rows.append(Measurement("network", "network", "loss", 1.0, split="test"))
+    stored.write()  # in place of the fourth
+    assert [each.ended for each in (stored, GrowingTable.read(tmp_path / "table.jsonl", 0))] == [False, True]
+    assert len(GrowingTable.read(tmp_path / "table.jsonl", 4).rows) == 4
 
 
 @pytest.mark.parametrize("line", ["1", "{", '{"quantity": 1}', '{"theory": "network", "quantity": 1, "value": 1}', "\xff"])
@@ -185,4 +187,4 @@ def test_other_rows_are_no_table(tmp_path, unchecked, line):
     path = tmp_path / "table.jsonl"
     path.write_bytes(line.encode("latin-1"))
     with pytest.raises(ValueError, match=r"table\.jsonl must hold the rows of the training, got others .*; begin again without --resume"):
-        table.Table.read(path, 0)
+        GrowingTable.read(path, 0)

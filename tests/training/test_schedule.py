@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from transformer_theory.training.schedule import warm_up_cosine
+from transformer_theory.training.optimisers import warm_up_cosine
 
 GRID = [i / 1000 for i in range(1001)]
 
@@ -29,6 +29,6 @@ def test_it_rises_in_a_line_to_1_and_falls_to_the_floor(warm_up, floor):
     "wrong",
     [{"progress": 1.01}, {"progress": -0.1}, {"progress": float("nan")}, {"progress": 0, "warm_up": 1}, {"progress": 0, "floor": 2}],
 )
-def test_bad_input_is_refused(wrong):
+def test_arguments_out_of_range(wrong):
     with pytest.raises(ValueError, match=r"progress and floor must lie in \[0, 1\] and warm_up in \[0, 1\), got progress"):
         warm_up_cosine(**wrong)

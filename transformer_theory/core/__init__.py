@@ -1,1 +1,1 @@
-"""What every part of the library speaks: measurements, claims, ladders, metrics, experiments, results, theories. Imports nothing else of it."""
+"""The types that every part of the library shares: measurements, claims, ladders, metrics, experiments, results, theories."""

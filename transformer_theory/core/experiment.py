@@ -154,8 +154,8 @@ class Experiment:
         """Measures on one thread with the global random state forked, and records provenance.
 
         Args:
-            workers: processes for :func:`sweep`, or the address of a dask scheduler (see :func:`~.parallel.workers`); None leaves the active
-                joblib context as it is. The measurements do not depend on it.
+            workers: processes for :func:`sweep`, or the address of a dask scheduler (see :func:`~.parallel.workers`); None leaves the
+                active joblib context as it is. The measurements do not depend on it.
         Raises:
             ValueError: no such workers.
             ConnectionError: no scheduler answers, or it has no workers.
@@ -170,7 +170,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class RandomExperiment(Experiment):
-    """An experiment that draws random numbers, from :meth:`generator` or, in a sweep, from seeds derived from ``seed``, and nowhere else."""
+    """An experiment that draws random numbers, only from :meth:`generator` or, in a sweep, from seeds derived from ``seed``."""
 
     seed: int = setting(0, ge=0, le=2**32 - 1, help="of the random numbers")
 

@@ -98,6 +98,15 @@ class Null:
         """The mean draw; NaN without draws."""
         return float(np.mean(self.draws)) if self.draws else math.nan
 
+    @classmethod
+    def mean_of(cls, nulls: "Sequence[Null | None]") -> "Null | None":
+        """The null of a mean: draw i is the mean of the draws i. None if one is missing, or if kinds or numbers of draws differ."""
+        known = [null for null in nulls if null is not None]
+        count = len(known)
+        if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
+            return None
+        return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
+
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
         """The permutation p-value of a value on one side, see :func:`~.statistics.permutation_p`.
 
@@ -245,6 +254,9 @@ class Arrays(dict[str, np.ndarray]):
 
 class Table(Sequence[Measurement]):
     """An immutable sequence of measurements.
+
+    Raises:
+        TypeError: an element is no measurement.
 
     >>> table = Table([Measurement("crate", "on data", "rate", 2.0, layer=1), Measurement("crate", "on data", "rate", 1.0, layer=2)])
     >>> table.select(layer=2).one().value

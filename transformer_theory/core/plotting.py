@@ -1,7 +1,7 @@
 """Figures in one style: no state of pyplot, colours that a colour-blind reader can tell apart, SVG and PDF that are byte-reproducible.
 
-A function that plots is decorated with ``@style()``, since matplotlib reads some settings when a title or a legend is added, others when the
-figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
+A function that plots is decorated with ``@style()``, since matplotlib reads some settings when a title or a legend is added and others when
+the figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
 
     figure, (left, right) = axes(1, 2)
     line(left, steps, cosine, name="attention_svm", label="cosine", null=0.1)

@@ -113,7 +113,7 @@ def agreement(value: float | None, predicted: float | None, null: float | None) 
 def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
     """One row for the seeds of one quantity: the mean, its interval over seeds, the null of the mean, one p-value.
 
-    Draw i of the null is averaged over the seeds, so the null is that of the mean; if the seeds have different numbers of draws there is none.
+    Draw i of the null is averaged over the seeds, so the null is that of the mean; seeds with different numbers of draws have no null.
     A verdict stays only if all seeds agree. ``n`` is the number of seeds.
     """
     from .measurement import Null
@@ -127,11 +127,7 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
         return getattr(first, name) if len(found) == 1 else None
 
     predicted = [row.predicted for row in rows]
-    nulls = [row.null for row in rows]
-    null = None
-    if all(one is not None for one in nulls) and len({(one.kind, len(one.draws)) for one in nulls if one is not None}) == 1:
-        kept = [one for one in nulls if one is not None]
-        null = Null(kept[0].kind, tuple(float(np.mean(draws)) for draws in zip(*(one.draws for one in kept))))
+    null = Null.mean_of([row.null for row in rows])
     expected = None if any(one is None for one in predicted) else float(np.mean([one for one in predicted if one is not None]))
     p = None
     if (

@@ -84,7 +84,7 @@ def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
 
 
 def as_float64(name: str, value: Any) -> Tensor:
-    """A float64 tensor from a tensor, a numpy array, a number or nested lists of numbers; float32, half precision and integers are exact in it.
+    """A float64 tensor ``[...]`` from a tensor, a numpy array, a number or nested lists of numbers; what converts exactly is accepted.
 
     Raises:
         TypeError: something else, complex numbers or booleans.
@@ -99,7 +99,7 @@ def as_float64(name: str, value: Any) -> Tensor:
 
 
 def as_int64(name: str, value: Any) -> Tensor:
-    """An int64 tensor from a tensor, a numpy array, an integer or nested lists of integers.
+    """An int64 tensor ``[...]`` from a tensor, a numpy array, an integer or nested lists of integers.
 
     Raises:
         TypeError: something else, or numbers that are not integers.
@@ -111,7 +111,7 @@ def as_int64(name: str, value: Any) -> Tensor:
 
 
 def as_float(name: str, value: Any) -> Tensor:
-    """The tensor as it is in float32 and float64; integers and half precision become float64 and float32. From what :func:`as_float64` takes."""
+    """The tensor ``[...]`` unchanged in float32 and float64; integers become float64, half precision float32."""
     tensor = _as_tensor(name, value)
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor
@@ -134,13 +134,16 @@ def converted(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator: the named arguments are converted, by :func:`as_float64`, :func:`as_float` and :func:`as_int64`; None stays None.
 
+    Raises:
+        TypeError: the function has no argument of that name.
+
     >>> @converted(float64=("x",))
     ... def double(x):
     ...     return 2 * x
     >>> double(np.ones(2, dtype="float32"))
     tensor([2., 2.], dtype=torch.float64)
     """
-    conversions = {name: as_float64 for name in float64} | {name: as_float for name in floats} | {name: as_int64 for name in int64}
+    conversions = dict.fromkeys(float64, as_float64) | dict.fromkeys(floats, as_float) | dict.fromkeys(int64, as_int64)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         names = list(inspect.signature(function).parameters)

@@ -168,9 +168,9 @@ def token_scores(
     for name, given, width in (("tokens", tokens, W.shape[-2]), ("query_tokens", queries, W.shape[-1])):
         if given.ndim < 2 or given.shape[-1] != width:
             raise ValueError(f"{name} must have shape [*batch, tokens, {width}] to fit the parameters, got {list(given.shape)}")
-    if W.ndim == 2:
-        return dot_scores(queries @ W.mT, tokens)
-    return dot_scores(queries.unsqueeze(-3) @ W.mT, tokens.unsqueeze(-3))
+    if W.ndim > 2:  # one more batch dimension, of heads
+        queries, tokens = queries.unsqueeze(-3), tokens.unsqueeze(-3)
+    return queries @ W.mT @ tokens.mT
 
 
 # kernels

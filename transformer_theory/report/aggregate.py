@@ -253,6 +253,7 @@ def mean_over_heads(rows: Sequence[Measurement]) -> Measurement:
         value=sum(values) / len(values) if values else None,
         reason="" if values else first.reason,
         null=Null(first.null.kind, (sum(nulls) / len(nulls),)) if first.null is not None and nulls else None,
+        split="",
         **dict.fromkeys(("layer", "head", "step", "interval", "p", "agreement", "verdict")),
         note="; ".join(filter(None, (f"mean over layers and heads, {where}".rstrip(", "), first.note))),
     )
@@ -264,6 +265,8 @@ def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
     if result.name == COMPARE and row.kind in ON_DATA and not row.model:
         names &= set(_OF_DATA)
     flat = format.flatten({name: result.settings[name] for name in sorted(names)})
+    if file := (result.settings.get("models") or {}).get(row.model):  # a stored network of another file is another network
+        flat.append(("file", str(file)))
     return tuple((name, text) for name, text in flat if name.rpartition(": ")[2] not in _INDIFFERENT)
 
 

@@ -125,8 +125,8 @@ def unexpected_side(row: Measurement) -> bool:
 
 
 def label(row: Measurement) -> str:
-    """The quantity with its split: ``"validation accuracy"``."""
-    return f"{row.split} {row.quantity}" if row.split else row.quantity
+    """The quantity; of a whole network with its split: ``"validation accuracy"``."""
+    return f"{row.split} {row.quantity}" if row.split and row.kind == "network" and row.layer is None else row.quantity
 
 
 def view_name(model: str) -> str:

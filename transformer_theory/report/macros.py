@@ -3,7 +3,8 @@ r"""Every number of the results as a LaTeX macro, so that a text never has to be
 A name is ``\TT``, the theory (``attnsvm``), the quantity without small words, and where it was measured:
 ``\TTattnsvmCosineMaxMarginDirectionRawTokens``; of a claim the theory and its name, ``\TTattnsvmGlobalDirection``, which is the value of
 the worst seed. Further numbers of a row end in ``Low`` and ``High`` (the interval), ``Null``, ``Predicted``, ``Threshold``, ``P`` and
-``Seeds``; those of a claim in ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Threshold`` and ``Control``.
+``Seeds``; those of a claim in ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Threshold`` and
+``Control``.
 Names have letters only; digits are spelt. Where two numbers would have one name, each gets the columns in which they differ (data, setting,
 split, layer, head, step, rung, settings of the run); numbers that no column tells apart have no macro.
 """

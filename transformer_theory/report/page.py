@@ -3,6 +3,7 @@
 The same results give the same bytes.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ COPY = (
     "The images are a copy compressed as JPEGs, not the files of the data set: "
     "numbers on them stand beside one another, not beside published ones."
 )
+SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # classes of verdicts, those that need a look first
 
 
@@ -106,7 +108,7 @@ def _head(whole: Aggregate, alone: Result | None) -> dict[str, Any]:
 
 def _network(result: Result) -> str:
     """Name of the network of a training."""
-    return str(result.settings.get("network") or next((row.model for row in result.table if row.model), "network"))
+    return next((row.model for row in result.table if row.model), "network")
 
 
 def _result_line(index: int, result: Result) -> dict[str, Any]:
@@ -152,9 +154,10 @@ def _training(whole: Aggregate, result: Result) -> dict[str, Any]:
     """The head of a training's page: what was reached, which network was kept, the training at a glance, the theories' headlines."""
     own, found = curves(result), training.training_summary(result)
     settings, record = result.settings, result.provenance
+    own_settings = settings.get("settings") or settings
     steps = sorted({int(step) for one in own for step in one.steps})
     chosen = [steps[i] for i in network_figures.positions(len(steps), 3)]
-    layered = [one for one in own if one.layers != (None,) and not one.empty and one.split == ""]
+    layered = [one for one in own if one.layers != (None,) and not one.empty]
     headlines = [(theory.name, theory.in_networks.headline) for theory in whole.theories if theory.in_networks is not None]
     shown = [one for one in layered if (one.theory, one.quantity) in headlines or one.theory == NETWORK][:9]
     reasons: dict[str, list[str]] = {}
@@ -166,7 +169,8 @@ def _training(whole: Aggregate, result: Result) -> dict[str, Any]:
         ("network", "; ".join([_network(result), *(f"{count:,} parameters" for count in [record.get("parameters")] if count)])),
         ("data", data_name(result)),
         ("objective", _short(settings.get("objective"))),
-        ("recipe", _short(settings.get("recipe"))),
+        ("samples", ", ".join(f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings)),
+        ("recipe", _recipe(own_settings)),
         ("steps", f"{found.steps:,}"),
         ("time", " on ".join(filter(None, ("" if found.seconds is None else format.clock(found.seconds), record.get("device"))))),
         ("speed", "" if speed is None else f"{speed[0]:,.0f} images a second, median ({speed[1]:,.0f} to {speed[2]:,.0f})"),
@@ -183,6 +187,18 @@ def _training(whole: Aggregate, result: Result) -> dict[str, Any]:
         "layers": inline(lambda: training_figures.by_layer(shown, chosen), "layers", "Quantities from the first layer to the last"),
         "by_layer": training.by_layer(shown, chosen),
     }
+
+
+def _recipe(settings: dict[str, Any]) -> str:
+    """The recipe that the run names, and the settings that differ from it."""
+    from ..training.recipes import IMAGE_RECIPES, image_recipe
+
+    name, network = settings.get("recipe"), settings.get("network")
+    if name not in IMAGE_RECIPES or network is None:
+        return str(name or "")
+    usual = dict(format.flatten(dataclasses.asdict(image_recipe(network, name=name))))
+    changed = [f"{key} {text} instead of {usual[key]}" for key, text in format.flatten(settings) if key in usual and usual[key] != text]
+    return f"{name}{', but ' if changed else ''}{', '.join(changed)}"
 
 
 def _short(value: Any) -> str:

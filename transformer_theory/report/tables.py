@@ -9,7 +9,7 @@ from ..core.measurement import Measurement
 from ..core.theory import Theory
 from . import format
 from .aggregate import NETWORK, Aggregate, Checked, Entry, result_label
-from .table_model import Block, Cell, Code, Column, Line, Note, Plain, Strong, Table, Verdict
+from .table_model import Block, Cell, Code, Column, Line, Note, Piece, Plain, Strong, Table, Verdict
 
 MAX_FIGURE_ROWS = 150  # rows of an experiment in a table
 BASIS_TEXT = {"printed": "printed", "figure": "read off a figure", "recomputed": "recomputed", "own setting": "own setting"}
@@ -49,7 +49,9 @@ def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
     """The entries that stand for a theory: first on data, or the reasons why there are none; then in trained networks."""
     if theory.on_data is not None:
         own = aggregate.select(theory=theory.name, kind="on data", layer=None)
-        yield [entry for entry in own if entry.row.quantity == theory.on_data.headline]
+        shown = [entry for entry in own if entry.row.quantity == theory.on_data.headline]
+        views = {(entry.row.data, entry.row.model) for entry in shown}  # a view without a headline has a reason
+        yield [entry for entry in own if entry in shown or (entry.missing and (entry.row.data, entry.row.model) not in views)]
     if theory.in_networks is not None:
         yield aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None)
 
@@ -60,19 +62,19 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
     for entry in entries:
         row = entry.row
         key = (row.quantity, format.prediction(row), row.source, row.reason)
+        repeated = entry.missing and shown[3:] == key[3:]
         note = row.reason if entry.missing else entry.note if entry is entries[0] else ""
-        quantity = ("" if shown[:1] == key[:1] else format.label(row), Note("" if entry.missing and shown[3:] == key[3:] else note))
+        quantity = tuple(filter(None, ("" if shown[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
         beside = format.beside_null(row)
-        remark = Strong if format.unexpected_side(row) else Note
+        unexpected = format.unexpected_side(row)
+        remarks = [(Strong if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
-            quantity if any(quantity) else "",
+            quantity,
             "" if shown == key or entry.missing else _prediction(entry),
             "" if entry.missing else measured(entry, strong=True),
             "" if entry.missing else null_text(row),
-            Verdict(format.NOT_MEASURED)
-            if entry.missing
-            else (*_verdicts(entry), remark(f"{beside} its null" if beside and (not row.verdict or remark is Strong) else "")),
+            Verdict(format.NOT_MEASURED) if entry.missing else (*_verdicts(entry), *remarks),
             "" if shown == key or row.source is None else row.source,
         )
         shown = key
@@ -296,7 +298,7 @@ def null_text(row: Measurement) -> Cell:
     return (text, *(Note(remark) for remark in remarks if remark)) if any(remarks) else text
 
 
-def _verdicts(entry: Entry) -> Cell:
+def _verdicts(entry: Entry) -> tuple[Piece, ...]:
     """The verdicts of the rows, with counts where they differ."""
     found = entry.verdicts
     if len(found) <= 1 and sum(found.values()) in (0, len(entry.rows)):

@@ -42,7 +42,7 @@ class Series:
         steps: training steps, increasing, ``[n]``.
         values: mean over layers and heads, in ``unit``, ``[n]``, finite.
         nulls: the median null at each step, ``[n]``; None if the rows state none.
-        split, unit: the columns of its rows.
+        split, unit: the columns of its rows; split is empty for what is measured in layers.
     """
 
     theory: str
@@ -56,7 +56,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The quantity with its split: ``"validation accuracy"``."""
+        """The quantity; of a whole network with its split: ``"validation accuracy"``."""
         return f"{self.split} {self.quantity}" if self.split else self.quantity
 
     @property
@@ -126,7 +126,7 @@ class Curves:
     """One quantity of one network over training, per layer.
 
     Attributes:
-        theory, quantity, split, model, unit: the columns of its rows.
+        theory, quantity, split, setting, model, unit: the columns of its rows.
         steps: increasing, ``[s]``.
         layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
         values, nulls: mean over heads of the values and of the median nulls, ``[s, l]``; NaN where there is none.
@@ -138,6 +138,7 @@ class Curves:
     theory: str
     quantity: str
     split: str
+    setting: str
     model: str
     unit: Unit
     steps: np.ndarray
@@ -150,8 +151,9 @@ class Curves:
 
     @property
     def label(self) -> str:
-        """The quantity with its split: ``"validation accuracy"``."""
-        return f"{self.split} {self.quantity}" if self.split else self.quantity
+        """The quantity with its setting; of a whole network with its split: ``"validation accuracy"``."""
+        name = f"{self.split} {self.quantity}" if self.split and self.of_network else self.quantity
+        return f"{name} ({self.setting})" if self.setting else name
 
     @property
     def of_network(self) -> bool:
@@ -184,20 +186,27 @@ class Curves:
             values, nulls = (np.nanmean(table[:, kept], axis=1) for table in (self.values, self.nulls))
         measured = np.isfinite(values)
         nulls = nulls[measured] if np.isfinite(nulls[measured]).all() else None
-        return Series(self.theory, self.quantity, self.model, self.steps[measured], values[measured], nulls, self.split, self.unit)
+        return Series(
+            self.theory,
+            self.quantity,
+            self.model,
+            self.steps[measured],
+            values[measured],
+            nulls,
+            self.split if self.of_network else "",
+            self.unit,
+        )
 
 
 def curves(result: Result) -> list[Curves]:
     """The curves of a result, in order of appearance: rows of networks with a step, averaged over heads and seeds."""
-    import pandas
-
     rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
     if not rows:
         return []
     frame = Table(rows).to_pandas()
-    frame["value"] = pandas.to_numeric(frame["value"])
+    frame["value"] = frame["value"].astype(float)
     frame["layer"] = frame["layer"].astype(float).fillna(-1)
-    identity, cells = ["theory", "model", "quantity", "split"], ["step", "layer"]
+    identity, cells = ["theory", "model", "quantity", "split", "setting"], ["step", "layer"]
     frame["order"] = frame.groupby(identity, sort=False).ngroup()
     means = frame.groupby(["order", *cells]).agg(
         value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), square=("value", lambda values: values.std(ddof=0))
@@ -211,7 +220,7 @@ def curves(result: Result) -> list[Curves]:
         notes = set(own["note"][own["value"].notna()])
         found.append(
             Curves(
-                *(first[name] for name in ("theory", "quantity", "split", "model", "unit")),
+                *(first[name] for name in ("theory", "quantity", "split", "setting", "model", "unit")),
                 steps=values.index.to_numpy(dtype=int),
                 layers=tuple(None if layer < 0 else int(layer) for layer in values.columns),
                 **{name: table.to_numpy(float) for name, table in (("values", values), ("spread", spread), ("nulls", nulls))},
@@ -223,14 +232,14 @@ def curves(result: Result) -> list[Curves]:
 
 
 def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """The curves of a result that have a network and a value, averaged over layers.
+    """The curves of a result that have a network, a value and no setting, averaged over layers.
 
     Args:
         quantities: pairs (theory, quantity) to keep, in this order; all in order of appearance if None.
     Returns:
         One series per network, quantity and split, networks in order of appearance.
     """
-    found = [one.mean() for one in curves(result) if one.model and not one.empty]
+    found = [one.mean() for one in curves(result) if one.model and not one.empty and not one.setting]
     if quantities is not None:
         found = [one for pair in dict.fromkeys(quantities) for one in found if (one.theory, one.quantity) == pair]
     models = list(dict.fromkeys(row.model for row in result.table if row.step is not None))

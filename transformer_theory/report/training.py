@@ -44,7 +44,7 @@ class TrainingSummary:
 
 def training_summary(result: Result) -> TrainingSummary:
     """The summary of a result of ``train``; its settings name the score ("score"), by default the first share on validation data."""
-    rows = [row for row in result.table if row.kind == "network" and row.layer is None]
+    rows = [row for row in result.table if row.kind == "network" and row.layer is None and not row.setting]
     validation = [row for row in rows if row.split == "validation" and row.value is not None and row.step is not None]
     names = dict.fromkeys(row.quantity for row in sorted(validation, key=lambda row: row.unit != "share"))
     score = result.settings.get("score")

@@ -28,7 +28,7 @@ DASHES = (0, (4, 3))
 @style()
 def learning(own: Sequence[Curves], summary: TrainingSummary) -> "Figure | None":
     """All quantities of the whole network that have a split, against steps and against time: a row of panels per quantity."""
-    shown = [one for one in own if one.of_network and one.split in ("train", "validation") and not one.empty]
+    shown = [one for one in own if one.of_network and one.split in ("train", "validation") and not (one.empty or one.setting)]
     quantities = list(dict.fromkeys(one.quantity for one in shown))
     if not quantities:
         return None
@@ -54,7 +54,9 @@ def _learn(ax: "Axes", own: Sequence[Curves], summary: TrainingSummary, times: d
             line(ax, x, one.nulls[:, 0], color=COLOURS["null"], label=f"null, {one.split}", linestyle=DASHES, marker=lone and "_")
         if one.label == summary.score and summary.kept is not None:
             at = summary.kept if times is None else times.get(summary.kept, np.nan)
-            ax.plot(at, one.at(summary.kept) or np.nan, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+            ax.plot(
+                at, one.at(summary.kept) or np.nan, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5
+            )
     if any(one.unit == "share" for one in own):
         per_cent(ax)
     if times is None:

@@ -1,4 +1,4 @@
-"""What several files of this room ask for."""
+"""What several test files of this theory use."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,7 +12,7 @@ from transformer_theory.core.result import Result
 
 @pytest.fixture(scope="session")
 def run() -> Callable[[Experiment], Result]:
-    """Runs an experiment once for all who ask; without shape checks, which the contract of experiments makes on each."""
+    """Runs an experiment once for all tests, without shape checks, which the contract of experiments makes on each."""
 
     @cache
     def once(experiment: Experiment) -> Result:

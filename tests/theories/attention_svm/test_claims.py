@@ -1,4 +1,4 @@
-"""What the claims rest on: when a distance is no verdict, when descent has settled, and what joint descent assumes of the tokens."""
+"""What the claims rest on: when a distance decides, when descent has settled, and what joint descent assumes of the tokens."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import torch
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.dynamics import JointInstance, factored_path, joint_targets, random_start
+from transformer_theory.theories.attention_svm.dynamics import JointInstance, JointTargets, factored_path, joint_targets, random_start
 from transformer_theory.theories.attention_svm.selection import locally_optimal
-from transformer_theory.theories.attention_svm.claims import descent, factored, feasibility, graph, joint, mirror, regularisation_path
-from transformer_theory.theories.attention_svm.claims.settling import settling
+from transformer_theory.theories.attention_svm.claims import descent, graph, joint, paths, solutions, steps
+from transformer_theory.theories.attention_svm.claims.common import limit_evidence
 
 
 @pytest.mark.parametrize(
@@ -24,34 +24,34 @@ from transformer_theory.theories.attention_svm.claims.settling import settling
         (0.5, 0.01, False, "inconclusive"),
     ],
 )
-def test_far_away_and_still_falling_is_no_verdict(before, after, done, verdict):
-    found = settling(before, after, 0.02, done=done, detail={"steps": 7})
+def test_a_large_distance_that_still_falls_is_inconclusive(before, after, done, verdict):
+    found = limit_evidence(before, after, 0.02, done=done, detail={"steps": 7})
     assert found.verdict == verdict
     assert found.detail == {"distance before": before, "steps": 7}
     if done and verdict == "violated":
-        assert settling(before, after, 0.02, falling=1.3, detail={}).verdict == "inconclusive"
+        assert limit_evidence(before, after, 0.02, falling=1.3, detail={}).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (factored, "factored-direction"),
+        (paths, "factored-direction"),
         (graph, "graph-direction"),
         (joint, "joint-tight"),
-        (mirror, "mirror-descent"),
-        (regularisation_path, "regularisation-path"),
+        (steps, "mirror-descent"),
+        (paths, "regularisation-path"),
     ],
 )
-def test_an_instance_that_is_never_drawn_makes_a_seed_inconclusive(module, name, monkeypatch):
-    monkeypatch.setattr(module, "MOST", 0)
+def test_a_seed_without_a_fitting_instance_is_inconclusive(module, name, monkeypatch):
+    monkeypatch.setattr(module, "MAX_DRAWS", 0)
     (claim,) = (claim for claim in attention_svm.THEORY.claims if claim.id == f"attention_svm/{name}")
-    check, _ = claim.examine(0)
+    check, _ = claim.run(0)
     assert check.verdict == "inconclusive"
-    assert "an instance must be drawn" in check.note
+    assert "in 0 draws" in check.note
 
 
-def test_a_run_beside_a_saddle_has_not_settled():
-    """Its W nears the max-margin solution of a selection that is not locally optimal for 2,400 steps, and then leaves it."""
+def test_a_run_near_a_saddle_has_not_settled():
+    """Its W approaches the max-margin solution of a selection that is not locally optimal for 2,400 steps before leaving it."""
     generator = torch.Generator().manual_seed(1027)
     instance = attention_svm.cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
     half = attention_svm.normalised_descent(instance, random_start(instance, generator=generator), steps=800, rate=0.2)
@@ -66,7 +66,7 @@ def test_a_run_beside_a_saddle_has_not_settled():
     assert (instance.selected(later.W) != select).any(-1).nonzero().squeeze(-1).tolist() == [saddle]
 
 
-def drawn(seed: int) -> tuple[JointInstance, joint.JointTargets]:
+def drawn(seed: int) -> tuple[JointInstance, JointTargets]:
     return joint._draw(torch.Generator().manual_seed(seed), joint._is_tight)
 
 
@@ -81,7 +81,9 @@ def test_the_price_of_attention_is_a_derivative(seed):
     for i in targets.support.nonzero().squeeze(-1).tolist():
         mixed = x[:, 1].clone()
         mixed[i] += step * (x[i, 0] - x[i, 1])
-        less = attention_svm.frobenius_max_margin(attention_svm.Constraints(instance.labels[:, None] * mixed, torch.ones(len(x), 1).double()))
+        less = attention_svm.frobenius_max_margin(
+            attention_svm.Constraints(instance.labels[:, None] * mixed, torch.ones(len(x), 1).double())
+        )
         moved.append((1 / targets.head.norm - 1 / less.norm) / step)
     assert joint.price(instance, targets, joint.SELECT) == pytest.approx(min(moved), abs=1e-5)
 
@@ -103,8 +105,8 @@ def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
     assert found.value > 0.5
 
 
-def test_a_token_that_costs_nothing_is_outside_the_assumptions():
-    """The other token lies on the margin too: attention may go to it for nothing."""
+def test_a_token_on_the_margin_has_no_price():
+    """The other token lies on the margin too, so attention to it costs no label margin."""
     instance, targets = drawn(0)
     v = targets.head.W.squeeze(-1)
     aside = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
@@ -114,25 +116,38 @@ def test_a_token_that_costs_nothing_is_outside_the_assumptions():
 
 
 def test_sixteen_starts_find_what_six_miss():
-    """A local minimum of the factors can lie below the loss of the target: only more starts tell it from the minimum."""
+    """A local minimum of the factors can lie below the loss of the target; only more starts find the minimum."""
     found = []
-    for starts in (6, regularisation_path.STARTS):
+    for starts in (6, paths.STARTS):
         generator = torch.Generator().manual_seed(175)
-        instance, _, nuclear = regularisation_path._draw(generator)
-        radii, steps = regularisation_path.RADII, regularisation_path.STEPS
-        path = factored_path(instance, radii, generator=generator, starts=starts, steps=steps)
-        found.append((float(path.log_excess[-1]), regularisation_path._evidence(instance, path, nuclear, nuclear)))
-    (few, at_few), (many, at_many) = found
-    assert many < few - 0.1
-    assert at_few.detail["log loss below that of the target"] > 0
-    assert at_few.value > 0.05
-    assert at_many.verdict == "consistent"
+        instance, _, nuclear = paths._draw(generator)
+        path = factored_path(instance, paths.RADII, generator=generator, starts=starts, steps=paths.STEPS)
+        found.append((float(path.log_excess[-1]), paths._evidence(instance, path, nuclear, nuclear)))
+    (loss_of_6, of_6), (loss_of_16, of_16) = found
+    assert loss_of_16 < loss_of_6 - 0.1
+    assert of_6.detail["log loss below that of the target"] > 0
+    assert of_6.value > 0.05
+    assert of_16.verdict == "consistent"
 
 
 def test_too_narrow_data_are_neither_feasible_nor_written_down():
-    found = feasibility._too_narrow(torch.Generator().manual_seed(0))
+    found = solutions._too_narrow(torch.Generator().manual_seed(0))
     assert found.detail["infeasible"] > 0
     assert found.detail["not written down"] > 0
-    between = feasibility._share_without(6, 6, 5, torch.Generator().manual_seed(0))  # one dimension less than inputs
+    between = solutions._share_without(6, 6, 5, torch.Generator().manual_seed(0))  # one dimension less than inputs
     assert between.detail["not written down"] == 1
     assert between.detail["infeasible"] < 1
+
+
+def test_the_slope_of_normalised_descent_is_minus_one_and_that_of_constant_steps_is_not(unchecked):
+    (claim,) = (claim for claim in attention_svm.THEORY.claims if claim.id == "attention_svm/direction-rate")
+    check, control = claim.run(0)
+    assert check.verdict == "consistent"
+    assert control.verdict == "violated"
+    assert check.detail["problems"] >= 8
+    assert control.value > 2 * control.threshold  # far from the threshold: the check has power
+
+
+def test_quick_claims_do_not_train():
+    assert {claim.cost for claim in attention_svm.THEORY.claims} <= {"quick", "training"}
+    assert all(claim.measures and claim.assumptions for claim in attention_svm.THEORY.claims)

@@ -6,24 +6,27 @@ import pytest
 import torch
 
 from transformer_theory.core.errors import Infeasible, NotConverged
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, solvers
+from transformer_theory.theories.attention_svm.constraint_set import stack
+from transformer_theory.theories.attention_svm.graph import priority_graph
+from transformer_theory.theories.attention_svm.problem import cross_attention
 from transformer_theory.theories.attention_svm import Constraints
 
 SOLVERS = {
-    "frobenius_max_margin": room.frobenius_max_margin,
-    "frobenius_max_margins": room.frobenius_max_margins,
-    "nuclear_max_margin": room.nuclear_max_margin,
-    "nuclear_max_margins": room.nuclear_max_margins,
-    "lp_max_margin": lambda c, **options: room.lp_max_margin(c, p=3, **options),
-    "spectral_max_margin": room.spectral_max_margin,
+    "frobenius_max_margin": solvers.frobenius_max_margin,
+    "frobenius_max_margins": solvers.frobenius_max_margins,
+    "nuclear_max_margin": solvers.nuclear_max_margin,
+    "nuclear_max_margins": solvers.nuclear_max_margins,
+    "lp_max_margin": lambda c, **options: solvers.lp_max_margin(c, p=3, **options),
+    "spectral_max_margin": solvers.spectral_max_margin,
 }
 ONE = ("frobenius_max_margin", "nuclear_max_margin", "lp_max_margin", "spectral_max_margin")
 
 
 def drawn(seed: int = 0, trials: int | None = None):
     generator = torch.Generator().manual_seed(seed)
-    instance = room.cross_attention(inputs=3, tokens=4, dim=5, generator=generator, trials=trials)
-    return instance, room.constraints(instance.tokens, instance.query, instance.optimal())
+    instance = cross_attention(inputs=3, tokens=4, dim=5, generator=generator, trials=trials)
+    return instance, builders.constraints(instance.tokens, instance.query, instance.optimal())
 
 
 def test_what_is_not_given_is_filled_in():
@@ -42,19 +45,19 @@ def test_what_is_not_given_is_filled_in():
 def test_descriptions_are_one_short_line():
     instance, single = drawn()
     _, batch = drawn(trials=3)
-    impossible = room.constraints(instance.tokens, torch.zeros_like(instance.query), instance.optimal())
+    impossible = builders.constraints(instance.tokens, torch.zeros_like(instance.query), instance.optimal())
     with pytest.raises(Infeasible) as caught:
-        room.frobenius_max_margin(impossible)
-    solution = room.nuclear_max_margin(single)
+        solvers.frobenius_max_margin(impossible)
+    solution = solvers.nuclear_max_margin(single)
     described = {
         repr(single): "m=9, d_x=5, d_z=5, equations=0",
         repr(batch): "batch=[3]",
         repr(solution): f"rank={solution.rank}, kkt=",
-        repr(room.frobenius_max_margin(single)): "status='optimal'",
-        repr(room.frobenius_max_margins(batch)): "status={'optimal': 3}, kkt<=",
-        repr(room.frobenius_max_margins(room.stack([single, impossible]))): "'infeasible': 1",
-        repr(room.frobenius_max_margins(room.stack([impossible]))): "status={'infeasible': 1})",
-        repr(room.spectral_max_margin(single)): "W=[5, 5], m=9, norm=",  # no rank: the solution need not be unique
+        repr(solvers.frobenius_max_margin(single)): "status='optimal'",
+        repr(solvers.frobenius_max_margins(batch)): "status={'optimal': 3}, kkt<=",
+        repr(solvers.frobenius_max_margins(stack([single, impossible]))): "'infeasible': 1",
+        repr(solvers.frobenius_max_margins(stack([impossible]))): "status={'infeasible': 1})",
+        repr(solvers.spectral_max_margin(single)): "W=[5, 5], m=9, norm=",  # no rank: the solution need not be unique
         repr(caught.value.certificate): "1 of m=9 constraints: input 0 token",
     }
     for line, part in described.items():
@@ -69,7 +72,7 @@ def test_descriptions_are_one_short_line():
 def test_what_is_no_constraints_is_refused_in_one_line(name, wrong, unchecked):
     instance, _ = drawn()
     value = {"tensor": instance.tokens, "list": [[1.0]], "instance": instance, "none": None}[wrong]
-    call = SOLVERS[name] if name in SOLVERS else {"stack": lambda one: room.stack([one])}.get(name, getattr(room, name))
+    call = SOLVERS[name] if name in SOLVERS else {"stack": lambda one: stack([one])}.get(name, getattr(room, name))
     with pytest.raises(TypeError, match=r"^(constraints|every problem) must be Constraints, got .*; constraints\(") as caught:
         call(value)
     assert "\n" not in str(caught.value)
@@ -106,13 +109,13 @@ def test_a_batch_and_a_single_problem_are_not_confused(name):
         (lambda v: Constraints(v.half(), v), ValueError, r"must be float64 .* got torch.float16; convert with .double\(\)"),
         (lambda v: Constraints(v, v, rhs=v[:, 0] / 0), ValueError, "rhs must be finite, got 2 NaN or infinite"),
         (lambda v: Constraints(v[0], v[0]), ValueError, r"difference must be a tensor \[..., m, d_x\], got torch.float64 \[3\]"),
-        (lambda v: room.stack(Constraints(v, v)), TypeError, "a sequence of single problems, got Constraints"),
-        (lambda v: room.stack([]), ValueError, "at least one, got none"),
-        (lambda v: room.official_rank(Constraints(v, v), norm="fro"), ValueError, "norm must be 'nuclear' or 'frobenius', got 'fro'"),
-        (lambda v: room.official_rank(Constraints(v[None], v[None])), ValueError, r"inequalities of one problem, got .*batch=\[1\]"),
-        (lambda v: room.official_rank(Constraints(v, v, equality=torch.ones(2).bool())), ValueError, "inequalities .* equations=2"),
-        (lambda v: room.lp_max_margin(Constraints(v, v), p="3"), TypeError, "p must be a number from 1 to math.inf, got str"),
-        (lambda v: room.lp_max_margin(Constraints(v, v), p=math.nan), ValueError, "p must be at least 1, got nan"),
+        (lambda v: stack(Constraints(v, v)), TypeError, "a sequence of single problems, got Constraints"),
+        (lambda v: stack([]), ValueError, "at least one, got none"),
+        (lambda v: solvers.official_rank(Constraints(v, v), norm="fro"), ValueError, "norm must be 'nuclear' or 'frobenius', got 'fro'"),
+        (lambda v: solvers.official_rank(Constraints(v[None], v[None])), ValueError, r"inequalities of one problem, got .*batch=\[1\]"),
+        (lambda v: solvers.official_rank(Constraints(v, v, equality=torch.ones(2).bool())), ValueError, "inequalities .* equations=2"),
+        (lambda v: solvers.lp_max_margin(Constraints(v, v), p="3"), TypeError, "p must be a number from 1 to math.inf, got str"),
+        (lambda v: solvers.lp_max_margin(Constraints(v, v), p=math.nan), ValueError, "p must be at least 1, got nan"),
     ],
 )
 def test_bad_parts_are_named(make, error, message, unchecked):
@@ -127,37 +130,37 @@ def test_lists_in_place_of_tensors_are_named_by_every_builder(unchecked):
     chosen = many == 0
     calls = {
         "tokens": [
-            lambda v: room.constraints(v, z, a),
-            lambda v: room.self_attention(v, a),
-            lambda v: room.causal(v, many),
-            lambda v: room.sequence_to_sequence(v, x, many),
-            lambda v: room.multi_token(v, z, chosen),
-            lambda v: room.generalised_max_margin(v, z, chosen.double()),
+            lambda v: builders.constraints(v, z, a),
+            lambda v: builders.self_attention(v, a),
+            lambda v: builders.causal(v, many),
+            lambda v: builders.sequence_to_sequence(v, x, many),
+            lambda v: builders.multi_token(v, z, chosen),
+            lambda v: solvers.generalised_max_margin(v, z, chosen.double()),
         ],
-        "keys": [lambda v: room.prompt(v, a)],
-        "query": [lambda v: room.constraints(x, v, a)],
-        "queries": [lambda v: room.sequence_to_sequence(x, v, many)],
-        "select": [lambda v: room.constraints(x, z, v), lambda v: room.causal(x, v)],
-        "allowed": [lambda v: room.sequence_to_sequence(x, x, many, allowed=v)],
-        "chosen": [lambda v: room.multi_token(x, z, v)],
-        "logits": [lambda v: room.multi_token(x, z, chosen, logits=v)],
-        "attention": [lambda v: room.generalised_max_margin(x, z, v)],
-        "embeddings": [lambda v: room.graph_svm(room.priority_graph(many[:1], torch.zeros(1, dtype=torch.long), tokens=4), v)],
+        "keys": [lambda v: builders.prompt(v, a)],
+        "query": [lambda v: builders.constraints(x, v, a)],
+        "queries": [lambda v: builders.sequence_to_sequence(x, v, many)],
+        "select": [lambda v: builders.constraints(x, z, v), lambda v: builders.causal(x, v)],
+        "allowed": [lambda v: builders.sequence_to_sequence(x, x, many, allowed=v)],
+        "chosen": [lambda v: builders.multi_token(x, z, v)],
+        "logits": [lambda v: builders.multi_token(x, z, chosen, logits=v)],
+        "attention": [lambda v: solvers.generalised_max_margin(x, z, v)],
+        "embeddings": [lambda v: builders.graph_svm(priority_graph(many[:1], torch.zeros(1, dtype=torch.long), tokens=4), v)],
     }
     for name, each in calls.items():
         for call in each:
             with pytest.raises(TypeError, match=f"^{name} must be a tensor .*, got list; torch.as_tensor makes one$"):
                 call([[1.0, 2.0]])
     with pytest.raises(TypeError, match="graph must be a PriorityGraph, got list"):
-        room.graph_svm([1], x[0])
+        builders.graph_svm([1], x[0])
     with pytest.raises(TypeError, match="position must be a whole number"):
-        room.self_attention(x, a, position=1.5)
+        builders.self_attention(x, a, position=1.5)
     with pytest.raises(ValueError, match="T must be a whole number of at least 1, got -1"):
-        room.causal_mask(-1)
+        builders.causal_mask(-1)
     with pytest.raises(ValueError, match=r"threshold must lie in \[0, 1\), got 2"):
-        room.generalised_max_margin(x, z, chosen.double(), threshold=2)
+        solvers.generalised_max_margin(x, z, chosen.double(), threshold=2)
     with pytest.raises(ValueError, match=r"logits must be a tensor \[3, 4\], got torch.float64 \[2, 4\]"):
-        room.multi_token(x, z, chosen, logits=x[:2, :, 0])
+        builders.multi_token(x, z, chosen, logits=x[:2, :, 0])
 
 
 @pytest.mark.parametrize("name", ONE)

@@ -10,20 +10,22 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.maths.linalg import cosine
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, dynamics, solvers
+from transformer_theory.theories.attention_svm.problem import Instance, cross_attention, token_logits
+from transformer_theory.theories.attention_svm.published import published_instances
 from transformer_theory.theories.attention_svm.dynamics import spaces
 from transformer_theory.theories.attention_svm.dynamics.gradient import Gradient
 
 EPS = torch.finfo(torch.float64).eps
-LOSSES = [room.LOGISTIC, room.EXPONENTIAL, room.LINEAR]
+LOSSES = [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR]
 SPACES = [spaces.Images, spaces.Logits, lambda data, state: spaces.Weights(data, state, 0.0)]
 
 
 def problem(inputs=4, tokens=5, dim=6, *, trials=None, seed=0):
-    return room.cross_attention(inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed))
+    return cross_attention(inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed))
 
 
-def loss_of(instance, W, loss=room.LOGISTIC):
+def loss_of(instance, W, loss=dynamics.LOGISTIC):
     """The mean loss of each trial, as written."""
     return loss.value((instance.attention(W) * instance.scores).sum(-1)).mean(-1)
 
@@ -47,15 +49,15 @@ def test_slope_is_minus_the_derivative_of_the_value(loss):
 @pytest.mark.parametrize("normalised", [True, False])
 def test_steps_on_w_are_those_of_automatic_differentiation(loss, eps, penalty, normalised):
     instance = problem(trials=3)
-    begin = room.random_start(instance, generator=torch.Generator().manual_seed(1))
+    begin = dynamics.random_start(instance, generator=torch.Generator().manual_seed(1))
     W = begin.W.clone().requires_grad_()
     for _ in range(12):
         (g,) = torch.autograd.grad((loss_of(instance, W, loss) + penalty * W.square().sum((-2, -1))).sum(), W)
         W = (W.detach() - 0.1 * (unit(g, eps) if normalised else g)).requires_grad_()
     if normalised:
-        end = room.normalised_descent(instance, begin, steps=12, rate=0.1, loss=loss, eps=eps, penalty=penalty)
+        end = dynamics.normalised_descent(instance, begin, steps=12, rate=0.1, loss=loss, eps=eps, penalty=penalty)
     else:
-        end = room.plain_descent(instance, begin, steps=12, rate=0.1, loss=loss, penalty=penalty)
+        end = dynamics.plain_descent(instance, begin, steps=12, rate=0.1, loss=loss, penalty=penalty)
     assert_close(end.W, W.detach(), rtol=0, atol=1e-12)
 
 
@@ -65,16 +67,16 @@ def test_steps_on_w_are_those_of_automatic_differentiation(loss, eps, penalty, n
 def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, normalised, d_z, generator):
     instance = problem(trials=2)
     instance = replace(instance, query=torch.randn(2, 4, d_z, generator=generator, dtype=torch.float64))
-    begin = room.random_factors(instance, generator=generator, width=3)
+    begin = dynamics.random_factors(instance, generator=generator, width=3)
     K, Q = (V.clone().requires_grad_() for V in (begin.K, begin.Q))
     for _ in range(12):
         loss = loss_of(instance, K @ Q.mT) + penalty * (K.square().sum((-2, -1)) + Q.square().sum((-2, -1)))
         steps = torch.autograd.grad(loss.sum(), (K, Q))
         K, Q = ((V.detach() - 0.1 * (unit(g, eps) if normalised else g)).requires_grad_() for V, g in zip((K, Q), steps))
     if normalised:
-        end = room.normalised_descent(instance, begin, steps=12, rate=0.1, eps=eps, penalty=penalty)
+        end = dynamics.normalised_descent(instance, begin, steps=12, rate=0.1, eps=eps, penalty=penalty)
     else:
-        end = room.plain_descent(instance, begin, steps=12, rate=0.1, penalty=penalty)
+        end = dynamics.plain_descent(instance, begin, steps=12, rate=0.1, penalty=penalty)
     assert end.step == 12
     assert_close(end.K, K.detach(), rtol=0, atol=1e-12)
     assert_close(end.Q, Q.detach(), rtol=0, atol=1e-12)
@@ -83,7 +85,7 @@ def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, n
 
 def exact_gradient(instance, W):
     """The negative gradient of the mean logistic loss of one trial, in as many digits as it takes."""
-    logits = room.problem.token_logits(instance.tokens, instance.query, W)
+    logits = token_logits(instance.tokens, instance.query, W)
     with mpmath.workdps(100 + int(0.44 * (logits.amax(-1) - logits.amin(-1)).max())):  # digits of one less the smallest share
         return _mean_of_gradients(*(v.tolist() for v in (instance.tokens, instance.query, instance.scores, W)))
 
@@ -111,7 +113,7 @@ def test_the_direction_is_right_to_the_last_digits_however_large_w_is(scale, tie
     if tied:
         instance = replace(instance, scores=torch.tensor([[1.0, 0.0, 0.0, 0.5], [0.0, 0.3, 0.3, 0.3]], dtype=torch.float64))
     W = scale * torch.randn(3, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    M, C = room.descent_direction(instance, W)
+    M, C = dynamics.descent_direction(instance, W)
     exact = exact_gradient(instance, W)
     largest = max(abs(v) for row in exact for v in row)
     direction = torch.tensor([[float(v / largest) for v in row] for row in exact], dtype=torch.float64)
@@ -124,11 +126,11 @@ def test_the_direction_is_right_to_the_last_digits_however_large_w_is(scale, tie
 @pytest.mark.parametrize("sizes", [(4, 5, 6), (3, 8, 20), (8, 3, 2)])
 def test_all_spaces_take_the_same_steps(place, sizes):
     instance = problem(*sizes, trials=3)
-    begin = room.random_start(instance, generator=torch.Generator().manual_seed(1))
+    begin = dynamics.random_start(instance, generator=torch.Generator().manual_seed(1))
     W = begin.W.clone()
-    here, data = place(Gradient(instance, room.LOGISTIC), begin), Gradient(instance, room.LOGISTIC)
+    here, data = place(Gradient(instance, dynamics.LOGISTIC), begin), Gradient(instance, dynamics.LOGISTIC)
     for _ in range(200):
-        M, _ = room.descent_direction(instance, W)
+        M, _ = dynamics.descent_direction(instance, W)
         W = W + 0.1 * unit(M, 0.0)
         c, C = data.coefficients(here.logits())
         here.move(0.1 / here.aim(c, C)[0])
@@ -138,8 +140,8 @@ def test_all_spaces_take_the_same_steps(place, sizes):
 def test_the_cheapest_space_is_chosen():
     def chosen(inputs, tokens, dim, d_z, penalty=0.0):
         x = torch.randn(1, inputs, tokens, dim, dtype=torch.float64)
-        instance = room.Instance(x, torch.ones(1, inputs, d_z, dtype=torch.float64), x[..., 0])
-        return type(spaces.space(Gradient(instance, room.LOGISTIC), room.start(instance), penalty))
+        instance = Instance(x, torch.ones(1, inputs, d_z, dtype=torch.float64), x[..., 0])
+        return type(spaces.space(Gradient(instance, dynamics.LOGISTIC), dynamics.start(instance), penalty))
 
     assert chosen(6, 8, 10, 10) is spaces.Logits
     assert chosen(10, 60, 100, 100) is spaces.Images
@@ -153,22 +155,22 @@ def test_the_cheapest_space_is_chosen():
 @pytest.fixture(scope="module")
 def published():
     """Forty seeds of the published problem, and starts."""
-    instance = room.published_instances(range(40), inputs=6, tokens=8, dim=10)
+    instance = published_instances(range(40), inputs=6, tokens=8, dim=10)
     generator = torch.Generator().manual_seed(0)
-    return instance, room.random_start(instance, generator=generator)
+    return instance, dynamics.random_start(instance, generator=generator)
 
 
 def mean_cosine(instance, state, select, solve):
-    found = [cosine(state.W[b], solve(room.constraints(instance.tokens[b], instance.query[b], select[b])).W) for b in range(len(state.W))]
+    found = [cosine(state.W[b], solve(builders.constraints(instance.tokens[b], instance.query[b], select[b])).W) for b in range(len(state.W))]
     return torch.stack(found)
 
 
 def test_w_goes_to_the_frobenius_solution_as_published(published):
     """Mean .989 at step 1000 and .998 at 2000 over a hundred seeds; with eps, .996 at 2000."""
     instance, begin = published
-    half, end = room.trajectory(instance, begin, at=(1000, 2000))
-    stalled = room.normalised_descent(instance, begin, steps=2000, eps=EPS)
-    at = [mean_cosine(instance, s, instance.selected(end.W), room.frobenius_max_margin).mean() for s in (half, end, stalled)]
+    half, end = dynamics.trajectory(instance, begin, at=(1000, 2000))
+    stalled = dynamics.normalised_descent(instance, begin, steps=2000, eps=EPS)
+    at = [mean_cosine(instance, s, instance.selected(end.W), solvers.frobenius_max_margin).mean() for s in (half, end, stalled)]
     assert at[0] == pytest.approx(0.989, abs=0.006)
     assert at[1] == pytest.approx(0.998, abs=0.002)
     assert at[2] == pytest.approx(0.996, abs=0.002)
@@ -177,10 +179,10 @@ def test_w_goes_to_the_frobenius_solution_as_published(published):
 
 def test_eps_stops_a_run_that_the_exact_gradient_continues():
     instance = problem(1, 4, 5, seed=2)
-    exact, stalled = (room.normalised_descent(instance, room.start(instance), steps=3000, eps=eps) for eps in (0.0, EPS))
+    exact, stalled = (dynamics.normalised_descent(instance, dynamics.start(instance), steps=3000, eps=eps) for eps in (0.0, EPS))
     assert float(exact.W.norm()) > 290
     assert float(stalled.W.norm()) < 100
-    later = room.normalised_descent(instance, stalled, steps=500, eps=EPS)
+    later = dynamics.normalised_descent(instance, stalled, steps=500, eps=EPS)
     assert float((later.W - stalled.W).norm()) < 5  # of the fifty that exact steps go
 
 
@@ -192,13 +194,13 @@ def test_a_run_that_is_stopped_saved_and_continued_is_the_same_to_the_bit(sizes,
     n, T, d, d_z = sizes
     drawn = problem(n, T, d, trials=2)
     instance = replace(drawn, query=torch.randn(2, n, d_z, generator=generator, dtype=torch.float64))
-    begin = room.random_start(instance, generator=generator)
-    whole = room.normalised_descent(instance, begin, steps=130)
-    room.save(room.normalised_descent(instance, begin, steps=51), tmp_path / "run.npz")
-    state = room.load(tmp_path / "run.npz")
+    begin = dynamics.random_start(instance, generator=generator)
+    whole = dynamics.normalised_descent(instance, begin, steps=130)
+    dynamics.save(dynamics.normalised_descent(instance, begin, steps=51), tmp_path / "run.npz")
+    state = dynamics.load(tmp_path / "run.npz")
     assert state.step == 51
-    assert isinstance(state, room.State)
-    end = room.normalised_descent(instance, state, steps=79)
+    assert isinstance(state, dynamics.State)
+    end = dynamics.normalised_descent(instance, state, steps=79)
     assert end.step == 130
     assert torch.equal(end.W, whole.W)
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
@@ -206,31 +208,31 @@ def test_a_run_that_is_stopped_saved_and_continued_is_the_same_to_the_bit(sizes,
 
 def test_factors_are_saved_and_continued_to_the_bit_too(tmp_path, generator):
     instance = problem()
-    begin = room.random_factors(instance, generator=generator, width=2)
-    whole = room.normalised_descent(instance, begin, steps=90, penalty=EPS)
-    room.save(room.normalised_descent(instance, begin, steps=40, penalty=EPS), tmp_path / "run.npz")
-    end = room.normalised_descent(instance, room.load(tmp_path / "run.npz"), steps=50, penalty=EPS)
-    assert isinstance(end, room.Factors)
+    begin = dynamics.random_factors(instance, generator=generator, width=2)
+    whole = dynamics.normalised_descent(instance, begin, steps=90, penalty=EPS)
+    dynamics.save(dynamics.normalised_descent(instance, begin, steps=40, penalty=EPS), tmp_path / "run.npz")
+    end = dynamics.normalised_descent(instance, dynamics.load(tmp_path / "run.npz"), steps=50, penalty=EPS)
+    assert isinstance(end, dynamics.Factors)
     assert torch.equal(end.K, whole.K)
     assert torch.equal(end.Q, whole.Q)
 
 
 def test_a_state_continued_on_other_data_starts_from_its_w(generator):
     one, other = problem(seed=0), problem(seed=1)
-    state = room.normalised_descent(one, room.start(one), steps=30)
-    fresh = room.State(state.W, state.step)
-    assert torch.equal(room.normalised_descent(other, state, steps=30).W, room.normalised_descent(other, fresh, steps=30).W)
+    state = dynamics.normalised_descent(one, dynamics.start(one), steps=30)
+    fresh = dynamics.State(state.W, state.step)
+    assert torch.equal(dynamics.normalised_descent(other, state, steps=30).W, dynamics.normalised_descent(other, fresh, steps=30).W)
     moved = replace(state, W=state.W + 1)  # its own data, but somebody moved W
-    assert torch.equal(room.normalised_descent(one, moved, steps=5).W, room.normalised_descent(one, room.State(moved.W), steps=5).W)
+    assert torch.equal(dynamics.normalised_descent(one, moved, steps=5).W, dynamics.normalised_descent(one, dynamics.State(moved.W), steps=5).W)
 
 
 def test_loading_unpickles_nothing_and_names_what_it_found(tmp_path):
     np.savez(tmp_path / "other.npz", weights=np.ones(3), step=1)
     with pytest.raises(ValueError, match=r"must hold a saved State or Factors, got arrays named \['weights'\]"):
-        room.load(tmp_path / "other.npz")
+        dynamics.load(tmp_path / "other.npz")
     np.savez(tmp_path / "bad.npz", W=np.array([{}], dtype=object), step=1)
     with pytest.raises(ValueError, match="allow_pickle"):
-        room.load(tmp_path / "bad.npz")
+        dynamics.load(tmp_path / "bad.npz")
 
 
 # ---- cases with a defined answer
@@ -239,15 +241,15 @@ def test_loading_unpickles_nothing_and_names_what_it_found(tmp_path):
 def test_tensors_that_track_gradients_are_taken_as_numbers():
     """Such as the weights of a module: nothing is differentiated through a run."""
     drawn = problem()
-    tracked = room.Instance(*(v.clone().requires_grad_() for v in (drawn.tokens, drawn.query, drawn.scores)))
+    tracked = Instance(*(v.clone().requires_grad_() for v in (drawn.tokens, drawn.query, drawn.scores)))
     W = torch.eye(6, dtype=torch.float64).requires_grad_()
-    assert torch.equal(room.descent_direction(tracked, W)[0], room.descent_direction(drawn, W.detach())[0])
-    for begin in (room.State(W), room.Factors(W, W)):
-        moved = room.normalised_descent(tracked, begin, steps=3).W
-        assert torch.equal(moved, room.normalised_descent(drawn, begin, steps=3).W)
+    assert torch.equal(dynamics.descent_direction(tracked, W)[0], dynamics.descent_direction(drawn, W.detach())[0])
+    for begin in (dynamics.State(W), dynamics.Factors(W, W)):
+        moved = dynamics.normalised_descent(tracked, begin, steps=3).W
+        assert torch.equal(moved, dynamics.normalised_descent(drawn, begin, steps=3).W)
         assert not moved.requires_grad
-    for descend in (room.polyak_descent, partial(room.mirror_descent, power=3.0)):
-        assert not descend(tracked, room.State(W), steps=3).W.requires_grad
+    for descend in (dynamics.polyak_descent, partial(dynamics.mirror_descent, power=3.0)):
+        assert not descend(tracked, dynamics.State(W), steps=3).W.requires_grad
 
 
 def test_an_input_whose_query_is_zero_has_no_say(generator):
@@ -256,20 +258,20 @@ def test_an_input_whose_query_is_zero_has_no_say(generator):
     query[1] = 0
     silent = replace(instance, query=query)
     kept = torch.tensor([0, 2, 3])
-    without = room.Instance(instance.tokens[kept], instance.query[kept], instance.scores[kept])
-    begin = room.random_start(instance, generator=generator)
-    ends = [room.normalised_descent(one, begin, steps=3000).W for one in (silent, without)]
+    without = Instance(instance.tokens[kept], instance.query[kept], instance.scores[kept])
+    begin = dynamics.random_start(instance, generator=generator)
+    ends = [dynamics.normalised_descent(one, begin, steps=3000).W for one in (silent, without)]
     assert_close(ends[0], ends[1], rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match="every trial must have a query other than zero"):
-        room.start(replace(instance, query=0 * query))
+        dynamics.start(replace(instance, query=0 * query))
 
 
 @pytest.mark.parametrize("kind", ["weights", "factors"])
 def test_tied_scores_leave_the_state_where_it_is(kind, generator):
     drawn = problem()
     flat = replace(drawn, scores=torch.full_like(drawn.scores, 0.3))
-    begin = room.random_start(flat, generator=generator) if kind == "weights" else room.random_factors(flat, generator=generator)
-    for end in (room.normalised_descent(flat, begin, steps=5), room.plain_descent(flat, begin, steps=5)):
+    begin = dynamics.random_start(flat, generator=generator) if kind == "weights" else dynamics.random_factors(flat, generator=generator)
+    for end in (dynamics.normalised_descent(flat, begin, steps=5), dynamics.plain_descent(flat, begin, steps=5)):
         assert_close(end.W, begin.W, rtol=0, atol=1e-15)
         assert end.step == 5
 
@@ -278,18 +280,18 @@ def test_a_symmetric_saddle_does_not_throw_the_state_away():
     """Two inputs that differ in their scores alone pull against each other: the gradient is zero at W = 0, with nothing equal in it."""
     x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(2, 1, 1)
     scores = torch.tensor([[0.3, 0.1, 0.7], [-0.3, -0.1, -0.7]], dtype=torch.float64)
-    instance = room.Instance(x, torch.ones(2, 1, dtype=torch.float64), scores)
-    end = room.normalised_descent(instance, room.start(instance), steps=50, loss=room.LINEAR)
+    instance = Instance(x, torch.ones(2, 1, dtype=torch.float64), scores)
+    end = dynamics.normalised_descent(instance, dynamics.start(instance), steps=50, loss=dynamics.LINEAR)
     assert float(end.W.norm()) <= 5
 
 
 def test_saturation_at_the_start_is_no_obstacle():
     instance = problem(3, 4, 5)
-    target = room.frobenius_max_margin(room.constraints(instance.tokens, instance.query, instance.optimal())).W
+    target = solvers.frobenius_max_margin(builders.constraints(instance.tokens, instance.query, instance.optimal())).W
     W = 1e4 * torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    end = room.normalised_descent(instance, room.start(instance, W=W), steps=1000)
+    end = dynamics.normalised_descent(instance, dynamics.start(instance, W=W), steps=1000)
     assert float((end.W - W).norm()) > 1  # attention is one to all digits, and yet the gradient is known
-    far = room.normalised_descent(instance, room.start(instance, W=1e4 * target), steps=2000)
+    far = dynamics.normalised_descent(instance, dynamics.start(instance, W=1e4 * target), steps=2000)
     assert float(cosine(far.W, target)) > 1 - 1e-7
 
 
@@ -301,7 +303,7 @@ def test_equal_tokens_of_different_scores_count_as_one(scale, generator):
     tokens[0, 1] = tokens[0, 3]
     instance = replace(drawn, tokens=tokens)
     W = scale * torch.randn(4, 4, generator=generator, dtype=torch.float64)
-    M, C = room.descent_direction(instance, W)
+    M, C = dynamics.descent_direction(instance, W)
     exact = exact_gradient(instance, W)
     largest = max(abs(v) for row in exact for v in row)
     assert_close(
@@ -314,31 +316,31 @@ def test_tokens_that_are_not_allowed_might_as_well_not_be_there(generator):
     instance = problem(3, 6, 5)
     allowed = torch.ones(3, 6, dtype=torch.bool)
     allowed[:, 4:] = False
-    begin = room.random_start(instance, generator=generator)
-    short = room.Instance(instance.tokens[:, :4], instance.query, instance.scores[:, :4])
-    ends = [room.normalised_descent(one, begin, steps=2000).W for one in (replace(instance, allowed=allowed), short)]
+    begin = dynamics.random_start(instance, generator=generator)
+    short = Instance(instance.tokens[:, :4], instance.query, instance.scores[:, :4])
+    ends = [dynamics.normalised_descent(one, begin, steps=2000).W for one in (replace(instance, allowed=allowed), short)]
     assert_close(ends[0], ends[1], rtol=0, atol=1e-8)
     alone = allowed.clone()
     alone[:, 1:] = False
-    assert_close(room.normalised_descent(replace(instance, allowed=alone), begin, steps=5).W, begin.W, rtol=0, atol=1e-15)
+    assert_close(dynamics.normalised_descent(replace(instance, allowed=alone), begin, steps=5).W, begin.W, rtol=0, atol=1e-15)
 
 
 def test_bad_input_is_named(unchecked):
     instance, generator = problem(), torch.Generator()
-    state = room.start(instance)
+    state = dynamics.start(instance)
     for call, message in [
         (lambda: replace(instance, tokens=instance.tokens.float()), "tokens must be float64"),
-        (lambda: room.Instance(instance.tokens[:0], instance.query[:0], instance.scores[:0]), "at least one input"),
-        (lambda: room.random_factors(instance, generator=generator, width=0), "width must be at least 1 and whole, got 0"),
-        (lambda: room.normalised_descent(instance, room.State(state.W.float()), steps=1), r"W must be float64 \[6, 6\], got torch.float32"),
-        (lambda: room.normalised_descent(instance, room.State(state.W[:3]), steps=1), r"W must be float64 \[6, 6\]"),
-        (lambda: room.normalised_descent(instance, room.Factors(state.W, state.W[:, :2]), steps=1), r"Q must be float64 \[6, 6\]"),
-        (lambda: room.normalised_descent(instance, room.State(state.W * torch.nan), steps=1), "W must be finite, got 36 NaN"),
-        (lambda: room.normalised_descent(instance, state, steps=-1), "steps must be at least 0 and whole, got -1"),
-        (lambda: room.plain_descent(instance, state, steps=1, rate=-1.0), "rate must be positive and finite, got -1.0"),
-        (lambda: room.normalised_descent(instance, state, steps=1, eps=-1.0), "eps must be at least 0 and finite, got -1.0"),
-        (lambda: room.normalised_descent(instance, state, steps=1, penalty=float("nan")), "penalty must be at least 0 and finite, got nan"),
-        (lambda: list(room.trajectory(instance, state, at=(3, 2))), "steps must increase from 3, got 2"),
+        (lambda: Instance(instance.tokens[:0], instance.query[:0], instance.scores[:0]), "at least one input"),
+        (lambda: dynamics.random_factors(instance, generator=generator, width=0), "width must be at least 1 and whole, got 0"),
+        (lambda: dynamics.normalised_descent(instance, dynamics.State(state.W.float()), steps=1), r"W must be float64 \[6, 6\], got torch.float32"),
+        (lambda: dynamics.normalised_descent(instance, dynamics.State(state.W[:3]), steps=1), r"W must be float64 \[6, 6\]"),
+        (lambda: dynamics.normalised_descent(instance, dynamics.Factors(state.W, state.W[:, :2]), steps=1), r"Q must be float64 \[6, 6\]"),
+        (lambda: dynamics.normalised_descent(instance, dynamics.State(state.W * torch.nan), steps=1), "W must be finite, got 36 NaN"),
+        (lambda: dynamics.normalised_descent(instance, state, steps=-1), "steps must be at least 0 and whole, got -1"),
+        (lambda: dynamics.plain_descent(instance, state, steps=1, rate=-1.0), "rate must be positive and finite, got -1.0"),
+        (lambda: dynamics.normalised_descent(instance, state, steps=1, eps=-1.0), "eps must be at least 0 and finite, got -1.0"),
+        (lambda: dynamics.normalised_descent(instance, state, steps=1, penalty=float("nan")), "penalty must be at least 0 and finite, got nan"),
+        (lambda: list(dynamics.trajectory(instance, state, at=(3, 2))), "steps must increase from 3, got 2"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

@@ -7,14 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import dynamics
+from transformer_theory.theories.attention_svm.problem import Instance
 
 REASONS = (
     "inputs must have at least two tokens, got one",
     "every trial must have a query other than zero",
     "must be between 1e-60 and 1e+60 in size",
 )
-LOSSES = (room.LOGISTIC, room.EXPONENTIAL, room.LINEAR)
+LOSSES = (dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR)
 
 
 @st.composite
@@ -46,29 +47,29 @@ def answer(call):
 @given(problems())
 def test_descent_answers_or_says_why_not(problem):
     tokens, query, scores, loss, *start = problem
-    instance = room.Instance(tokens, query, scores)
+    instance = Instance(tokens, query, scores)
     W, Q = (V / V.abs().amax().clamp(min=1.0) for V in start)
     runs = {
-        "normalised": partial(room.normalised_descent, instance, room.State(W), steps=6, loss=loss),
-        "eps": partial(room.normalised_descent, instance, room.State(W), steps=6, loss=loss, eps=2e-16),
-        "penalty": partial(room.normalised_descent, instance, room.State(W), steps=6, loss=loss, penalty=2e-16),
-        "factors": partial(room.normalised_descent, instance, room.Factors(W, Q), steps=6, loss=loss, penalty=2e-16),
-        "polyak": partial(room.polyak_descent, instance, room.State(W), steps=6, loss=loss),
-        "mirror": partial(room.mirror_descent, instance, room.State(W), power=3.0, steps=6, loss=loss),
+        "normalised": partial(dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss),
+        "eps": partial(dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss, eps=2e-16),
+        "penalty": partial(dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss, penalty=2e-16),
+        "factors": partial(dynamics.normalised_descent, instance, dynamics.Factors(W, Q), steps=6, loss=loss, penalty=2e-16),
+        "polyak": partial(dynamics.polyak_descent, instance, dynamics.State(W), steps=6, loss=loss),
+        "mirror": partial(dynamics.mirror_descent, instance, dynamics.State(W), power=3.0, steps=6, loss=loss),
     }
     lengths = {"polyak": 60.0, "mirror": float("inf")}
     ends = {name: answer(run) for name, run in runs.items()}
     assert len({end is None for end in ends.values()}) == 1  # all say the same of the same data
     for name, end in ends.items():
         if end is not None:
-            for before, after in zip((W, Q), (end.K, end.Q) if isinstance(end, room.Factors) else (end.W,)):
+            for before, after in zip((W, Q), (end.K, end.Q) if isinstance(end, dynamics.Factors) else (end.W,)):
                 assert torch.isfinite(after).all()
                 assert float((after - before).norm()) <= lengths.get(name, 0.6) * (1 + 1e-9)
     if ends["normalised"] is not None:
-        M, C = room.descent_direction(instance, W, loss=loss)
+        M, C = dynamics.descent_direction(instance, W, loss=loss)
         assert torch.isfinite(M).all()
         assert torch.isfinite(C)
-        assert not torch.isnan(room.log_excess_loss(instance, W, loss=loss))
+        assert not torch.isnan(dynamics.log_excess_loss(instance, W, loss=loss))
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -76,9 +77,9 @@ def test_descent_answers_or_says_why_not(problem):
 def test_joint_descent_answers_or_says_why_not(problem):
     tokens, query, _, loss, *_ = problem
     labels = torch.where(query[:, 0] > 0, 1.0, -1.0).double()
-    instance = room.JointInstance(tokens, labels)
-    state = room.JointState(torch.zeros(tokens.shape[-1]).double(), torch.ones(tokens.shape[-1]).double())
-    end = answer(partial(room.joint_descent, instance, state, steps=6, loss=loss))
+    instance = dynamics.JointInstance(tokens, labels)
+    state = dynamics.JointState(torch.zeros(tokens.shape[-1]).double(), torch.ones(tokens.shape[-1]).double())
+    end = answer(partial(dynamics.joint_descent, instance, state, steps=6, loss=loss))
     if end is not None:
         assert torch.isfinite(end.p).all()
         assert float(end.p.norm()) <= 0.6 * (1 + 1e-9)
@@ -89,8 +90,8 @@ def test_joint_descent_answers_or_says_why_not(problem):
 @given(problems(), st.integers(-100, 100))
 def test_paths_answer_or_say_why_not(problem, power):
     tokens, query, scores, loss, *_ = problem
-    instance = room.Instance(tokens, query, scores)
-    for follow in (room.regularisation_path, room.factored_path):
+    instance = Instance(tokens, query, scores)
+    for follow in (dynamics.regularisation_path, dynamics.factored_path):
         generator = torch.Generator().manual_seed(0)
         path = answer(partial(follow, instance, (10.0**power,), generator=generator, starts=1, steps=3, loss=loss))
         if path is not None:
@@ -104,5 +105,5 @@ def test_paths_answer_or_say_why_not(problem, power):
 def test_divergences_do_not_depend_on_the_size_of_the_matrices(scale, generator):
     A, B = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
     for power in (1.1, 2.0, 5.0):
-        far = room.bregman_divergence(scale * A, B / scale, power=power)
-        torch.testing.assert_close(far, room.bregman_divergence(A, B, power=power), rtol=0, atol=1e-14)
+        far = dynamics.bregman_divergence(scale * A, B / scale, power=power)
+        torch.testing.assert_close(far, dynamics.bregman_divergence(A, B, power=power), rtol=0, atol=1e-14)

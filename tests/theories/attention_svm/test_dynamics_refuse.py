@@ -6,27 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import dynamics
+from transformer_theory.theories.attention_svm.problem import cross_attention
 
 NAN, INF = float("nan"), float("inf")
-DRAWN = room.cross_attention(inputs=2, tokens=3, dim=4, generator=torch.Generator().manual_seed(0))
-JOINT = room.JointInstance(DRAWN.tokens, torch.ones(2, dtype=torch.float64))
+DRAWN = cross_attention(inputs=2, tokens=3, dim=4, generator=torch.Generator().manual_seed(0))
+JOINT = dynamics.JointInstance(DRAWN.tokens, torch.ones(2, dtype=torch.float64))
 ZEROS = torch.zeros(4, dtype=torch.float64)
 RUNS = {
-    "normalised": lambda steps=1, instance=DRAWN, state=None, **s: room.normalised_descent(instance, state or begin(), steps=steps, **s),
-    "plain": lambda steps=1, instance=DRAWN, state=None, **s: room.plain_descent(instance, state or begin(), steps=steps, **s),
-    "trajectory": lambda steps=1, instance=DRAWN, state=None, **s: list(room.trajectory(instance, state or begin(), at=(steps,), **s)),
-    "polyak": lambda steps=1, instance=DRAWN, state=None, **s: room.polyak_descent(instance, state or begin(), steps=steps, **s),
-    "mirror": lambda steps=1, instance=DRAWN, state=None, **s: room.mirror_descent(
+    "normalised": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.normalised_descent(instance, state or begin(), steps=steps, **s),
+    "plain": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.plain_descent(instance, state or begin(), steps=steps, **s),
+    "trajectory": lambda steps=1, instance=DRAWN, state=None, **s: list(dynamics.trajectory(instance, state or begin(), at=(steps,), **s)),
+    "polyak": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.polyak_descent(instance, state or begin(), steps=steps, **s),
+    "mirror": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.mirror_descent(
         instance, state or begin(), steps=steps, **{"power": 3.0} | s
     ),
-    "joint": lambda steps=1, instance=JOINT, state=None, **s: room.joint_descent(
-        instance, state or room.JointState(ZEROS, ZEROS + 1), steps=steps, **s
+    "joint": lambda steps=1, instance=JOINT, state=None, **s: dynamics.joint_descent(
+        instance, state or dynamics.JointState(ZEROS, ZEROS + 1), steps=steps, **s
     ),
-    "ball": lambda steps=1, instance=DRAWN, radii=(1.0,), **s: room.regularisation_path(
+    "ball": lambda steps=1, instance=DRAWN, radii=(1.0,), **s: dynamics.regularisation_path(
         instance, radii, generator=torch.Generator(), steps=steps, **s
     ),
-    "factored ball": lambda steps=1, instance=DRAWN, radii=(1.0,), **s: room.factored_path(
+    "factored ball": lambda steps=1, instance=DRAWN, radii=(1.0,), **s: dynamics.factored_path(
         instance, radii, generator=torch.Generator(), steps=steps, **s
     ),
 }
@@ -34,7 +35,7 @@ STEPPED, WITH_STATE = [n for n in RUNS if "ball" not in n], ["normalised", "plai
 
 
 def begin():
-    return room.start(DRAWN)
+    return dynamics.start(DRAWN)
 
 
 @pytest.fixture(autouse=True)
@@ -77,20 +78,20 @@ def test_weights_are_no_state(name):
         with pytest.raises(TypeError, match=r"^state must be a .*State.*, got (torch.float64|list|dict)"):
             RUNS[name](state=state)
     with pytest.raises((TypeError, ValueError), match=r"^(W|p) must be a tensor.*, got list"):
-        RUNS[name](state=room.JointState([0.0] * 4, ZEROS) if name == "joint" else room.State([[0.0] * 4] * 4))
+        RUNS[name](state=dynamics.JointState([0.0] * 4, ZEROS) if name == "joint" else dynamics.State([[0.0] * 4] * 4))
 
 
 @pytest.mark.parametrize("name", ["polyak", "mirror"])
 def test_factors_are_refused_where_only_weights_are_moved(name):
-    factors = room.random_factors(DRAWN, generator=torch.Generator().manual_seed(0))
+    factors = dynamics.random_factors(DRAWN, generator=torch.Generator().manual_seed(0))
     with pytest.raises(TypeError, match="state must be a State, got Factors; start"):
         RUNS[name](state=factors)
 
 
 @pytest.mark.parametrize("name", ["polyak", "ball", "factored ball"])
 def test_the_infimum_of_the_loss_is_not_known_of_other_heads(name):
-    head = room.relu_head(torch.eye(4, dtype=torch.float64))
-    instance = room.HeadInstance(DRAWN.tokens, DRAWN.query, torch.ones(2, dtype=torch.float64), head)
+    head = dynamics.relu_head(torch.eye(4, dtype=torch.float64))
+    instance = dynamics.HeadInstance(DRAWN.tokens, DRAWN.query, torch.ones(2, dtype=torch.float64), head)
     with pytest.raises(TypeError, match="instance must be an Instance, whose scores give the least loss, got HeadInstance"):
         RUNS[name](instance=instance)
 
@@ -102,8 +103,8 @@ def test_the_infimum_of_the_loss_is_not_known_of_other_heads(name):
         ("trajectory", {"eps": NAN}, "eps must be at least 0 and finite, got nan"),
         ("plain", {"penalty": INF}, "penalty must be at least 0 and finite, got inf"),
         ("joint", {"eps": (0.0, -1.0)}, "eps must be at least 0 and finite, got -1.0"),
-        ("joint", {"state": room.JointState(ZEROS[:2], ZEROS)}, r"p must be \[4\], got \[2\]"),
-        ("joint", {"state": room.JointState(ZEROS, ZEROS * NAN)}, "v must be finite"),
+        ("joint", {"state": dynamics.JointState(ZEROS[:2], ZEROS)}, r"p must be \[4\], got \[2\]"),
+        ("joint", {"state": dynamics.JointState(ZEROS, ZEROS * NAN)}, "v must be finite"),
         ("mirror", {"power": INF}, "power must be positive and finite, got inf"),
         ("mirror", {"power": NAN}, "power must be positive and finite, got nan"),
         ("mirror", {"power": 1.0}, "power must be larger than 1"),
@@ -127,22 +128,22 @@ def test_weights_that_overflow_are_no_result(name):
         RUNS[name](steps=40, rate=1e308, **settings)
 
 
-@pytest.mark.parametrize("call", [room.start, lambda i: room.random_start(i, generator=torch.Generator()), room.log_excess_loss])
+@pytest.mark.parametrize("call", [dynamics.start, lambda i: dynamics.random_start(i, generator=torch.Generator()), dynamics.log_excess_loss])
 def test_other_functions_name_what_they_want_too(call):
     with pytest.raises(TypeError, match=r"instance must be an Instance.*got torch.float64 \[2, 3, 4\]"):
-        call(DRAWN.tokens, *([torch.zeros(4, 4).double()] if call is room.log_excess_loss else []))
+        call(DRAWN.tokens, *([torch.zeros(4, 4).double()] if call is dynamics.log_excess_loss else []))
     one = replace(DRAWN, tokens=DRAWN.tokens[:, :1], scores=DRAWN.scores[:, :1])
     with pytest.raises(ValueError, match="inputs must have at least two tokens, got one"):
-        call(one, *([torch.zeros(4, 4).double()] if call is room.log_excess_loss else []))
+        call(one, *([torch.zeros(4, 4).double()] if call is dynamics.log_excess_loss else []))
 
 
 def test_directions_and_divergences_refuse_the_same():
     with pytest.raises(TypeError, match="loss must be a Loss"):
-        room.descent_direction(DRAWN, begin().W, loss="logistic")
+        dynamics.descent_direction(DRAWN, begin().W, loss="logistic")
     with pytest.raises(TypeError, match="loss must be a Loss"):
-        room.log_excess_loss(DRAWN, begin().W, loss="logistic")
+        dynamics.log_excess_loss(DRAWN, begin().W, loss="logistic")
     with pytest.raises(ValueError, match=r"W must be float64 \[4, 4\]"):
-        room.descent_direction(DRAWN, begin().W[:2])
+        dynamics.descent_direction(DRAWN, begin().W[:2])
     with pytest.raises(ValueError, match="power must be larger than 1"):
-        room.bregman_divergence(begin().W, begin().W, power=0.5)
-    assert room.bregman_divergence(begin().W, begin().W + 1, power=3.0) == 1
+        dynamics.bregman_divergence(begin().W, begin().W, power=0.5)
+    assert dynamics.bregman_divergence(begin().W, begin().W + 1, power=3.0) == 1

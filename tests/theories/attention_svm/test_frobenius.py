@@ -1,5 +1,7 @@
 """The Frobenius solvers: right-hand sides and equations, batches, thousands of constraints, and what they refuse."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -7,16 +9,19 @@ from torch.testing import assert_close
 
 from tests.problems.attention_svm import orthogonal_constraints
 from transformer_theory.core.errors import Infeasible, NotConverged
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, solvers
+from transformer_theory.theories.attention_svm.constraint_set import Constraints, stack
+from transformer_theory.theories.attention_svm.problem import cross_attention
 from transformer_theory.theories.attention_svm.solvers.active_set import Contradiction, Pairs, block_pivoting, least_distance
-from transformer_theory.theories.attention_svm.solvers.first_order import approach, solve_large
-from transformer_theory.theories.attention_svm.solvers.frobenius import LARGE, _verified
-from transformer_theory.theories.attention_svm.solvers.frobenius_batched import _Batch
+from transformer_theory.theories.attention_svm.solvers.frobenius import residuals
+from transformer_theory.theories.attention_svm.solvers.frobenius_batched import Batch
+from transformer_theory.theories.attention_svm.solvers.tolerances import DIRECT_SIZE, EPSILON
+from transformer_theory.theories.attention_svm.solvers.working_sets import solve_large
 
 
 def drawn(n, T, d, *, trials, seed=0):
-    instance = room.cross_attention(inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials)
-    return room.constraints(instance.tokens, instance.query, instance.optimal())
+    instance = cross_attention(inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials)
+    return builders.constraints(instance.tokens, instance.query, instance.optimal())
 
 
 def mixed(seed, m=20, d=5, equations=4):
@@ -24,7 +29,7 @@ def mixed(seed, m=20, d=5, equations=4):
     g = torch.Generator().manual_seed(seed)
     difference, query = torch.randn(2, m, d, generator=g, dtype=torch.float64)
     rhs = torch.randn(m, generator=g, dtype=torch.float64)
-    return room.Constraints(difference, query, rhs=rhs, equality=torch.arange(m) % (m // equations) == 0)
+    return Constraints(difference, query, rhs=rhs, equality=torch.arange(m) % (m // equations) == 0)
 
 
 def plain(c):
@@ -53,17 +58,17 @@ def test_right_hand_sides_and_equations_agree_with_an_interior_point_solver(m):
     for seed in range(8):
         c = mixed(seed, m=m, d=5 if m == 20 else 8, equations=4)
         if m == 80:
-            c = room.Constraints(c.difference, c.query[:, :5].contiguous(), rhs=c.rhs - 0.8 * (~c.equality), equality=c.equality)
+            c = Constraints(c.difference, c.query[:, :5].contiguous(), rhs=c.rhs - 0.8 * (~c.equality), equality=c.equality)
         expected = interior_point(c)
         if expected is None:
             with pytest.raises(Infeasible):
-                room.frobenius_max_margin(c)
+                solvers.frobenius_max_margin(c)
         else:
-            solution = room.frobenius_max_margin(c)
-            assert solution.kkt < 1e-13
+            solution = solvers.frobenius_max_margin(c)
+            assert solution.kkt < 1e-12
             assert_close(solution.W, expected, rtol=0, atol=1e-5 * solution.norm)  # what the other solver reaches
             assert_close(solution.margins[c.equality], c.rhs[c.equality], rtol=0, atol=1e-13)
-            assert float((solution.margins - c.rhs).min()) > -1e-13
+            assert float((solution.margins - c.rhs).min()) > -1e-12
             assert float(solution.dual[~c.equality].min()) >= 0
         outcomes.append(expected is not None)
     assert any(outcomes)
@@ -73,7 +78,7 @@ def test_equations_alone_give_the_smallest_solution_of_the_linear_system():
     c = mixed(3, m=9, d=4, equations=9)
     assert c.equality.all()
     flat = torch.einsum("cx,cz->cxz", c.difference, c.query).reshape(9, -1)
-    solution = room.frobenius_max_margin(c)
+    solution = solvers.frobenius_max_margin(c)
     assert_close(solution.W.reshape(-1), torch.linalg.pinv(flat) @ c.rhs, rtol=0, atol=1e-13)
     assert solution.kkt < 1e-14
     assert float(solution.dual.min()) < 0  # multipliers of equations have either sign
@@ -81,25 +86,25 @@ def test_equations_alone_give_the_smallest_solution_of_the_linear_system():
 
 def test_the_same_equation_twice_changes_nothing():
     c = mixed(1)
-    twice = room.Constraints(
+    twice = Constraints(
         *(torch.cat([v, v[:1]]) for v in (c.difference, c.query)),
         **{name: torch.cat([v, v[:1]]) for name, v in (("rhs", c.rhs), ("equality", c.equality))},
     )
-    assert_close(room.frobenius_max_margin(twice).W, room.frobenius_max_margin(c).W, rtol=0, atol=1e-12)
+    assert_close(solvers.frobenius_max_margin(twice).W, solvers.frobenius_max_margin(c).W, rtol=0, atol=1e-12)
 
 
 def test_margins_asked_twice_as_large_double_the_solution():
     c = drawn(4, 5, 6, trials=1).problem(0)
     for factor in (2.0, 1e-9, 1e9):
-        scaled = room.frobenius_max_margin(room.Constraints(c.difference, c.query, rhs=factor * c.rhs))
-        assert_close(scaled.W, factor * room.frobenius_max_margin(c).W, rtol=1e-12, atol=0)
+        scaled = solvers.frobenius_max_margin(Constraints(c.difference, c.query, rhs=factor * c.rhs))
+        assert_close(scaled.W, factor * solvers.frobenius_max_margin(c).W, rtol=1e-12, atol=0)
         assert scaled.kkt < 1e-14
 
 
 def test_constraints_that_hold_for_zero_give_zero(generator):
     pairs, _, _ = orthogonal_constraints(generator)
-    free = room.Constraints(pairs.difference, pairs.query, rhs=-torch.ones(4, dtype=torch.float64))
-    solution = room.frobenius_max_margin(free)
+    free = Constraints(pairs.difference, pairs.query, rhs=-torch.ones(4, dtype=torch.float64))
+    solution = solvers.frobenius_max_margin(free)
     assert not solution.W.any()
     assert solution.kkt == 0
     assert solution.rank == 0
@@ -109,9 +114,9 @@ def test_a_constraint_with_a_lower_margin_is_met_with_equality_only_if_it_binds(
     """Orthogonal constraints: each multiplier is its right-hand side over the squared length, or zero where that is negative."""
     pairs, _, ones = orthogonal_constraints(generator)
     rhs = torch.tensor([2.0, -3.0, 0.5, 0.0], dtype=torch.float64)
-    assert_close(room.frobenius_max_margin(room.Constraints(pairs.difference, pairs.query, rhs=rhs)).dual, ones * rhs.clamp(min=0))
-    equal = room.Constraints(pairs.difference, pairs.query, rhs=rhs, equality=torch.ones(4, dtype=torch.bool))
-    assert_close(room.frobenius_max_margin(equal).dual, ones * rhs)
+    assert_close(solvers.frobenius_max_margin(Constraints(pairs.difference, pairs.query, rhs=rhs)).dual, ones * rhs.clamp(min=0))
+    equal = Constraints(pairs.difference, pairs.query, rhs=rhs, equality=torch.ones(4, dtype=torch.bool))
+    assert_close(solvers.frobenius_max_margin(equal).dual, ones * rhs)
 
 
 # ---- contradictions
@@ -124,14 +129,14 @@ def combination(c, proof):
 
 def test_inconsistent_equations_are_refused_with_weights_of_both_signs(generator):
     u, z = torch.randn(2, 1, 4, generator=generator, dtype=torch.float64)
-    c = room.Constraints(
+    c = Constraints(
         torch.cat([u, 2 * u, u + 1]),
         z.expand(3, 4).contiguous(),
         rhs=torch.tensor([1.0, 3.0, 1.0], dtype=torch.float64),
         equality=torch.ones(3, dtype=torch.bool),
     )
     with pytest.raises(Infeasible, match=r"input 0 .*input 1") as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     matrix, rhs = combination(c, caught.value.certificate)
     assert matrix < 1e-12
     assert rhs == pytest.approx(1)
@@ -145,9 +150,9 @@ def test_inequalities_against_equations_are_refused_with_a_proof(rhs):
     g = torch.Generator().manual_seed(0)
     difference, query = torch.randn(2, 60, 4, generator=g, dtype=torch.float64)
     equality = torch.arange(60) < 12
-    c = room.Constraints(difference, query, rhs=torch.where(equality, rhs, 1.0).double(), equality=equality)
+    c = Constraints(difference, query, rhs=torch.where(equality, rhs, 1.0).double(), equality=equality)
     with pytest.raises(Infeasible) as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     matrix, one = combination(c, caught.value.certificate)
     assert matrix < 1e-10
     assert one == pytest.approx(1)
@@ -159,20 +164,20 @@ def test_an_inequality_that_an_equation_decides_is_refused(generator):
     u, z = torch.randn(2, 1, 4, generator=generator, dtype=torch.float64)
     equality = torch.tensor([True, False])
     twice, rhs = torch.cat([u, u]), torch.tensor([0.0, 1.0], dtype=torch.float64)
-    c = room.Constraints(twice, z.expand(2, 4).contiguous(), rhs=rhs, equality=equality)
+    c = Constraints(twice, z.expand(2, 4).contiguous(), rhs=rhs, equality=equality)
     with pytest.raises(Infeasible) as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     assert combination(c, caught.value.certificate)[0] < 1e-12
-    met = room.Constraints(twice, z.expand(2, 4).contiguous(), rhs=rhs.flip(0), equality=equality)
-    assert_close(room.frobenius_max_margin(met).margins, torch.ones(2, dtype=torch.float64))
+    met = Constraints(twice, z.expand(2, 4).contiguous(), rhs=rhs.flip(0), equality=equality)
+    assert_close(solvers.frobenius_max_margin(met).margins, torch.ones(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("rhs", "equality"), [(1.0, False), (1.0, True), (-1.0, True)])
 def test_a_zero_constraint_is_refused_unless_it_holds(rhs, equality):
     zero = torch.zeros(1, 3, dtype=torch.float64)
-    c = room.Constraints(zero, zero, rhs=torch.tensor([rhs], dtype=torch.float64), equality=torch.tensor([equality]))
+    c = Constraints(zero, zero, rhs=torch.tensor([rhs], dtype=torch.float64), equality=torch.tensor([equality]))
     with pytest.raises(Infeasible) as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     assert combination(c, caught.value.certificate) == (0, 1)
     assert caught.value.certificate.norm_at_least == float("inf")
 
@@ -180,7 +185,7 @@ def test_a_zero_constraint_is_refused_unless_it_holds(rhs, equality):
 def of(differences, **how):
     rows = torch.tensor(differences, dtype=torch.float64)
     how = {name: torch.tensor(v, dtype=torch.float64 if name == "rhs" else torch.bool) for name, v in how.items()}
-    return room.Constraints(rows, torch.ones(len(rows), 1, dtype=torch.float64), **how)
+    return Constraints(rows, torch.ones(len(rows), 1, dtype=torch.float64), **how)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +202,7 @@ def test_what_a_long_W_meets_is_not_called_infeasible(c, W, proved):
     W = torch.tensor(W, dtype=torch.float64)[:, None]
     assert ((c.margins(W) - c.rhs).abs() < 1e-3).all()
     with pytest.raises(NotConverged, match="a norm of at least") as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     bound = float(str(caught.value).split("at least ")[1].split(",")[0])
     assert proved / 2.2 < bound < 1.06 * float(W.norm())
 
@@ -205,13 +210,13 @@ def test_what_a_long_W_meets_is_not_called_infeasible(c, W, proved):
 @pytest.mark.parametrize("c", [of([[1, 0.3], [-1, -0.3]]), of([[0.1, 0.7]] * 2, rhs=[0, 1], equality=[True, False]), of([[0, 0], [1, 1]])])
 def test_exact_contradictions_remain_infeasible(c):
     with pytest.raises(Infeasible) as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     assert caught.value.certificate.residual < 5e-16
 
 
 def test_certificates_are_zero_to_rounding():
     c = drawn(15, 5, 4, trials=60)
-    solved = room.frobenius_max_margins(c)
+    solved = solvers.frobenius_max_margins(c)
     for b in (~solved.solved).nonzero().squeeze(-1).tolist():
         with pytest.raises(Infeasible) as caught:
             solved[b]
@@ -221,34 +226,67 @@ def test_certificates_are_zero_to_rounding():
 
 
 @pytest.mark.parametrize("size", [1e-90, 1e90])
-def test_lengths_out_of_range_are_refused_with_a_word_about_the_scale(size):
-    c = room.Constraints(*torch.full((2, 1, 1), size, dtype=torch.float64))
-    with pytest.raises(NotConverged, match=rf"got {size**2:.1e} for input 0 .*scale the tokens".replace("+", r"\+")):
-        room.frobenius_max_margin(c)
-    one = room.Constraints(c.difference, torch.ones(1, 1, dtype=torch.float64))
-    assert float(room.frobenius_max_margin(one).W) == pytest.approx(1 / size)
+def test_lengths_out_of_range_are_refused(size):
+    c = Constraints(*torch.full((2, 1, 1), size, dtype=torch.float64))
+    with pytest.raises(NotConverged, match=rf"got {size**2:.1e} for input 0 ".replace("+", r"\+")):
+        solvers.frobenius_max_margin(c)
+    one = Constraints(c.difference, torch.ones(1, 1, dtype=torch.float64))
+    assert float(solvers.frobenius_max_margin(one).W) == pytest.approx(1 / size)
 
 
 @pytest.mark.parametrize("scale", [1e7, 1.0, 1e-7])
 def test_a_W_of_the_wrong_length_has_a_large_residual_at_any_scale(scale):
     c = of((scale * np.eye(3)).tolist())
     pairs, W, multipliers = plain(c), np.ones((3, 1)) / scale, np.ones(3) / scale**2
-    assert _verified(pairs, W, multipliers, 1e-14).kkt < 1e-15
-    batch = _Batch(c.difference[None], c.query[None], c.rhs[None], c.equality[None])
+    assert residuals(pairs, W, multipliers)[0] < 1e-15
+    batch = Batch(Constraints(c.difference[None], c.query[None], rhs=c.rhs[None]))
     for longer, dual in ((3, 3), (3, 1), (1, 3), (1 + 1e-6, 1 + 1e-6)):
-        with pytest.raises(NotConverged, match="KKT") as caught:
-            _verified(pairs, longer * W, dual * multipliers, 1e-12)
-        assert caught.value.residuals > 1e-7
-        given = torch.from_numpy(longer * W)[None], torch.from_numpy(dual * multipliers)[None]
-        assert float(batch.residuals(*given)[1]) == pytest.approx(caught.value.residuals, rel=1e-6)
+        kkt, gap = residuals(pairs, longer * W, dual * multipliers)
+        assert kkt > 1e-7
+        batched = batch.residuals(torch.from_numpy(longer * W)[None], torch.from_numpy(dual * multipliers)[None])
+        assert [float(v) for v in batched] == pytest.approx([kkt, gap], rel=1e-6)
 
 
-def test_a_refusal_says_what_rounding_has_to_do_with_it():
-    with pytest.raises(
-        NotConverged, match=r"float64 rounds the margins of a W of norm 2\.1e\+06 by up to 5e-10; pass a larger tol"
-    ) as caught:
-        room.frobenius_max_margin(of([[1, 0.3], [-1, -0.3 + 1e-6]]))
-    assert room.frobenius_max_margin(of([[1, 0.3], [-1, -0.3 + 1e-6]]), tol=1.01 * caught.value.residuals).norm > 2e6
+@pytest.mark.parametrize("small", [1e-4, 1e-6])
+def test_constraints_of_different_scales_are_solved(small):
+    solution = solvers.frobenius_max_margin(of([[1, 0], [-1, small]]), tol=1e-9)
+    assert_close(solution.W[:, 0], torch.tensor([1, 2 / small], dtype=torch.float64), rtol=1e-12, atol=1e-9)
+
+
+def test_a_residual_above_the_tolerance_carries_the_last_iterate():
+    """W = (1, 2e6): float64 rounds its margins by about 5e-10."""
+    c = of([[1, 0.3], [-1, -0.3 + 1e-6]])
+    with pytest.raises(NotConverged, match=r"norm 2\.1e\+06 by 5e-10; pass a larger tol") as caught:
+        solvers.frobenius_max_margin(c)
+    state, kkt = caught.value.state, caught.value.residuals
+    assert 1e-12 < state.kkt == kkt < 1e-8
+    assert state.status == "not converged"
+    assert_close(c.margins(state.W), c.rhs, rtol=0, atol=2 * kkt)
+    assert solvers.frobenius_max_margin(c, tol=1.01 * kkt).status == "optimal"
+
+
+@pytest.mark.parametrize("closeness", [1e-3, 1e-5, 1e-8])
+def test_the_residual_bounds_violated_margins(closeness):
+    """A token nearly equal to the selected one: norms of 1e3 to 1e9, where rounding of the margins is most of the residual."""
+    generator = torch.Generator().manual_seed(5)
+    x, z = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((4, 4, 6), (4, 6)))
+    x[0, 1] = x[0, 0] + closeness
+    c = builders.constraints(x, z, torch.zeros(4, dtype=torch.long))
+    for solve in (solvers.frobenius_max_margin, solvers.nuclear_max_margin):
+        try:
+            solution = solve(c)
+        except NotConverged as refusal:
+            solution = refusal.state
+        if solution is None:
+            continue
+        rounding = 10 * EPSILON * float(solution.W.norm()) * float((c.difference.norm(dim=1) * c.query.norm(dim=1)).max())
+        margins = [_exact_margin(d, solution.W, z) for d, z in zip(c.difference, c.query)]
+        assert 1 - min(margins) <= solution.kkt + rounding
+
+
+def _exact_margin(d, W, z) -> float:
+    terms = (Fraction(x) * Fraction(w) * Fraction(y) for x, row in zip(d.tolist(), W.tolist()) for w, y in zip(row, z.tolist()))
+    return float(sum(terms, Fraction(0)))
 
 
 # ---- accuracy
@@ -256,12 +294,12 @@ def test_a_refusal_says_what_rounding_has_to_do_with_it():
 
 @pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (20, 10, 30), (5, 15, 10)])
 def test_residuals_are_at_rounding(n, T, d):
-    """The target is 1e-13; the worst seen over 1,000 instances of each size is 1e-15."""
-    solved = room.frobenius_max_margins(drawn(n, T, d, trials=20))
+    c = drawn(n, T, d, trials=20)
+    solved = solvers.frobenius_max_margins(c)
     assert solved.solved.all()
-    assert float(solved.kkt.max()) < 1e-14
+    assert float(solved.kkt.max()) < 1e-13
     for b in range(20):
-        assert room.frobenius_max_margin(solved.constraints.problem(b)).kkt < 1e-14
+        assert solvers.frobenius_max_margin(c.problem(b)).kkt < 1e-13
 
 
 # ---- batches
@@ -270,11 +308,11 @@ def test_residuals_are_at_rounding(n, T, d):
 @pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (5, 15, 10), (10, 5, 4), (8, 5, 3), (20, 10, 12), (3, 4, 1)])
 def test_a_batch_is_its_problems(n, T, d):
     c = drawn(n, T, d, trials=24)
-    batch = room.frobenius_max_margins(c)
+    batch = solvers.frobenius_max_margins(c)
     assert len(batch) == 24
     for b in range(24):
         try:
-            one = room.frobenius_max_margin(c.problem(b))
+            one = solvers.frobenius_max_margin(c.problem(b))
         except (Infeasible, NotConverged) as refusal:
             expected, one = refusal, None
         if one is None:
@@ -294,10 +332,10 @@ def test_a_batch_is_its_problems(n, T, d):
 
 def test_a_batch_takes_equations_padding_and_right_hand_sides():
     problems = [mixed(seed, m=12 + 4 * seed, equations=4) for seed in range(5)]
-    batch = room.frobenius_max_margins(room.stack(problems))
+    batch = solvers.frobenius_max_margins(stack(problems))
     assert batch.solved.all()
     for b, c in enumerate(problems):
-        one = room.frobenius_max_margin(c)
+        one = solvers.frobenius_max_margin(c)
         assert_close(batch.W[b], one.W, rtol=0, atol=1e-12 * one.norm)
         assert_close(batch.dual[b, : len(c)], one.dual, rtol=0, atol=1e-11 * float(one.dual.abs().max()))
         assert not batch.dual[b, len(c) :].any()
@@ -307,18 +345,18 @@ def test_an_infeasible_problem_does_not_disturb_its_neighbours():
     good, bad = mixed(0), mixed(1)
     difference, query, rhs = bad.difference.clone(), bad.query, bad.rhs.clone()
     difference[1], rhs[1] = 0.0, 1.0
-    batch = room.frobenius_max_margins(room.stack([good, room.Constraints(difference, query, rhs=rhs, equality=bad.equality)]))
+    batch = solvers.frobenius_max_margins(stack([good, Constraints(difference, query, rhs=rhs, equality=bad.equality)]))
     assert batch.status == ("optimal", "infeasible")
-    assert_close(batch.W[0], room.frobenius_max_margin(good).W, rtol=0, atol=1e-12)
+    assert_close(batch.W[0], solvers.frobenius_max_margin(good).W, rtol=0, atol=1e-12)
     with pytest.raises(Infeasible, match=r"input 1 \(token 0\)"):
         batch[1]
 
 
 def test_empty_batches_and_problems_without_constraints():
     c = drawn(3, 4, 5, trials=4)
-    assert len(room.frobenius_max_margins(c.problem(slice(0, 0)))) == 0
+    assert len(solvers.frobenius_max_margins(c.problem(slice(0, 0)))) == 0
     single = drawn(3, 1, 5, trials=4)
-    batch = room.frobenius_max_margins(single)
+    batch = solvers.frobenius_max_margins(single)
     assert batch.solved.all()
     assert not batch.W.any()
     assert batch.rank.tolist() == [0] * 4
@@ -326,20 +364,20 @@ def test_empty_batches_and_problems_without_constraints():
 
 def test_tokens_that_are_being_trained_are_read_without_their_history():
     c = drawn(3, 4, 5, trials=2)
-    trained = room.Constraints(c.difference.clone().requires_grad_(), c.query)
-    assert not room.frobenius_max_margins(trained).W.requires_grad
-    assert not room.frobenius_max_margin(trained.problem(0)).W.requires_grad
+    trained = Constraints(c.difference.clone().requires_grad_(), c.query)
+    assert not solvers.frobenius_max_margins(trained).W.requires_grad
+    assert not solvers.frobenius_max_margin(trained.problem(0)).W.requires_grad
 
 
 def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
     c = drawn(3, 4, 5, trials=4)
     with pytest.raises(ValueError, match=r"got a batch \[4\]; use frobenius_max_margins"):
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     with pytest.raises(ValueError, match=r"got leading dimensions \[\]; use frobenius_max_margin"):
-        room.frobenius_max_margins(c.problem(0))
-    nested = room.Constraints(c.difference[None], c.query[None])
+        solvers.frobenius_max_margins(c.problem(0))
+    nested = Constraints(c.difference[None], c.query[None])
     with pytest.raises(ValueError, match=r"got leading dimensions \[1, 4\]; flatten"):
-        room.frobenius_max_margins(nested)
+        solvers.frobenius_max_margins(nested)
 
 
 # ---- thousands of constraints
@@ -348,9 +386,9 @@ def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
 @pytest.mark.parametrize("seed", range(3))
 def test_working_sets_find_the_solution_of_the_direct_method(seed):
     c = drawn(20, 11, 12, trials=1, seed=seed).problem(0)
-    assert len(c) < LARGE
+    assert len(c) < DIRECT_SIZE
     W, multipliers = solve_large(plain(c), tol=1e-12)
-    direct = room.frobenius_max_margin(c)
+    direct = solvers.frobenius_max_margin(c)
     assert_close(torch.from_numpy(W), direct.W, rtol=0, atol=1e-11 * direct.norm)
     assert_close(torch.from_numpy(multipliers), direct.dual, rtol=0, atol=1e-8 * float(direct.dual.max()))
 
@@ -358,29 +396,22 @@ def test_working_sets_find_the_solution_of_the_direct_method(seed):
 def test_three_thousand_constraints_are_solved_to_rounding():
     c = drawn(150, 21, 50, trials=1).problem(0)
     assert len(c) == 3000
-    solution = room.frobenius_max_margin(c)
+    solution = solvers.frobenius_max_margin(c)
     assert solution.kkt < 1e-12
     assert_close(c.combine(solution.dual), solution.W, rtol=0, atol=1e-10 * solution.norm)
     active = (solution.dual > 0).nonzero().squeeze(-1)
-    few = room.frobenius_max_margin(c.take(active))  # the active constraints alone have the same solution
+    few = solvers.frobenius_max_margin(c.take(active))  # the active constraints alone have the same solution
     assert_close(few.W, solution.W, rtol=0, atol=1e-10 * solution.norm)
 
 
 def test_a_contradiction_among_thousands_is_named():
     c = drawn(500, 5, 3, trials=1).problem(0)
     with pytest.raises(Infeasible) as caught:
-        room.frobenius_max_margin(c)
+        solvers.frobenius_max_margin(c)
     matrix, one = combination(c, caught.value.certificate)
     assert matrix < 1e-11
     assert one == pytest.approx(1)
     assert len(caught.value.certificate.constraints) <= 10  # as many as W has entries, and one
-
-
-def test_the_first_order_method_comes_near():
-    c = drawn(10, 6, 12, trials=1).problem(0)
-    exact = room.frobenius_max_margin(c)
-    near = torch.from_numpy(approach(plain(c), steps=20_000, tol=1e-9))
-    assert_close(near, exact.dual, rtol=0, atol=1e-4 * float(exact.dual.max()))
 
 
 def test_both_ways_to_the_active_set_agree_with_equations():

@@ -1,4 +1,4 @@
-"""How often descent selects every best token: the counts of an independent run, the intervals, the map, and the figures."""
+"""How often descent selects every best token: counts of an independent implementation, intervals, the map, and the figures."""
 
 import inspect
 
@@ -11,8 +11,9 @@ from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.selection import locally_optimal
-from transformer_theory.theories.attention_svm.experiments.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
-from transformer_theory.theories.attention_svm.experiments.probability_map import ProbabilityMap, count
+from transformer_theory.theories.attention_svm.figures.common import references, size
+from transformer_theory.theories.attention_svm.figures.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
+from transformer_theory.theories.attention_svm.figures.probability_map import QUANTITIES, ProbabilityMap, count
 
 
 @pytest.mark.parametrize(("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)])
@@ -30,7 +31,7 @@ def test_the_interval_has_the_tails_of_the_binomial(k, n):
     assert low <= k / n <= high
 
 
-def test_no_trial_says_nothing():
+def test_the_interval_without_trials_is_everything():
     low, high = clopper_pearson(np.array([0, 1]), np.array([0, 2]))
     assert (low[0], high[0]) == (0, 1)
     assert low[1] == pytest.approx(1 - 0.975**0.5)  # one of two: 1 - (1 - p)^2 = 0.025 at the lower end
@@ -39,56 +40,55 @@ def test_no_trial_says_nothing():
 def test_the_figure_shows_each_curve_and_the_known_numbers(run):
     experiment = GlobalConvergence(inputs=(5, 6), tokens=(5,), dims=(2, 5), trials=100, steps=1000)
     result = run(experiment)
-    left, right = experiment.draw(result).axes
+    left, right = experiment.plot(result).axes
     assert left.get_legend_handles_labels()[1] == ["n = 5", "n = 6", "recomputed independently"]
     assert right.get_legend_handles_labels()[1] == ["T = 5", "recomputed independently"]
-    assert sum("predicted" in row for row in result.table) == 2
-    assert all(row["predicted"] == row["value"] for row in result.table if "predicted" in row)
-    assert {row["basis"] for row in result.table if "predicted" in row} == {"recomputed"}
+    known = references(result.table)
+    assert known.column("setting") == [size(5, 5, 2), size(5, 5, 5)]
+    assert known.column("value") == known.column("predicted")
+    assert set(known.column("basis")) == {"recomputed"}
     a = result.arrays
     assert (a["attention_svm/low"] <= a["attention_svm/share"]).all()
     assert (a["attention_svm/share"] <= a["attention_svm/high"]).all()
 
 
 @pytest.mark.parametrize("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
-def test_other_settings_stand_beside_no_known_number(changed, monkeypatch):
-    """Whatever descent comes to."""
+def test_other_settings_have_no_known_number(changed, monkeypatch):
     monkeypatch.setattr(inspect.getmodule(GlobalConvergence), "count_best", lambda trials, **_: trials)
     usual, other = (GlobalConvergence(inputs=(5,), tokens=(5,), dims=(2,), **settings).run().table for settings in ({}, changed))
-    assert all("predicted" in row for row in usual)
-    assert not any("predicted" in row for row in other)
+    assert len(references(usual)) == len(usual)
+    assert not references(other)
 
 
 @pytest.mark.parametrize(("inputs", "tokens", "dim"), [(2, 5, 3), (6, 4, 3)])
 def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
-    """The same problems one by one: single solver, :func:`locally_optimal`, descent without a batch."""
+    """The same problems one at a time: single solver, :func:`locally_optimal`, descent without a batch."""
     counted = count(inputs, tokens, dim, trials=8, steps=500, rate=0.1, threshold=1e-3, seed=5)
     batch = attention_svm.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=8)
     feasible = best = settled = locally = 0
     for trial in range(8):
-        one = batch[trial]
+        problem = batch[trial]
         try:
-            attention_svm.frobenius_max_margin(attention_svm.constraints(one.tokens, one.query, one.optimal()))
+            attention_svm.frobenius_max_margin(attention_svm.constraints(problem.tokens, problem.query, problem.optimal()))
             feasible += 1
         except Infeasible:
             pass
-        attention = one.attention(attention_svm.normalised_descent(one, attention_svm.start(one), steps=500).W)
+        attention = problem.attention(attention_svm.normalised_descent(problem, attention_svm.start(problem), steps=500).W)
         if bool((attention.amax(-1) > 1 - 1e-3).all()):
             select = attention.argmax(-1)
-            settled, best = settled + 1, best + bool((select == one.optimal()).all())
-            pairs = attention_svm.constraints(one.tokens, one.query, select)
-            locally += bool(locally_optimal(one.scores, select, pairs, attention_svm.frobenius_max_margin(pairs)).all())
+            settled, best = settled + 1, best + bool((select == problem.optimal()).all())
+            pairs = attention_svm.constraints(problem.tokens, problem.query, select)
+            locally += bool(locally_optimal(problem.scores, select, pairs, attention_svm.frobenius_max_margin(pairs)).all())
     counts = (counted.trials, counted.feasible, counted.best, counted.settled, counted.locally_optimal)
     assert counts == (8, feasible, best, settled, locally)
     assert settled > 0
 
 
-def test_the_map_says_where_the_theory_speaks():
-    result = ProbabilityMap(inputs=(2, 5), tokens=(3,), dims=(3, 6), trials=10, steps=300).run()
-    told = {row["quantity"] for row in result.table if "predicted" in row and row["quantity"].startswith("share whose best")}
-    assert told == {f"share whose best tokens are feasible, n={n} T=3 d={d}" for n, d in ((2, 3), (2, 6), (5, 6))}
-    for row in result.table:
-        if row["quantity"] in told:
-            assert row["value"] == 1
-    panels = ProbabilityMap().draw(result).axes
+def test_the_map_shows_where_the_theory_predicts():
+    experiment = ProbabilityMap(inputs=(2, 5), tokens=(3,), dims=(3, 6), trials=10, steps=300)
+    result = experiment.run()
+    predicted = result.table.select(quantity=QUANTITIES["feasible"], basis="theory").where(lambda row: row.predicted is not None)
+    assert predicted.column("setting") == [size(2, 3, 3), size(2, 3, 6), size(5, 3, 6)]
+    assert predicted.column("value") == [1, 1, 1]
+    panels = experiment.plot(result).axes
     assert [ax.get_title(loc="left") for ax in panels] == ["d = 3", "d = 6", "", "", "", ""]

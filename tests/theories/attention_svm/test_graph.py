@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, dynamics, next_token, solvers
+from transformer_theory.theories.attention_svm.graph import priority_graph
 from transformer_theory.maths.linalg import cosine
-from transformer_theory.theories.attention_svm.experiments.graph import Graph
+from transformer_theory.theories.attention_svm.figures.graph import Graph
 from transformer_theory.theories.attention_svm.next_token import LOG, finite_span, project, random_sequences
 
 
@@ -52,8 +53,8 @@ def test_components_are_tokens_that_reach_each_other(seed):
 
 def test_the_direction_meets_every_pair_and_is_the_smallest():
     e, _, _, graph = drawn(0)
-    pairs = room.graph_svm(graph, e)
-    W = room.frobenius_max_margin(pairs).W
+    pairs = builders.graph_svm(graph, e)
+    W = solvers.frobenius_max_margin(pairs).W
     for k, edges in graph.edges.items():
         logits = e @ W @ e[k]
         for i, j in edges.nonzero().tolist():  # every edge, not only those between the components' smallest tokens
@@ -74,19 +75,19 @@ def test_the_direction_meets_every_pair_and_is_the_smallest():
 def test_the_loss_is_the_label_s_attention():
     e, ids, labels, _ = drawn(0)
     ids = torch.cat([ids[:, :1], ids], 1)  # a token twice
-    instance, W = room.next_token_instance(e, ids, labels), gaussian(10, 10).requires_grad_()
+    instance, W = next_token.next_token_instance(e, ids, labels), gaussian(10, 10).requires_grad_()
     attention = torch.einsum("ntx,xz,nz->nt", e[ids], W, e[ids[:, -1]]).softmax(-1)
     f = (attention * (ids == labels[:, None])).sum(-1)
     (-f.log()).mean().backward()
     torch.testing.assert_close(LOG.value(f.detach()), -f.detach().log())
-    M, C = room.descent_direction(instance, W.detach(), loss=LOG)
+    M, C = dynamics.descent_direction(instance, W.detach(), loss=LOG)
     torch.testing.assert_close(C.exp() * M, -W.grad)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_finite_part_minimises_the_loss_within_the_components(seed):
     e, ids, labels, graph = drawn(seed)
-    W = room.finite_part(graph, e, ids, labels)
+    W = next_token.finite_part(graph, e, ids, labels)
     basis = finite_span(graph, e)
     torch.testing.assert_close(project(W, basis), W)
     assert len(basis) == len(graph.equal())
@@ -108,13 +109,13 @@ def test_two_tokens_that_follow_each_other_have_a_closed_form():
     ids = torch.tensor([[0, 1, 2]] * 3)
     labels = torch.tensor([0, 0, 1])
     e = torch.eye(3, dtype=torch.float64)
-    graph = room.priority_graph(ids, labels, tokens=3)
+    graph = priority_graph(ids, labels, tokens=3)
     assert graph.equal() == [(2, 0, 1)]
     assert graph.above() == [(2, 0, 2)]
     expected = torch.zeros(3, 3, dtype=torch.float64)
     expected[0, 2], expected[1, 2] = np.log(2) / 2, -np.log(2) / 2
-    torch.testing.assert_close(room.finite_part(graph, e, ids, labels), expected)
-    svm = room.frobenius_max_margin(room.graph_svm(graph, e)).W
+    torch.testing.assert_close(next_token.finite_part(graph, e, ids, labels), expected)
+    svm = solvers.frobenius_max_margin(builders.graph_svm(graph, e)).W
     torch.testing.assert_close(svm[:, 2], torch.tensor([1 / 3, 1 / 3, -2 / 3], dtype=torch.float64))
 
 
@@ -122,14 +123,14 @@ def test_two_tokens_that_follow_each_other_have_a_closed_form():
 def test_descent_goes_to_both_parts(cyclic, unchecked):
     e, ids, labels, graph = drawn(1, cyclic=cyclic) if cyclic else drawn_acyclic()
     assert bool(graph.equal()) == cyclic
-    instance = room.next_token_instance(e, ids, labels)
-    state = room.normalised_descent(instance, room.start(instance), steps=1500, loss=LOG)
-    state = room.normalised_descent(instance, state, steps=200, rate=0.005, loss=LOG)
+    instance = next_token.next_token_instance(e, ids, labels)
+    state = dynamics.normalised_descent(instance, dynamics.start(instance), steps=1500, loss=LOG)
+    state = dynamics.normalised_descent(instance, state, steps=200, rate=0.005, loss=LOG)
     basis = finite_span(graph, e)
     inside = project(state.W, basis)
-    svm = room.frobenius_max_margin(room.graph_svm(graph, e)).W
+    svm = solvers.frobenius_max_margin(builders.graph_svm(graph, e)).W
     assert float(cosine(state.W - inside, svm)) > 0.98
-    assert float((inside - room.finite_part(graph, e, ids, labels)).norm()) < 0.02
+    assert float((inside - next_token.finite_part(graph, e, ids, labels)).norm()) < 0.02
 
 
 def drawn_acyclic():
@@ -139,8 +140,8 @@ def drawn_acyclic():
 
 def test_an_acyclic_graph_has_no_finite_part():
     e, ids, labels, graph = drawn_acyclic()
-    assert not room.finite_part(graph, e, ids, labels).any()
-    assert not room.graph_svm(graph, e).equality.any()
+    assert not next_token.finite_part(graph, e, ids, labels).any()
+    assert not builders.graph_svm(graph, e).equality.any()
 
 
 def test_the_stored_run_is_repeated_in_distribution(run):
@@ -157,11 +158,11 @@ def test_the_stored_run_is_repeated_in_distribution(run):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: room.priority_graph(torch.tensor([[0, 3]]), torch.tensor([0]), tokens=3), r"ids must lie in \[0, 3\), got 3"),
-        (lambda: room.priority_graph(torch.tensor([[0, 1]]), torch.tensor([2]), tokens=3), "2 is not in sequence 0"),
-        (lambda: room.priority_graph(torch.zeros(0, 2).long(), torch.zeros(0).long(), tokens=3), "at least one sequence"),
-        (lambda: room.priority_graph(torch.zeros(2, 2), torch.zeros(2).long(), tokens=3), "integers"),
-        (lambda: room.next_token_instance(gaussian(2, 3), torch.tensor([[0, 2]]), torch.tensor([0])), r"ids must lie in \[0, 2\)"),
+        (lambda: priority_graph(torch.tensor([[0, 3]]), torch.tensor([0]), tokens=3), r"ids must lie in \[0, 3\), got 3"),
+        (lambda: priority_graph(torch.tensor([[0, 1]]), torch.tensor([2]), tokens=3), "2 is not in sequence 0"),
+        (lambda: priority_graph(torch.zeros(0, 2).long(), torch.zeros(0).long(), tokens=3), "at least one sequence"),
+        (lambda: priority_graph(torch.zeros(2, 2), torch.zeros(2).long(), tokens=3), "integers"),
+        (lambda: next_token.next_token_instance(gaussian(2, 3), torch.tensor([[0, 2]]), torch.tensor([0])), r"ids must lie in \[0, 2\)"),
         (lambda: random_sequences(sequences=2, length=5, tokens=4, cyclic=True, generator=torch.Generator()), "T <= K"),
         (lambda: random_sequences(sequences=1, length=3, tokens=4, cyclic=True, generator=torch.Generator()), "no cyclic data"),
     ],

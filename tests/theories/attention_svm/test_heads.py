@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import dynamics
+from transformer_theory.theories.attention_svm.problem import Instance, token_logits, token_scores
 
 
 @pytest.fixture
@@ -17,12 +18,12 @@ def problem(generator):
 
 
 def relu(V):
-    return room.differentiable(lambda o: (o @ V).relu().sum(-1))
+    return dynamics.differentiable(lambda o: (o @ V).relu().sum(-1))
 
 
 def test_relu_head_by_hand():
     V = torch.tensor([[1.0, -1.0], [0.0, 2.0]], dtype=torch.float64)
-    value, gradient = room.relu_head(V)(torch.tensor([[2.0, 1.5], [1.0, 0.5]], dtype=torch.float64))
+    value, gradient = dynamics.relu_head(V)(torch.tensor([[2.0, 1.5], [1.0, 0.5]], dtype=torch.float64))
     assert value.tolist() == [3.0, 1.0]  # V^T o = (2, 1) and (1, 0)
     assert gradient.tolist() == [[0.0, 2.0], [1.0, 0.0]]  # at the kink, the second unit does not count
 
@@ -30,49 +31,49 @@ def test_relu_head_by_hand():
 def test_relu_head_is_what_automatic_differentiation_says(problem, generator):
     V = torch.randn(3, 6, 7, generator=generator, dtype=torch.float64)
     mixture = problem[0].mean(-2)
-    for mine, other in zip(room.relu_head(V)(mixture), relu(V)(mixture)):
+    for mine, other in zip(dynamics.relu_head(V)(mixture), relu(V)(mixture)):
         assert_close(mine, other)
 
 
 def test_a_linear_head_is_an_instance_with_scores(problem, generator):
     x, z, labels, v = problem
-    linear = room.Instance(x, z, room.token_scores(x, v, labels))
-    general = room.HeadInstance(x, z, labels, room.differentiable(lambda o: (o * v[:, None]).sum(-1)))
-    begin = room.random_start(linear, generator=generator)
+    linear = Instance(x, z, token_scores(x, v, labels))
+    general = dynamics.HeadInstance(x, z, labels, dynamics.differentiable(lambda o: (o * v[:, None]).sum(-1)))
+    begin = dynamics.random_start(linear, generator=generator)
     assert torch.equal(general.selected(begin.W), linear.selected(begin.W))
     assert_close(general.predictions(begin.W), (linear.attention(begin.W) * linear.scores).sum(-1))
     for scale in (1.0, 1e3):
-        for one, other in zip(*(room.descent_direction(p, scale * begin.W) for p in (linear, general))):
+        for one, other in zip(*(dynamics.descent_direction(p, scale * begin.W) for p in (linear, general))):
             assert_close(one, other, rtol=1e-9, atol=1e-12)
-    ends = [room.normalised_descent(p, begin, steps=300) for p in (linear, general)]
+    ends = [dynamics.normalised_descent(p, begin, steps=300) for p in (linear, general)]
     assert_close(ends[0].W, ends[1].W, rtol=0, atol=1e-8)
-    factors = room.random_factors(general, generator=generator)
-    ends = [room.normalised_descent(p, factors, steps=100, penalty=1e-3) for p in (linear, general)]
+    factors = dynamics.random_factors(general, generator=generator)
+    ends = [dynamics.normalised_descent(p, factors, steps=100, penalty=1e-3) for p in (linear, general)]
     assert_close(ends[0].W, ends[1].W, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("loss", [room.LOGISTIC, room.EXPONENTIAL, room.LINEAR], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("loss", [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR], ids=lambda loss: loss.name)
 def test_steps_with_a_network_as_head_are_those_of_automatic_differentiation(problem, loss, generator):
     x, z, labels, _ = problem
     V = 0.3 * torch.randn(3, 6, 8, generator=generator, dtype=torch.float64)
-    instance = room.HeadInstance(x, z, labels, room.relu_head(V))
-    begin = room.random_start(instance, generator=generator)
+    instance = dynamics.HeadInstance(x, z, labels, dynamics.relu_head(V))
+    begin = dynamics.random_start(instance, generator=generator)
     W = begin.W.clone().requires_grad_()
     for _ in range(15):
-        attention = room.token_logits(x, z, W).softmax(-1)
+        attention = token_logits(x, z, W).softmax(-1)
         value = labels * ((attention[..., None, :] @ x).squeeze(-2) @ V).relu().sum(-1)
         (g,) = torch.autograd.grad(loss.value(value).mean(-1).sum(), W)
         W = (W.detach() - 0.1 * g / torch.linalg.matrix_norm(g)[:, None, None]).requires_grad_()
-    assert_close(room.normalised_descent(instance, begin, steps=15, loss=loss).W, W.detach(), rtol=0, atol=1e-11)
+    assert_close(dynamics.normalised_descent(instance, begin, steps=15, loss=loss).W, W.detach(), rtol=0, atol=1e-11)
 
 
 def test_a_module_can_be_the_head(problem, generator):
     x, z, labels, _ = problem
     net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
-    instance = room.HeadInstance(x, z, labels, room.differentiable(lambda o: net(o).squeeze(-1)))
-    begin = room.random_start(instance, generator=generator)
-    end = room.normalised_descent(instance, begin, steps=150)
-    before, after = (room.LOGISTIC.value(instance.predictions(s.W)).mean(-1) for s in (begin, end))
+    instance = dynamics.HeadInstance(x, z, labels, dynamics.differentiable(lambda o: net(o).squeeze(-1)))
+    begin = dynamics.random_start(instance, generator=generator)
+    end = dynamics.normalised_descent(instance, begin, steps=150)
+    before, after = (dynamics.LOGISTIC.value(instance.predictions(s.W)).mean(-1) for s in (begin, end))
     assert (after < before).all()
     assert all(p.grad is None for p in net.parameters())
     assert not end.W.requires_grad
@@ -81,18 +82,18 @@ def test_a_module_can_be_the_head(problem, generator):
 def test_a_single_trial_needs_no_batch(problem, generator):
     x, z, labels, _ = problem
     V = torch.randn(6, 8, generator=generator, dtype=torch.float64)
-    alone = room.HeadInstance(x[0], z[0], labels[0], room.relu_head(V))
-    together = room.HeadInstance(x, z, labels, room.relu_head(V))
-    begin = room.random_start(together, generator=generator)
-    one = room.normalised_descent(alone, room.State(begin.W[0]), steps=60)
-    assert_close(one.W, room.normalised_descent(together, begin, steps=60).W[0], rtol=0, atol=1e-9)
+    alone = dynamics.HeadInstance(x[0], z[0], labels[0], dynamics.relu_head(V))
+    together = dynamics.HeadInstance(x, z, labels, dynamics.relu_head(V))
+    begin = dynamics.random_start(together, generator=generator)
+    one = dynamics.normalised_descent(alone, dynamics.State(begin.W[0]), steps=60)
+    assert_close(one.W, dynamics.normalised_descent(together, begin, steps=60).W[0], rtol=0, atol=1e-9)
 
 
 def test_bad_heads_and_labels_are_named(problem, unchecked):
     x, z, labels, _ = problem
     with pytest.raises(ValueError, match=r"labels must be -1 or 1, got \[-0.5, 0.5\]"):
-        room.HeadInstance(x, z, 0.5 * labels, room.relu_head(torch.ones(6, 2, dtype=torch.float64)))
+        dynamics.HeadInstance(x, z, 0.5 * labels, dynamics.relu_head(torch.ones(6, 2, dtype=torch.float64)))
     with pytest.raises(ValueError, match=r"labels must be a tensor \[3, 4\] of -1 and 1, one an input, got torch.float64 \[3, 2\]"):
-        room.HeadInstance(x, z, labels[:, :2], room.relu_head(torch.ones(6, 2, dtype=torch.float64)))
+        dynamics.HeadInstance(x, z, labels[:, :2], dynamics.relu_head(torch.ones(6, 2, dtype=torch.float64)))
     with pytest.raises(ValueError, match=r"head must give a float64 value \[3, 4\] of mixtures \[3, 4, 6\], got torch.float64 \[3, 4, 2\]"):
-        room.HeadInstance(x, z, labels, room.differentiable(lambda o: o[..., :2]))
+        dynamics.HeadInstance(x, z, labels, dynamics.differentiable(lambda o: o[..., :2]))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.attention_svm.experiments.multi_token import MultiToken, descend, draw_trials
+from transformer_theory.theories.attention_svm.figures.multi_token import MultiToken, descend, draw_trials
 
 
 def test_the_data_are_the_published_ones():

@@ -6,7 +6,10 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.errors import Infeasible, NotConverged
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, solvers
+from transformer_theory.theories.attention_svm.constraint_set import stack
+from transformer_theory.theories.attention_svm.published import published_instances, published_picture
+from transformer_theory.theories.attention_svm.solution import MaxMargin
 from transformer_theory.theories.attention_svm import Constraints
 from transformer_theory.theories.attention_svm.solvers import nuclear
 from transformer_theory.theories.attention_svm.solvers.conic import conic
@@ -16,8 +19,8 @@ from transformer_theory.theories.attention_svm.solvers.reduced import Answer, Re
 
 
 def published(seeds, inputs, tokens, dim) -> Constraints:
-    drawn = room.published_instances(seeds, inputs=inputs, tokens=tokens, dim=dim)
-    return room.constraints(drawn.tokens, drawn.query, drawn.optimal())
+    drawn = published_instances(seeds, inputs=inputs, tokens=tokens, dim=dim)
+    return builders.constraints(drawn.tokens, drawn.query, drawn.optimal())
 
 
 def mixed(seed: int, m: int = 12) -> Constraints:
@@ -36,7 +39,7 @@ def general(c: Constraints) -> tuple[float, np.ndarray]:
     return float(np.linalg.norm(W, "nuc")), W
 
 
-def assert_optimal(c: Constraints, solution: room.MaxMargin, tol: float) -> None:
+def assert_optimal(c: Constraints, solution: MaxMargin, tol: float) -> None:
     """The KKT conditions, from W and the multipliers alone."""
     margins = ((c.difference @ solution.W) * c.query).sum(-1)
     M = (c.difference * solution.dual[:, None]).mT @ c.query
@@ -61,7 +64,7 @@ IDENTITY = torch.eye(4, dtype=torch.float64)
     ],
 )
 def test_closed_forms(c, W):
-    solution = room.nuclear_max_margin(c)
+    solution = solvers.nuclear_max_margin(c)
     assert_close(solution.W, W, rtol=0, atol=1e-9)
     assert solution.rank == int(torch.linalg.matrix_rank(W))
     assert solution.norm == pytest.approx(float(torch.linalg.svdvals(W).sum()), abs=1e-9)
@@ -75,8 +78,8 @@ def test_closed_forms(c, W):
     ],
 )
 def test_the_published_pictures(number, norm, rank, W):
-    picture = room.published_picture(number)
-    solution = room.nuclear_max_margin(room.constraints(picture.tokens, picture.query, picture.optimal()))
+    picture = published_picture(number)
+    solution = solvers.nuclear_max_margin(builders.constraints(picture.tokens, picture.query, picture.optimal()))
     assert solution.norm == pytest.approx(norm, abs=5e-7)
     assert solution.rank == rank
     assert_close(solution.W, torch.tensor(W, dtype=torch.float64), rtol=0, atol=1e-5)
@@ -86,7 +89,7 @@ def test_the_published_pictures(number, norm, rank, W):
 @pytest.mark.parametrize("seed", range(6))
 def test_right_hand_sides_and_equations_against_a_general_solver(seed):
     c = mixed(seed)
-    solution = room.nuclear_max_margin(c)
+    solution = solvers.nuclear_max_margin(c)
     norm, W = general(c)
     assert_optimal(c, solution, 1e-12)
     assert solution.norm == pytest.approx(norm, rel=1e-9)
@@ -96,7 +99,7 @@ def test_right_hand_sides_and_equations_against_a_general_solver(seed):
 def test_equations_only():
     c = mixed(3)
     c = Constraints(c.difference, c.query, rhs=c.rhs, equality=torch.ones(12, dtype=torch.bool))
-    solution = room.nuclear_max_margin(c)
+    solution = solvers.nuclear_max_margin(c)
     assert_optimal(c, solution, 1e-12)
     assert (solution.dual < 0).any()
 
@@ -105,8 +108,8 @@ def test_equations_only():
 def test_batches_are_solved_to_rounding(size, trials):
     """Easy and nearly infeasible problems: 95 % of the feasible ones to a gap of 1e-9, the rest flagged; here none is left."""
     c = published(range(trials), *size)
-    solutions = room.nuclear_max_margins(c)
-    feasible = room.frobenius_max_margins(c).solved
+    solutions = solvers.nuclear_max_margins(c)
+    feasible = solvers.frobenius_max_margins(c).solved
     assert (solutions.solved == feasible).all()
     assert float(solutions.gap[feasible].max()) <= 1e-9
     assert float(solutions.gap[feasible].median()) <= 1e-12
@@ -116,11 +119,11 @@ def test_batches_are_solved_to_rounding(size, trials):
 
 def test_a_batch_holds_what_the_single_solver_finds():
     c = published(range(110, 120), 10, 5, 4)
-    solutions = room.nuclear_max_margins(c)
+    solutions = solvers.nuclear_max_margins(c)
     assert 0 < int(solutions.solved.sum()) < 10
     for at in range(10):
         if solutions.solved[at]:
-            one = room.nuclear_max_margin(c.problem(at))
+            one = solvers.nuclear_max_margin(c.problem(at))
             assert_close(solutions.W[at], one.W, rtol=0, atol=1e-8 * one.norm)
             assert int(solutions.rank[at]) == one.rank == solutions[at].rank
         else:
@@ -134,16 +137,16 @@ def test_a_batch_holds_what_the_single_solver_finds():
 
 def test_problems_of_different_length_are_a_batch():
     short, long = published(range(1), 3, 4, 6).problem(0), published(range(1), 5, 4, 6).problem(0)
-    solutions = room.nuclear_max_margins(room.stack([short, long]))
+    solutions = solvers.nuclear_max_margins(stack([short, long]))
     for at, one in enumerate((short, long)):
-        assert_close(solutions.W[at], room.nuclear_max_margin(one).W, rtol=0, atol=1e-10)
+        assert_close(solutions.W[at], solvers.nuclear_max_margin(one).W, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_scales_do_not_matter(scale):
     c = published(range(1), 5, 4, 6).problem(0)
-    plain, scaled = room.nuclear_max_margin(c), room.nuclear_max_margin(Constraints(scale * c.difference, c.query))
-    asked = room.nuclear_max_margin(Constraints(c.difference, c.query, rhs=scale * c.rhs))
+    plain, scaled = solvers.nuclear_max_margin(c), solvers.nuclear_max_margin(Constraints(scale * c.difference, c.query))
+    asked = solvers.nuclear_max_margin(Constraints(c.difference, c.query, rhs=scale * c.rhs))
     assert_close(scaled.W * scale, plain.W)
     assert_close(asked.W / scale, plain.W)
     assert max(scaled.kkt, asked.kkt) < 1e-12
@@ -153,7 +156,7 @@ def test_scales_do_not_matter(scale):
 @pytest.mark.parametrize("size", [(3, 4, 8), (8, 3, 4)])
 def test_differences_and_queries_may_change_places(size):
     c = published(range(1), *size).problem(0)
-    one, other = room.nuclear_max_margin(c), room.nuclear_max_margin(Constraints(c.query, c.difference))
+    one, other = solvers.nuclear_max_margin(c), solvers.nuclear_max_margin(Constraints(c.query, c.difference))
     assert_close(other.W.mT, one.W, rtol=0, atol=1e-9 * one.norm)
 
 
@@ -161,49 +164,49 @@ def test_differences_and_queries_may_change_places(size):
 def test_narrow_weights(d_x, d_z):
     generator = torch.Generator().manual_seed(1)
     d, z = (torch.randn(6, k, generator=generator, dtype=torch.float64) for k in (d_x, d_z))
-    assert_optimal(Constraints(d, z), room.nuclear_max_margin(Constraints(d, z)), 1e-11)
+    assert_optimal(Constraints(d, z), solvers.nuclear_max_margin(Constraints(d, z)), 1e-11)
 
 
 def test_for_one_query_all_norms_are_one():
     c = published(range(1), 4, 3, 20).problem(0)
     c = Constraints(c.difference, torch.ones(len(c), 1, dtype=torch.float64))
-    assert_close(room.nuclear_max_margin(c).W, room.frobenius_max_margin(c).W, rtol=0, atol=1e-10)
+    assert_close(solvers.nuclear_max_margin(c).W, solvers.frobenius_max_margin(c).W, rtol=0, atol=1e-10)
 
 
 def test_constraints_given_twice_change_nothing():
     c = published(range(1), 5, 4, 6).problem(0)
     twice = Constraints(*(torch.cat([v, v]) for v in (c.difference, c.query)))
-    solution = room.nuclear_max_margin(twice)
-    assert_close(solution.W, room.nuclear_max_margin(c).W, rtol=0, atol=1e-9)
+    solution = solvers.nuclear_max_margin(twice)
+    assert_close(solution.W, solvers.nuclear_max_margin(c).W, rtol=0, atol=1e-9)
     assert solution.kkt < 1e-12
 
 
 @pytest.mark.parametrize("rhs", [0.0, -1.0])
 def test_where_nothing_is_asked_the_answer_is_zero(rhs):
     c = mixed(0)
-    solution = room.nuclear_max_margin(Constraints(c.difference, c.query, rhs=torch.full((12,), rhs, dtype=torch.float64)))
+    solution = solvers.nuclear_max_margin(Constraints(c.difference, c.query, rhs=torch.full((12,), rhs, dtype=torch.float64)))
     assert not solution.W.any()
     assert (solution.rank, solution.norm, solution.kkt) == (0, 0, 0)
 
 
 def test_no_constraint_and_no_problem():
     c = published(range(2), 3, 3, 4)
-    none = room.nuclear_max_margin(c.problem(0).take(slice(0, 0)))
+    none = solvers.nuclear_max_margin(c.problem(0).take(slice(0, 0)))
     assert not none.W.any()
-    assert len(room.nuclear_max_margins(c.problem(slice(0, 0)))) == 0
+    assert len(solvers.nuclear_max_margins(c.problem(slice(0, 0)))) == 0
 
 
 def test_a_single_problem_and_a_batch_are_not_confused():
     c = published(range(2), 3, 3, 4)
     with pytest.raises(ValueError, match="nuclear_max_margins"):
-        room.nuclear_max_margin(c)
+        solvers.nuclear_max_margin(c)
     with pytest.raises(ValueError, match="batch"):
-        room.nuclear_max_margins(c.problem(0))
+        solvers.nuclear_max_margins(c.problem(0))
 
 
 def test_the_interior_point_alone_comes_near():
     c = published(range(10), 6, 8, 10)
-    near = room.frobenius_max_margins(c)
+    near = solvers.frobenius_max_margins(c)
     problems = Reduced.of(c, near.norm)
     point = interior_point(problems.cone, inside(problems.cone, near.dual / near.norm[:, None]), tol=1e-6)
     rows, square = problems.cone.image(point.multipliers)
@@ -211,15 +214,15 @@ def test_the_interior_point_alone_comes_near():
     assert (point.multipliers > 0).all()
     margins = dot(rows @ point.weight, problems.cone.query)
     assert float((problems.cone.rhs - margins).max()) < 1e-6
-    exact = room.nuclear_max_margins(c).norm
+    exact = solvers.nuclear_max_margins(c).norm
     assert_close(near.norm * dot(problems.cone.rhs, point.multipliers), exact, rtol=1e-5, atol=0)
 
 
 def test_a_general_solver_takes_over_where_the_fast_one_fails(monkeypatch):
     c = published(range(3), 5, 4, 6)
-    expected = room.nuclear_max_margins(c)
+    expected = solvers.nuclear_max_margins(c)
     monkeypatch.setattr(nuclear, "STAGES", ())
-    solutions = room.nuclear_max_margins(c)
+    solutions = solvers.nuclear_max_margins(c)
     assert solutions.solved.all()
     assert_close(solutions.W, expected.W, rtol=0, atol=1e-8)
     assert (solutions.rank == expected.rank).all()
@@ -230,7 +233,7 @@ def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
     monkeypatch.setattr(nuclear, "STAGES", ())
     for name in ("general", "approached"):
         monkeypatch.setattr(Reduced, name, lambda self: None)
-    solutions = room.nuclear_max_margins(c)
+    solutions = solvers.nuclear_max_margins(c)
     assert solutions.status == ("not converged",) * 3
     assert not solutions.W.any()
     assert torch.isinf(solutions.kkt).all()
@@ -240,7 +243,7 @@ def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
 
 def test_iterates_that_overflow_are_no_answer():
     c = published(range(2), 5, 4, 6)
-    near = room.frobenius_max_margins(c)
+    near = solvers.frobenius_max_margins(c)
     problems = Reduced.of(c, near.norm)
     Q = torch.zeros(2, *problems.cone.query.shape[-1:] * 2, dtype=torch.float64)
     Q[1] = 1e200
@@ -252,7 +255,7 @@ def test_iterates_that_overflow_are_no_answer():
 def test_a_tolerance_below_rounding_is_refused():
     c = published(range(1), 5, 4, 6).problem(0)
     with pytest.raises(NotConverged, match="tol") as caught:
-        room.nuclear_max_margin(c, tol=1e-30)
+        solvers.nuclear_max_margin(c, tol=1e-30)
     assert caught.value.residuals < 1e-12
     assert_optimal(c, caught.value.state, 1e-12)
 
@@ -268,11 +271,11 @@ def test_a_nearly_contradictory_problem_does_not_disturb_its_neighbours(delta):
     """The smallest W is (1, 2 / delta): the Gram matrix of the constraints is singular to rounding, and its factorisation breaks down."""
     hard = nearly_opposite(delta, query=[[1.0], [1.0]])
     easy = Constraints(IDENTITY[:2, :2], torch.ones(2, 1, dtype=torch.float64))
-    solutions = room.nuclear_max_margins(room.stack([easy, hard, easy]))
+    solutions = solvers.nuclear_max_margins(stack([easy, hard, easy]))
     assert solutions.status == ("optimal",) * 3
     assert_close(solutions.W[[0, 2], :, 0], torch.ones(2, 2, dtype=torch.float64))
     assert_close(solutions.W[1, :, 0], torch.tensor([1.0, 2 / delta], dtype=torch.float64), rtol=1e-9, atol=0)
-    assert solutions[1].rank == room.nuclear_max_margin(hard).rank == 1
+    assert solutions[1].rank == solvers.nuclear_max_margin(hard).rank == 1
 
 
 @pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6])
@@ -281,9 +284,9 @@ def test_nearly_opposite_constraints_are_settled_in_better_coordinates(delta, th
     """Both the interior point and its polish stop at 1e-8 to 1e-4 here, since they sum multipliers of order 1 / delta."""
     for query in ([[1.0, 0.0], [1.0, 0.0], third], [[1.0, 0.0], [1.0, delta], third]):
         c = nearly_opposite(delta, query=query)
-        solution = room.nuclear_max_margin(c)
+        solution = solvers.nuclear_max_margin(c)
         assert_optimal(c, solution, 1e-9)
-        assert solution.norm >= (1 - 1e-9) * room.frobenius_max_margin(c, tol=1e-9).norm  # the nuclear norm of W is its longest
+        assert solution.norm >= (1 - 1e-9) * solvers.frobenius_max_margin(c, tol=1e-9).norm  # the nuclear norm of W is its longest
 
 
 @pytest.mark.parametrize("closeness", [1e-3, 1e-4])
@@ -293,20 +296,20 @@ def test_selections_swapped_between_nearly_equal_inputs_are_solved(closeness):
         generator = torch.Generator().manual_seed(seed)
         x, z = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((4, 4, 6), (4, 6)))
         z[1], x[1] = z[0], x[0] + closeness * torch.randn(4, 6, generator=generator, dtype=torch.float64)
-        c = room.constraints(x, z, torch.tensor([0, 1, 2, 3]))
-        assert_optimal(c, room.nuclear_max_margin(c), 1e-9)
+        c = builders.constraints(x, z, torch.tensor([0, 1, 2, 3]))
+        assert_optimal(c, solvers.nuclear_max_margin(c), 1e-9)
 
 
 def test_a_refusal_names_what_helps_and_carries_the_best_point():
     c = nearly_opposite(1e-3, query=[[1.0, 0.0], [1.0, 0.0], [0.3, 1.0]])
     with pytest.raises(NotConverged, match=r"by every route: .*pass a larger tol") as caught:
-        room.nuclear_max_margin(c, tol=1e-30)
+        solvers.nuclear_max_margin(c, tol=1e-30)
     assert caught.value.state.kkt == caught.value.residuals < 1e-9
 
 
 def test_a_rough_answer_is_settled_and_a_wrong_rank_is_not():
     c = mixed(1)
-    exact = room.nuclear_max_margin(c)
+    exact = solvers.nuclear_max_margin(c)
     rows = (c.difference[:, :, None] * c.query[:, None, :]).numpy()
     noise = torch.randn(exact.W.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rough = exact.W + 1e-4 * noise
@@ -323,16 +326,16 @@ def planted(n: int, T: int, d: int, d_z: int, *, seed: int = 0) -> Constraints:
     """Many constraints that a known W meets."""
     generator = torch.Generator().manual_seed(seed)
     x, z, W = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((n, T, d), (n, d_z), (d, d_z)))
-    return room.constraints(x, z, torch.einsum("ntd,de,ne->nt", x, W, z).argmax(-1))
+    return builders.constraints(x, z, torch.einsum("ntd,de,ne->nt", x, W, z).argmax(-1))
 
 
 def test_working_sets_find_the_solution_of_the_whole_problem(monkeypatch):
     c = planted(70, 8, 6, 5)
     assert len(c) > nuclear.LARGE
-    by_sets = room.nuclear_max_margin(c)
+    by_sets = solvers.nuclear_max_margin(c)
     assert_optimal(c, by_sets, 1e-11)
     monkeypatch.setattr(nuclear, "LARGE", len(c))
-    at_once = room.nuclear_max_margin(c)
+    at_once = solvers.nuclear_max_margin(c)
     assert_close(by_sets.W, at_once.W, rtol=0, atol=1e-10 * at_once.norm)
     assert by_sets.rank == at_once.rank
     assert_close(by_sets.dual, at_once.dual, rtol=0, atol=1e-8)
@@ -340,13 +343,13 @@ def test_working_sets_find_the_solution_of_the_whole_problem(monkeypatch):
 
 def test_batches_of_many_constraints_with_equations_and_padding():
     many = planted(70, 8, 6, 5)
-    binding = room.nuclear_max_margin(many).dual.topk(3).indices
+    binding = solvers.nuclear_max_margin(many).dual.topk(3).indices
     tied = Constraints(many.difference, many.query, equality=torch.zeros(len(many), dtype=torch.bool).index_fill(0, binding, True))
     problems = [many, tied, many.take(slice(0, 9))]
-    solutions = room.nuclear_max_margins(room.stack(problems))
+    solutions = solvers.nuclear_max_margins(stack(problems))
     for at, one in enumerate(problems):
-        assert_optimal(one, room.nuclear_max_margin(one), 1e-10)
-        assert float(solutions.norm[at]) == pytest.approx(room.nuclear_max_margin(one).norm, rel=1e-10)
+        assert_optimal(one, solvers.nuclear_max_margin(one), 1e-10)
+        assert float(solutions.norm[at]) == pytest.approx(solvers.nuclear_max_margin(one).norm, rel=1e-10)
         assert float(solutions.kkt[at]) < 1e-10
 
 
@@ -360,7 +363,7 @@ def test_a_working_set_whose_answer_fails_leaves_the_whole_problem(monkeypatch):
 
     monkeypatch.setattr(nuclear, "_solve", fails_on_subsets)
     monkeypatch.setattr(nuclear, "LARGE", 100)
-    assert_optimal(c, room.nuclear_max_margin(c), 1e-10)
+    assert_optimal(c, solvers.nuclear_max_margin(c), 1e-10)
     assert len(sizes) == 2
     assert sizes[0] < sizes[1] == len(c)
 
@@ -368,4 +371,4 @@ def test_a_working_set_whose_answer_fails_leaves_the_whole_problem(monkeypatch):
 def test_a_batch_of_many_constraints_none_of_which_can_be_met():
     c = planted(70, 8, 6, 5)
     c = Constraints(torch.cat([c.difference, -c.difference[:1]]), torch.cat([c.query, c.query[:1]]))
-    assert room.nuclear_max_margins(room.stack([c, c])).status == ("infeasible",) * 2
+    assert solvers.nuclear_max_margins(stack([c, c])).status == ("infeasible",) * 2

@@ -7,15 +7,16 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.maths.linalg import cosine
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, dynamics, solvers
+from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
 from transformer_theory.theories.attention_svm.dynamics.losses import EXPONENTIAL, LINEAR, LOGISTIC
 
 
-def small(seed: int = 0, trials: int | None = None) -> room.Instance:
-    return room.cross_attention(inputs=3, tokens=3, dim=4, generator=torch.Generator().manual_seed(seed), trials=trials)
+def small(seed: int = 0, trials: int | None = None) -> Instance:
+    return cross_attention(inputs=3, tokens=3, dim=4, generator=torch.Generator().manual_seed(seed), trials=trials)
 
 
-def exact_log_excess(instance: room.Instance, W: torch.Tensor, value) -> float:
+def exact_log_excess(instance: Instance, W: torch.Tensor, value) -> float:
     """With 400 digits."""
     with mpmath.workdps(400):
         total = mpmath.mpf(0)
@@ -35,41 +36,41 @@ def exact_log_excess(instance: room.Instance, W: torch.Tensor, value) -> float:
 )
 def test_the_loss_above_its_infimum_against_400_digits(loss, value, norm):
     instance = small()
-    W = room.frobenius_max_margin(room.constraints(instance.tokens, instance.query, instance.optimal())).W
+    W = solvers.frobenius_max_margin(builders.constraints(instance.tokens, instance.query, instance.optimal())).W
     W = norm * W / W.norm()
-    for scaled in (instance, room.Instance(instance.tokens, instance.query, 5 * instance.scores)):  # gaps below and above one
+    for scaled in (instance, Instance(instance.tokens, instance.query, 5 * instance.scores)):  # gaps below and above one
         for V in (W, -W if norm < 20 else W):
-            assert float(room.log_excess_loss(scaled, V, loss=loss)) == pytest.approx(exact_log_excess(scaled, V, value), abs=1e-11)
+            assert float(dynamics.log_excess_loss(scaled, V, loss=loss)) == pytest.approx(exact_log_excess(scaled, V, value), abs=1e-11)
 
 
 def test_equal_scores_have_no_loss_above_the_infimum():
-    instance = room.Instance(small().tokens, small().query, torch.ones(3, 3, dtype=torch.float64))
-    assert room.log_excess_loss(instance, torch.zeros(4, 4, dtype=torch.float64)) == -torch.inf
+    instance = Instance(small().tokens, small().query, torch.ones(3, 3, dtype=torch.float64))
+    assert dynamics.log_excess_loss(instance, torch.zeros(4, 4, dtype=torch.float64)) == -torch.inf
 
 
 def test_tokens_that_may_not_be_attended_to_do_not_count():
     instance = small()
     hidden = torch.zeros(3, 3, dtype=torch.bool).scatter(1, instance.optimal()[:, None], True)
-    masked = room.Instance(instance.tokens, instance.query, instance.scores, ~hidden)
+    masked = Instance(instance.tokens, instance.query, instance.scores, ~hidden)
     kept = (~hidden).nonzero()[:, 1].reshape(3, 2)
-    fewer = room.Instance(instance.tokens.gather(1, kept[..., None].expand(3, 2, 4)), instance.query, instance.scores.gather(1, kept))
+    fewer = Instance(instance.tokens.gather(1, kept[..., None].expand(3, 2, 4)), instance.query, instance.scores.gather(1, kept))
     W = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert_close(room.log_excess_loss(masked, W), room.log_excess_loss(fewer, W))
+    assert_close(dynamics.log_excess_loss(masked, W), dynamics.log_excess_loss(fewer, W))
 
 
 def test_the_ball_is_full_and_its_gradient_points_out():
-    path = room.regularisation_path(small(), (1, 5, 25), generator=torch.Generator().manual_seed(0), starts=3, steps=300)
+    path = dynamics.regularisation_path(small(), (1, 5, 25), generator=torch.Generator().manual_seed(0), starts=3, steps=300)
     assert_close(path.W.flatten(1).norm(dim=1), path.radii)
     assert path.residual.max() < 1e-10
     assert (path.log_excess.diff() < 0).all()
     for W in path.W:
-        M, _ = room.descent_direction(small(), W)
+        M, _ = dynamics.descent_direction(small(), W)
         assert 1 - float(cosine(W, M)) < 1e-10
 
 
 def test_least_loss_agrees_with_a_general_optimiser():
     instance, R = small(2), 3.0
-    path = room.regularisation_path(instance, (R,), generator=torch.Generator().manual_seed(0), starts=4, steps=300)
+    path = dynamics.regularisation_path(instance, (R,), generator=torch.Generator().manual_seed(0), starts=4, steps=300)
 
     def loss(w):
         W = torch.from_numpy(w).reshape(4, 4)
@@ -84,11 +85,11 @@ def test_least_loss_agrees_with_a_general_optimiser():
 @pytest.mark.parametrize("seed", [1, 3])
 def test_both_paths_go_to_their_own_solution(seed, unchecked):
     instance = small(seed)
-    pairs = room.constraints(instance.tokens, instance.query, instance.optimal())
-    frobenius, nuclear = room.frobenius_max_margin(pairs).W, room.nuclear_max_margin(pairs).W
+    pairs = builders.constraints(instance.tokens, instance.query, instance.optimal())
+    frobenius, nuclear = solvers.frobenius_max_margin(pairs).W, solvers.nuclear_max_margin(pairs).W
     generator = torch.Generator().manual_seed(seed)
-    ball = room.regularisation_path(instance, (3, 10, 30, 100), generator=generator, starts=2, steps=200)
-    factors = room.factored_path(instance, (3, 10, 30, 100), generator=generator, starts=2, steps=200)
+    ball = dynamics.regularisation_path(instance, (3, 10, 30, 100), generator=generator, starts=2, steps=200)
+    factors = dynamics.factored_path(instance, (3, 10, 30, 100), generator=generator, starts=2, steps=200)
     assert 1 - float(cosine(ball.W[-1], frobenius)) < 2e-3
     assert 1 - float(cosine(factors.W[-1], nuclear)) < 6e-3
     assert 1 - float(cosine(ball.W[-1], nuclear)) > 3e-2
@@ -99,8 +100,8 @@ def test_bad_input_is_refused():
     generator = torch.Generator()
     for radii in ((), (0.0, 1.0), (2.0, 1.0)):
         with pytest.raises(ValueError, match=r"radii must (increase|be positive)"):
-            room.regularisation_path(small(), radii, generator=generator)
+            dynamics.regularisation_path(small(), radii, generator=generator)
     with pytest.raises(ValueError, match="starts must be at least 1"):
-        room.factored_path(small(), (1.0,), generator=generator, starts=0)
+        dynamics.factored_path(small(), (1.0,), generator=generator, starts=0)
     with pytest.raises(ValueError, match="must be a single one"):
-        room.regularisation_path(small(trials=2), (1.0,), generator=generator)
+        dynamics.regularisation_path(small(trials=2), (1.0,), generator=generator)

@@ -9,22 +9,23 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import dynamics
+from transformer_theory.theories.attention_svm.problem import cross_attention
 
 EPS = torch.finfo(torch.float64).eps
-LOSSES = [room.LOGISTIC, room.EXPONENTIAL, room.LINEAR]
+LOSSES = [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR]
 
 
 def problem(inputs=4, tokens=5, dim=6, *, trials=None, seed=0):
-    return room.cross_attention(inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed))
+    return cross_attention(inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed))
 
 
 def both_kinds(instance):
-    return room.start(instance), room.random_factors(instance, generator=torch.Generator().manual_seed(5))
+    return dynamics.start(instance), dynamics.random_factors(instance, generator=torch.Generator().manual_seed(5))
 
 
 def moved(begin, end):
-    pairs = [(begin.W, end.W)] if isinstance(begin, room.State) else [(begin.K, end.K), (begin.Q, end.Q)]
+    pairs = [(begin.W, end.W)] if isinstance(begin, dynamics.State) else [(begin.K, end.K), (begin.Q, end.Q)]
     return [float((b - a).norm()) for a, b in pairs]
 
 
@@ -38,7 +39,7 @@ def test_no_step_is_longer_than_the_rate_whatever_the_scores(loss, spread, input
         instance = replace(drawn, scores=scores.clone())
         for begin in both_kinds(instance):
             for settings in ({}, {"eps": EPS}, {"penalty": EPS}, {"eps": EPS, "penalty": EPS}):
-                end = room.normalised_descent(instance, begin, steps=15, loss=loss, **settings)
+                end = dynamics.normalised_descent(instance, begin, steps=15, loss=loss, **settings)
                 assert all(length <= 1.5 * (1 + 1e-12) for length in moved(begin, end)), settings
 
 
@@ -47,13 +48,13 @@ def test_a_shift_of_the_scores_scales_an_exponential_loss_and_no_more(shift):
     drawn = problem(3, 4, 5)
     instance = replace(drawn, scores=(drawn.scores * 64).round() / 64)  # the shift is exact
     far = replace(instance, scores=instance.scores + shift)
-    losses = [room.EXPONENTIAL] + [room.LOGISTIC] * (shift > 0)  # where it is positive, the logistic loss is exponential to all digits
+    losses = [dynamics.EXPONENTIAL] + [dynamics.LOGISTIC] * (shift > 0)  # where it is positive, the logistic loss is exponential to all digits
     for begin in both_kinds(instance):
-        want = room.normalised_descent(instance, begin, steps=40, loss=room.EXPONENTIAL).W
+        want = dynamics.normalised_descent(instance, begin, steps=40, loss=dynamics.EXPONENTIAL).W
         for loss in losses:
-            assert_close(room.normalised_descent(far, begin, steps=40, loss=loss).W, want, rtol=0, atol=1e-9)
-            direction, C = room.descent_direction(far, begin.W, loss=loss)
-            size, known = C + direction.abs().max().log(), room.descent_direction(instance, begin.W, loss=room.EXPONENTIAL)
+            assert_close(dynamics.normalised_descent(far, begin, steps=40, loss=loss).W, want, rtol=0, atol=1e-9)
+            direction, C = dynamics.descent_direction(far, begin.W, loss=loss)
+            size, known = C + direction.abs().max().log(), dynamics.descent_direction(instance, begin.W, loss=dynamics.EXPONENTIAL)
             assert float(size + shift) == pytest.approx(float(known[1] + known[0].abs().max().log()), abs=1e-9)
 
 
@@ -62,17 +63,17 @@ def test_a_factor_of_the_scores_scales_the_linear_loss_and_no_more(power):
     instance = problem(3, 4, 5)
     scaled = replace(instance, scores=instance.scores * 2.0**power)
     for begin in both_kinds(instance):
-        ends = [room.normalised_descent(one, begin, steps=40, loss=room.LINEAR).W for one in (instance, scaled)]
+        ends = [dynamics.normalised_descent(one, begin, steps=40, loss=dynamics.LINEAR).W for one in (instance, scaled)]
         assert_close(ends[0], ends[1], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("gain", [1e-200, 1.0, 1e3])
 def test_other_heads_take_no_long_steps_either(gain):
     drawn = problem(3, 4, 5)
-    instance = room.HeadInstance(
-        drawn.tokens, drawn.query, torch.ones(3, dtype=torch.float64), room.relu_head(gain * torch.eye(5).double())
+    instance = dynamics.HeadInstance(
+        drawn.tokens, drawn.query, torch.ones(3, dtype=torch.float64), dynamics.relu_head(gain * torch.eye(5).double())
     )
-    end = room.normalised_descent(instance, room.start(instance), steps=100)
+    end = dynamics.normalised_descent(instance, dynamics.start(instance), steps=100)
     assert 0.05 < float(end.W.norm()) <= 10 * (1 + 1e-12)
 
 
@@ -81,11 +82,11 @@ def test_data_that_leave_the_range_of_numbers_are_refused():
     for name, factor in (("tokens", 1e160), ("tokens", 1e-170), ("query", 1e160), ("query", 1e-170)):
         scaled = replace(instance, **{name: getattr(instance, name) * factor})
         with pytest.raises(ValueError, match=f"{name} must be between 1e-60 and 1e\\+60 in size.*rescale"):
-            room.normalised_descent(scaled, room.start(scaled), steps=1)
+            dynamics.normalised_descent(scaled, dynamics.start(scaled), steps=1)
     for factor in (1e-50, 1e50):
         scaled = replace(instance, tokens=instance.tokens * factor, query=instance.query * factor)
         for begin in both_kinds(scaled):
-            assert all(length <= 3 * (1 + 1e-12) for length in moved(begin, room.normalised_descent(scaled, begin, steps=30)))
+            assert all(length <= 3 * (1 + 1e-12) for length in moved(begin, dynamics.normalised_descent(scaled, begin, steps=30)))
     low = replace(instance, scores=instance.scores - 900)
     with pytest.raises(ValueError, match="W must be finite"):
-        room.plain_descent(low, room.start(low), steps=2, loss=room.EXPONENTIAL)
+        dynamics.plain_descent(low, dynamics.start(low), steps=2, loss=dynamics.EXPONENTIAL)

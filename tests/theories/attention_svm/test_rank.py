@@ -8,10 +8,10 @@ from scipy.stats import binom, nbinom
 
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
-from transformer_theory.theories import attention_svm as room
+from transformer_theory.theories.attention_svm import solvers
 from transformer_theory.theories.attention_svm.claims import rank as claims
 from transformer_theory.theories.attention_svm.experiments import RankMap
-from transformer_theory.theories.attention_svm.experiments.rank import (
+from transformer_theory.theories.attention_svm.figures.rank import (
     Rank,
     Ranks,
     feasible_interval,
@@ -19,7 +19,7 @@ from transformer_theory.theories.attention_svm.experiments.rank import (
     published_constraints,
     ranks,
 )
-from transformer_theory.theories.attention_svm.experiments.rank_map import feasible_ranks
+from transformer_theory.theories.attention_svm.figures.rank_map import feasible_ranks
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_means_of_the_published_seeds(size, tried, frobenius, nuclear, unchecked
 
 def test_few_feasible_seeds_are_all_taken():
     found = ranks(10, 5, 3, feasible=40, most=40, official=0)
-    share = room.frobenius_max_margins(published_constraints(range(40), 10, 5, 3)).solved
+    share = solvers.frobenius_max_margins(published_constraints(range(40), 10, 5, 3)).solved
     assert 0 < share.sum() < 40
     assert (found.tried, len(found.frobenius), len(found.nuclear)) == (40, int(share.sum()), int(share.sum()))
 
@@ -46,12 +46,12 @@ def test_the_published_recipe_counts_errors_and_failures():
     pairs = published_constraints(range(4), 10, 5, 10)
     problems = [pairs.problem(at) for at in range(4)]
     true, printed = ([room.rank(c, compat=compat) for c in problems] for compat in ("truth", "official"))
-    assert printed == [room.official_rank(c) for c in problems]
+    assert printed == [solvers.official_rank(c) for c in problems]
     assert sum(printed) > 2 * sum(true)
-    active = [int((room.nuclear_max_margin(c).margins <= 1 + 1e-9).sum()) for c in problems]
+    active = [int((solvers.nuclear_max_margin(c).margins <= 1 + 1e-9).sum()) for c in problems]
     assert all(r * (r + 1) / 2 <= count for r, count in zip(true, active))
     assert any(r * (r + 1) / 2 > count for r, count in zip(printed, active))
-    assert room.rank(problems[0], norm="frobenius") == room.official_rank(problems[0], norm="frobenius") == 10
+    assert room.rank(problems[0], norm="frobenius") == solvers.official_rank(problems[0], norm="frobenius") == 10
     infeasible = published_constraints(range(1), 15, 5, 2).problem(0)
     assert room.rank(infeasible, compat="official") == 1
     with pytest.raises(Infeasible):
@@ -130,7 +130,7 @@ def test_a_size_without_feasible_problems():
 
 
 def test_the_bound_on_the_rank_notices_a_solver_that_always_says_one(monkeypatch, generator):
-    real = room.nuclear_max_margin
+    real = solvers.nuclear_max_margin
     monkeypatch.setattr(claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1))
     evidence = claims._pataki(generator)
     assert evidence.value > evidence.bound

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from transformer_theory import attention_svm as room
+from transformer_theory.theories.attention_svm import builders, dynamics, sequences, solvers
+from transformer_theory.theories.attention_svm.problem import Instance
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm.experiments import Sequences
 from transformer_theory.theories.attention_svm.sequences import causal_problem, sequence_problem
@@ -16,13 +17,13 @@ def gaussian(*size: int, seed: int = 0):
 def test_causal_attention_is_that_of_a_masked_network():
     """Outputs and gradient of the pairs, against one masked softmax over [n, T, T]."""
     x, scores = gaussian(3, 4, 5), gaussian(3, 4, 4, seed=1)
-    instance = room.causal_instance(x, scores)
+    instance = sequences.causal_instance(x, scores)
     W = gaussian(5, 5, seed=2).requires_grad_()
     logits = torch.einsum("ntx,xz,nkz->nkt", x, W, x).masked_fill(~torch.ones(4, 4).tril().bool(), -torch.inf)
     attention = logits.softmax(-1)
     torch.nn.functional.softplus(-(attention * scores).sum(-1)).mean().backward()
     torch.testing.assert_close(instance.attention(W.detach()), attention.detach().reshape(12, 4))
-    M, C = room.descent_direction(instance, W.detach())
+    M, C = dynamics.descent_direction(instance, W.detach())
     torch.testing.assert_close(C.exp() * M, -W.grad)
     assert instance.selected(W.detach()).tolist() == attention.argmax(-1).ravel().tolist()
     assert instance.optimal()[::4].tolist() == [0, 0, 0]  # the first position has no choice
@@ -30,9 +31,9 @@ def test_causal_attention_is_that_of_a_masked_network():
 
 def test_sequences_without_a_mask_are_plain_inputs():
     x, z, scores, _ = sequence_problem(inputs=2, tokens=3, queries=2, dim=4, generator=torch.Generator().manual_seed(0))
-    instance, W = room.sequence_instance(x, z, scores), gaussian(4, 4)
-    plain = room.Instance(x.repeat_interleave(2, 0), z.reshape(4, 4), scores.reshape(4, 3))
-    torch.testing.assert_close(room.descent_direction(instance, W), room.descent_direction(plain, W))
+    instance, W = sequences.sequence_instance(x, z, scores), gaussian(4, 4)
+    plain = Instance(x.repeat_interleave(2, 0), z.reshape(4, 4), scores.reshape(4, 3))
+    torch.testing.assert_close(dynamics.descent_direction(instance, W), dynamics.descent_direction(plain, W))
     assert instance.allowed is None
 
 
@@ -40,24 +41,24 @@ def test_tokens_that_are_not_allowed_change_nothing():
     """Not their values, their scores, or how many there are."""
     x, z, scores = gaussian(3, 6, 5), gaussian(3, 5, seed=1), gaussian(3, 6, seed=2)
     allowed = torch.tensor([True, True, False, True, False, False]).expand(3, 6)
-    masked, short = room.Instance(x, z, scores, allowed), room.Instance(x[:, [0, 1, 3]], z, scores[:, [0, 1, 3]])
-    ends = [room.normalised_descent(i, room.start(i), steps=300).W for i in (masked, short)]
+    masked, short = Instance(x, z, scores, allowed), Instance(x[:, [0, 1, 3]], z, scores[:, [0, 1, 3]])
+    ends = [dynamics.normalised_descent(i, dynamics.start(i), steps=300).W for i in (masked, short)]
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-9, atol=1e-9)
     copied = torch.where(allowed[..., None], x, x[:, :1])  # the hidden tokens equal a visible one
-    same = room.Instance(copied, z, scores, allowed)
-    torch.testing.assert_close(room.normalised_descent(same, room.start(same), steps=300).W, ends[1], rtol=1e-9, atol=1e-9)
+    same = Instance(copied, z, scores, allowed)
+    torch.testing.assert_close(dynamics.normalised_descent(same, dynamics.start(same), steps=300).W, ends[1], rtol=1e-9, atol=1e-9)
 
 
 def test_trials_run_side_by_side():
     x, scores, best = causal_problem(inputs=2, tokens=4, dim=12, generator=torch.Generator().manual_seed(0), trials=3)
     assert bool((best <= torch.arange(4)).all())
-    together = room.causal_instance(x, scores)
-    end = room.normalised_descent(together, room.start(together), steps=1500).W
-    solutions = room.frobenius_max_margins(room.causal(x, best))
+    together = sequences.causal_instance(x, scores)
+    end = dynamics.normalised_descent(together, dynamics.start(together), steps=1500).W
+    solutions = solvers.frobenius_max_margins(builders.causal(x, best))
     assert bool(solutions.solved.all())
     assert float(cosine(end, solutions.W, dim=(-2, -1)).min()) > 0.995
-    alone = room.causal_instance(x[1], scores[1])
-    ends = [room.normalised_descent(i, room.start(i), steps=200).W for i in (alone, together)]
+    alone = sequences.causal_instance(x[1], scores[1])
+    ends = [dynamics.normalised_descent(i, dynamics.start(i), steps=200).W for i in (alone, together)]
     torch.testing.assert_close(ends[0], ends[1][1])
 
 
@@ -80,16 +81,16 @@ def test_an_infeasible_figure_is_drawn_too():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: room.causal_instance(gaussian(2, 3, 4), gaussian(2, 3, 4)), r"scores must be \[..., n, q, T\]|T = 3, got"),
-        (lambda: room.causal_instance(gaussian(2, 3, 4).float(), gaussian(2, 3, 3)), "float64"),
-        (lambda: room.sequence_instance(gaussian(2, 3, 4), gaussian(1, 3, 4), gaussian(2, 3, 3)), "queries and scores must be"),
+        (lambda: sequences.causal_instance(gaussian(2, 3, 4), gaussian(2, 3, 4)), r"scores must be \[..., n, q, T\]|T = 3, got"),
+        (lambda: sequences.causal_instance(gaussian(2, 3, 4).float(), gaussian(2, 3, 3)), "float64"),
+        (lambda: sequences.sequence_instance(gaussian(2, 3, 4), gaussian(1, 3, 4), gaussian(2, 3, 3)), "queries and scores must be"),
         (
-            lambda: room.sequence_instance(
+            lambda: sequences.sequence_instance(
                 gaussian(2, 3, 4), gaussian(2, 3, 4), gaussian(2, 3, 3), allowed=torch.zeros(2, 3, 3, dtype=torch.bool)
             ),
             "leave each input a token",
         ),
-        (lambda: room.Instance(gaussian(2, 3, 4), gaussian(2, 4), gaussian(2, 3), torch.ones(2, 4, dtype=torch.bool)), "allowed must be"),
+        (lambda: Instance(gaussian(2, 3, 4), gaussian(2, 4), gaussian(2, 3), torch.ones(2, 4, dtype=torch.bool)), "allowed must be"),
     ],
 )
 def test_bad_input_is_named(make, message, unchecked):

@@ -8,7 +8,8 @@ from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.problem import published_instance
 from transformer_theory.theories.attention_svm.published import published_instances, published_picture
-from transformer_theory.theories.attention_svm.experiments.trajectories import Trajectories
+from transformer_theory.theories.attention_svm.figures.common import references
+from transformer_theory.theories.attention_svm.figures.trajectories import COSINES, Trajectories, example
 
 
 @pytest.fixture
@@ -22,10 +23,10 @@ def digits(value: float, shown: float) -> bool:
 
 
 def test_every_published_number_is_met_to_the_last_digit(result):
-    rows = [row for row in result.table if "predicted" in row]
-    assert len(rows) == 2 * (4 + 4 + 2 + 1 + 1 + 2)
-    for row in rows:
-        assert digits(row["value"], row["predicted"]), row
+    known = references(result.table)
+    assert len(known) == 2 * (4 + 4 + 2 + 1 + 1)
+    for row in known:
+        assert digits(row.value, row.predicted), row
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -43,17 +44,15 @@ def test_the_data_are_those_of_the_picture(number):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_factors_go_to_the_nuclear_solution_and_w_to_the_frobenius_one(result, number):
-    values = {row["quantity"]: row["value"] for row in result.table}
+    def reached(norm, run):
+        return result.select(quantity=COSINES[norm], setting=example(number, run)).one().value
 
-    def reached(norm, what):
-        return values[f"picture {number}: cosine to the {norm} solution, descent on {what}"]
-
-    assert reached("nuclear", "K and Q") > 0.997 > 0.94 > reached("Frobenius", "K and Q")
-    assert reached("Frobenius", "W") > 0.999 > 0.94 > reached("nuclear", "W")
+    assert reached("nuclear", "KQ") > 0.997 > 0.94 > reached("frobenius", "KQ")
+    assert reached("frobenius", "W") > 0.999 > 0.94 > reached("nuclear", "W")
 
 
 def test_paths_are_those_of_descent(result):
-    """The stored points are W z_i: the last ones from a run of its own."""
+    """The stored points are W z_i; the last ones are compared with a separate run."""
     instance = published_picture(1)
     end = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=2000).W
     last = torch.from_numpy(result.arrays["attention_svm/1_path_W"][-1])
@@ -78,5 +77,5 @@ def test_published_instances_are_the_single_ones():
 
 
 def test_the_figure_has_a_panel_for_paths_and_one_for_tokens_of_each_example(result):
-    titles = [ax.get_title(loc="left") for ax in Trajectories().draw(result).axes]
-    assert titles == [f"Example {k}: {what}" for k in (1, 2) for what in ("paths of $Wz_1$, $Wz_2$", "tokens")]
+    titles = [ax.get_title(loc="left") for ax in Trajectories().plot(result).axes]
+    assert titles == [f"Example {k}: {panel}" for k in (1, 2) for panel in ("paths of $Wz_1$, $Wz_2$", "tokens")]

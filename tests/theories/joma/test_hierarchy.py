@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.joma.hierarchy import Hierarchy, random_hierarchy
-from transformer_theory.theories.joma.joint import learn
-from transformer_theory.theories.joma.recovery import recovery, shuffled_recovery, uncentred_recovery
-from transformer_theory.theories.joma.stack import Layer, Stack
+from transformer_theory.models.embedding import build
+from transformer_theory.theories.joma.hierarchy import Hierarchy, random_hierarchy, recovery, shuffled_recovery, uncentred_recovery
+from transformer_theory.theories.joma.joint import Layer, Stack, fit_stack
 
 SMALL = Hierarchy((torch.tensor([[0, 3], [1, 2], [2, 4]]), torch.tensor([[0, 1], [1, 2]])), vocabulary=6)
 
@@ -55,16 +54,16 @@ def plain_stack(model: Stack, ids: torch.Tensor):
     return model.head(tokens[:, -1]), hidden, entropies
 
 
-def test_reading_the_padding_once_is_exact():
+def test_computing_the_padding_once_is_exact():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Stack(vocabulary=12, classes=4, dim=8, width=10, depth=2).double()
     ids = torch.tensor([[11, 11, 11, 11, 3, 4, 5], [11, 11, 11, 11, 11, 2, 9], [11, 11, 11, 11, 11, 11, 7]])
     logits, hidden, entropies = plain_stack(model, ids)
-    found, inside = model.look_inside(ids)
-    assert inside[0].hidden.shape[1] == 4  # one padding, then what differs
+    found, traces = model.trace(ids)
+    assert traces[0].hidden.shape[1] == 4  # one padding, then what differs
     assert_close(found, logits)
-    for layer, h, entropy in zip(inside, hidden, entropies):
+    for layer, h, entropy in zip(traces, hidden, entropies):
         assert_close(layer.hidden.amax(1), h)
         assert_close(layer.entropy, entropy)
     unpadded = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -97,9 +96,9 @@ def test_the_largest_of_many_correlations_is_large_by_chance(generator):
     assert 0.61 < float(null.mean()) < 0.64
 
 
-def test_learning_reads_what_it_says(generator):
+def test_a_training_measures_what_it_says(generator):
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
-    found = learn(drawn, generator, steps=60, rate=1e-2, length=12, dim=16, width=20, at=(30,))
+    found = fit_stack(drawn, generator, steps=60, rate=1e-2, length=12, dim=16, width=20, measure_steps=(30,))
     assert found.steps == (0, 30, 60)
     assert found.recovered.shape == found.rank.shape == found.entropy.shape == (3, 3)
     assert float(found.loss[-1]) < 0.8 * float(found.loss[0])
@@ -117,10 +116,8 @@ def test_learning_reads_what_it_says(generator):
 def test_weighting_classes_by_their_draws_is_the_batch(generator):
     """One Adam step on the weighted classes is one on the repeated sequences."""
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
-    found = learn(drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10)
+    found = fit_stack(drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10)
     again = torch.Generator().manual_seed(3)
-    from transformer_theory.models.embedding import build
-
     model = build(lambda: Stack(vocabulary=12, classes=6, dim=8, width=10, depth=3), again)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=1e-4)
     torch.randint(2**62, (), generator=again)  # what descend takes for dropout
@@ -128,16 +125,16 @@ def test_weighting_classes_by_their_draws_is_the_batch(generator):
     torch.nn.functional.cross_entropy(model(drawn.sequences(12)[labels]), labels).backward()
     optimiser.step()
     for name, value in model.state_dict().items():
-        assert_close(found.model.state_dict()[name], value, atol=2e-4, rtol=1e-3, msg=name)  # Adam's first step blows rounding up
+        assert_close(found.model.state_dict()[name], value, atol=2e-4, rtol=1e-3, msg=name)  # Adam's first step amplifies rounding
 
 
-def test_what_cannot_be_drawn_or_read_is_named(unchecked, generator):
+def test_impossible_hierarchies_and_constant_latents_are_refused(unchecked, generator):
     with pytest.raises(ValueError, match="3 units have 3 different sets of 2, got 10 latents"):
         random_hierarchy(generator, vocabulary=4, latents=(10,))
     with pytest.raises(ValueError, match="length must hold the 4 tokens"):
         SMALL.sequences(3)
     constant = torch.ones(4, 2, dtype=torch.bool)
-    with pytest.raises(ValueError, match="recovery needs a latent that some classes have and others not"):
+    with pytest.raises(ValueError, match="active in some classes and not in others, got 2"):
         recovery(torch.rand(4, 3), constant)
-    with pytest.raises(ValueError, match="recovery needs a latent that some class has"):
+    with pytest.raises(ValueError, match="active in some class, got 2"):
         uncentred_recovery(torch.rand(4, 3), ~constant)

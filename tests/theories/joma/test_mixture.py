@@ -60,8 +60,3 @@ def test_a_relu_unit_with_a_constant_gradient_has_no_reason_to_rest(seed: int):
     assert_close(v @ mixture.velocity(v), pulls @ rectified, atol=1e-12, rtol=1e-12)
     pull, drag = mixture.terms(v)
     assert_close(mixture.velocity(v), pull - drag * v)
-
-
-def test_what_does_not_fit_is_named(unchecked):
-    with pytest.raises(ValueError, match="a pull for each of its 3 centres"):
-        Mixture(torch.zeros(3, 2, dtype=F64), torch.zeros(2, dtype=F64), 1.0, relu_averages)

@@ -1,16 +1,20 @@
-"""The linear and the nonlinear MLP in closed form, against quadrature, a plain loop and other integrators."""
+"""The linear and the nonlinear MLP in closed form, against quadrature, a plain loop, other integrators and the joint flow."""
 
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 from torch.testing import assert_close
 
-from transformer_theory.theories.joma import nonlinear, orbit, published
-from transformer_theory.theories.joma.dynamics import Model, rk4, signed, train
-from transformer_theory.theories.joma.forms import Softmax
-from transformer_theory.theories.joma.problem import Contexts, zero_block
+from transformer_theory.maths.linalg import stable_rank
+from transformer_theory.theories.joma import nonlinear, orbit
+from transformer_theory.theories.joma.block import Contexts, Softmax, zero_block
+from transformer_theory.theories.joma.dynamics import Model, gradient_flow, signed
+from transformer_theory.theories.joma.figures import two_phases
+from transformer_theory.theories.joma.nonlinear import equal_columns, gaussian_points, linear_layer, nonlinear_layer
 
 DELTA = torch.tensor([1.0, 0.8, -0.5, 0.1], dtype=torch.float64)
 
@@ -43,8 +47,6 @@ def test_the_constant_is_erf_of_v_over_root_two():
 
 
 def test_normalised_clock_by_another_integrator():
-    from scipy.integrate import solve_ivp
-
     frequency = torch.tensor([0.5, 1.0, 0.2, 0.3], dtype=torch.float64)
     remaining = torch.tensor([0.5, 0.05, 1e-3], dtype=torch.float64)
     times = orbit.normalised_clock(DELTA, frequency, remaining)
@@ -60,8 +62,6 @@ def test_normalised_clock_by_another_integrator():
 
 def test_softmax_in_the_joint_flow_is_not_on_the_orbit():
     """Even with one normaliser for all samples (equal sums, one context) z is not v^2/2: by another integrator of the plain equations."""
-    from scipy.integrate import solve_ivp
-
     x = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
     def velocity(_, state):
@@ -72,8 +72,8 @@ def test_softmax_in_the_joint_flow_is_not_on_the_orbit():
     time = orbit.blow_up_time(x)
     v, z = torch.as_tensor(solve_ivp(velocity, (0, time), [0.0] * 6, rtol=1e-11, atol=1e-12).y[:, -1]).split(3)
     contexts = Contexts(x[None], torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.long))
-    path = train(zero_block(contexts, units=1), contexts, Model(Softmax(), loss=signed), step=time / 100, steps=100, method=rk4)
-    assert_close(path.at(-1).lower[0], v, atol=1e-7, rtol=0)
+    path = gradient_flow(zero_block(contexts, units=1), contexts, Model(Softmax(), loss=signed), step=time / 100, steps=100)
+    assert_close(path.state(-1).lower[0], v, atol=1e-7, rtol=0)
     assert float((z - v.square() / 2).abs().max()) > 0.1
     progress = orbit.progress(v, x)
     assert float(progress.max() / progress.min()) > 1.05
@@ -84,18 +84,18 @@ def time_to(mu: float, log_delta: float) -> float:
     return float(mpmath.quad(lambda s: mpmath.exp(-(mu**2) * mpmath.expm1(s) ** 2 / 2), [log_delta, max(log_delta, -40.0), -5, -1, 0]))
 
 
-@pytest.mark.parametrize("time", sorted(published.RATIOS))
+@pytest.mark.parametrize("time", sorted(two_phases.RATIOS))
 def test_what_is_left_to_learn_by_quadrature(time):
-    mu = torch.tensor(published.RATIO_MU, dtype=torch.float64)
+    mu = torch.tensor(two_phases.RATIO_MU, dtype=torch.float64)
     logs = nonlinear.log_remaining(mu, torch.tensor([time], dtype=torch.float64))[0]
     for value, log_delta in zip(mu.tolist(), logs.tolist()):
         assert time_to(value, log_delta) == pytest.approx(time, rel=1e-7)
-    for found, wanted in zip((logs / logs[-1]).tolist(), published.RATIOS[time]):
+    for found, wanted in zip((logs / logs[-1]).tolist(), two_phases.RATIOS[time]):
         assert found == pytest.approx(wanted, rel=4e-3)
 
 
 def test_ratios_tend_to_their_limit():
-    mu = torch.tensor(published.RATIO_MU, dtype=torch.float64)
+    mu = torch.tensor(two_phases.RATIO_MU, dtype=torch.float64)
     times = torch.tensor([10.0, 100.0, 1000.0, 10000.0], dtype=torch.float64)
     logs = nonlinear.log_remaining(mu, times)
     errors = (logs / logs[:, -1:] / nonlinear.learning_ratio(mu)[:, -1] - 1).abs()[:, :-1]
@@ -115,12 +115,12 @@ def test_figure_four_by_a_plain_loop():
     found = nonlinear.salient_descent(nonlinear.published_mu())
     assert_close(found[-1], torch.tensor(v, dtype=torch.float64), rtol=0, atol=1e-12)
     bounced = nonlinear.bounce(nonlinear.attention_entropy(found, temperature=3.0))
-    assert bounced.at == entropies.index(min(entropies)) == published.FIG4_LEAST_AT
+    assert bounced.index == entropies.index(min(entropies)) == two_phases.PUBLISHED_LEAST_STEP
     for value, plain, wanted in zip(
-        (bounced.start, bounced.least, bounced.end), (entropies[0], min(entropies), entropies[-1]), published.FIG4_ENTROPY.values()
+        (bounced.start, bounced.least, bounced.end), (entropies[0], min(entropies), entropies[-1]), two_phases.PUBLISHED_ENTROPY.values()
     ):
         assert value == pytest.approx(plain, abs=1e-12) == pytest.approx(wanted, abs=5e-5)
-    assert found[-1].tolist() == pytest.approx(published.FIG4_COMPONENTS, abs=6e-4)
+    assert found[-1].tolist() == pytest.approx(two_phases.PUBLISHED_COMPONENTS, abs=6e-4)
 
 
 def test_normalising_keeps_the_nonlinear_orbit():
@@ -141,15 +141,54 @@ def test_with_a_linear_mlp_attention_only_becomes_sparser():
     assert float(H[-1]) < 1e-6
 
 
-def test_what_is_refused():
-    one = torch.ones(1, dtype=torch.float64)
-    with pytest.raises(ValueError, match="finite and not all zero"):
-        orbit.blow_up_time(0 * one)
-    with pytest.raises(ValueError, match=r"remaining must lie in \(0, 1\]"):
-        orbit.orbit(one, 0 * one)
-    with pytest.raises(ValueError, match="frequency must be finite, >= 0"):
-        orbit.normalised_clock(one, -one, 0.5 * one)
-    with pytest.raises(ValueError, match="mu must be finite and not zero"):
-        nonlinear.log_remaining(0 * one, one)
-    with pytest.raises(ValueError, match="times must increase"):
-        nonlinear.log_remaining(one, torch.tensor([2.0, 1.0], dtype=torch.float64))
+def joint_flow(pull, K, M, time):
+    """V of the joint flow of V and the logits z, which are not integrated out: dv = pull(V) e^z, dz = sum_k v dv."""
+
+    def velocity(_, state):
+        V, z = state[: K * M].reshape(K, M), state[K * M :]
+        dV = pull(V) * np.exp(z)
+        return np.concatenate([dV.ravel(), (V * dV).sum(0)])
+
+    found = solve_ivp(velocity, (0, time), np.zeros(K * M + M), rtol=1e-11, atol=1e-12, method="DOP853")
+    return torch.from_numpy(found.y[: K * M, -1].reshape(K, M))
+
+
+def test_nonlinear_units_follow_the_joint_flow(generator):
+    points = gaussian_points(generator, units=3, tokens=5, scale=0.8)
+    times = torch.tensor([0.05, 0.3, 1.0, 3.0], dtype=torch.float64)
+    found = nonlinear_layer(points, times)
+    for time, layer in zip(times.tolist(), found):
+        assert_close(layer, joint_flow(lambda V: points.numpy() - V, 3, 5, time), rtol=1e-8, atol=1e-9)
+
+
+def test_linear_units_follow_the_joint_flow(generator):
+    delta = gaussian_points(generator, units=3, tokens=5)
+    remaining = torch.tensor([0.9, 0.4, 0.05], dtype=torch.float64)
+    end = orbit.blow_up_time(delta.norm(dim=0))
+    for left, layer in zip(remaining.tolist(), linear_layer(delta, remaining)):
+        assert_close(layer, joint_flow(lambda V: delta.numpy(), 3, 5, (1 - left) * end), rtol=1e-8, atol=1e-9)
+
+
+def test_the_ends_of_the_stable_rank(generator):
+    points = gaussian_points(generator, units=6, tokens=9)
+    first, last = nonlinear_layer(points, torch.tensor([1e-9, 1e3], dtype=torch.float64))
+    assert_close(stable_rank(first), stable_rank(points), rtol=1e-6, atol=0)
+    assert_close(last, points)
+    blown = linear_layer(points, torch.tensor([1e-300], dtype=torch.float64))[0]
+    assert 1 <= stable_rank(blown) < 1.2  # one column is infinite, slowly: sqrt(2 ln 1/r)
+
+
+def test_without_a_salient_token_the_rank_stays(generator):
+    points = equal_columns(gaussian_points(generator))
+    times = torch.logspace(-4, 2, 30, dtype=torch.float64)
+    assert_close(stable_rank(nonlinear_layer(points, times)), stable_rank(points).expand(30), rtol=1e-9, atol=0)
+
+
+def test_numpy_arrays_float32_and_integers_are_converted(unchecked):
+    mu = nonlinear.published_mu()
+    assert torch.equal(nonlinear.salient_descent(mu.numpy(), steps=50), nonlinear.salient_descent(mu, steps=50))
+    assert nonlinear.salient_descent(torch.tensor([1, 2]), steps=3).dtype == torch.float64
+    assert torch.equal(orbit.orbit([1, 2], np.float32([0.5])), orbit.orbit(torch.tensor([1.0, 2.0]), torch.tensor([0.5])))
+    assert torch.equal(
+        nonlinear_layer(np.eye(2, dtype="float32") + 1, [1, 2]), nonlinear_layer(torch.eye(2).double() + 1, torch.tensor([1.0, 2.0]))
+    )

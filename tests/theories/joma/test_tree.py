@@ -7,13 +7,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.joma import published
-from transformer_theory.theories.joma.dynamics import Model, rk4, signed, train
-from transformer_theory.theories.joma.forms import Exponential
+from transformer_theory.theories.joma.block import Contexts, Exponential, zero_block
+from transformer_theory.theories.joma.dynamics import Model, gradient_flow, signed
+from transformer_theory.theories.joma.figures import relatives
 from transformer_theory.theories.joma.orbit import blow_up_time, limits
-from transformer_theory.theories.joma.problem import Contexts, zero_block
-from transformer_theory.theories.joma.relatives import masked_leaf
-from transformer_theory.theories.joma.tree import Tree, pair_table, sample_leaves, uniform_tree
+from transformer_theory.theories.joma.tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
 
 UNEVEN = Tree((0.3, 0.9, 0.55), (0.8, -0.4))
 
@@ -25,7 +23,7 @@ def enumerated(tree: Tree) -> dict[tuple[int, ...], float]:
         states: dict[tuple[int, ...], float] = {}
         for value in itertools.product((0, 1), repeat=2):
             states[value] = math.prod(zero if v == 0 else 1 - zero for v in value) / len(tree.zero)
-        for rho in tree.keep:
+        for rho in tree.rho:
             below: dict[tuple[int, ...], float] = {}
             for parents, chance in states.items():
                 for children in itertools.product((0, 1), repeat=2 * len(parents)):
@@ -58,9 +56,9 @@ def test_kinship_is_the_number_of_levels_to_the_common_ancestor():
 
 
 def test_the_published_setting():
-    tree = uniform_tree(rho=published.TREE_RHO, levels=published.TREE_LEVELS, zero=published.TREE_ZERO)
-    found = {up: round(tree.cooccurrence(up), 5) for up in published.TREE_CO_OCCURRENCE}
-    assert found == published.TREE_CO_OCCURRENCE
+    tree = uniform_tree(rho=relatives.RHO, levels=relatives.LEVELS, zero=relatives.ZERO)
+    found = {up: round(tree.cooccurrence(up), 5) for up in relatives.RECOMPUTED}
+    assert found == relatives.RECOMPUTED
 
 
 def test_draws_have_the_joint_distribution_of_the_enumeration(generator):
@@ -82,13 +80,13 @@ def test_with_a_constant_gradient_the_sibling_blows_up_and_the_others_stop():
     contexts = Contexts(delta[None], torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.long))
     state, left = zero_block(contexts, units=1), blow_up_time(delta)
     for _ in range(12):
-        state = train(state, contexts, Model(Exponential(), loss=signed), step=left / 50, steps=25, method=rk4).at(-1)
+        state = gradient_flow(state, contexts, Model(Exponential(), loss=signed), step=left / 50, steps=25).state(-1)
         left /= 2
     assert_close(state.lower[0, 1:], limits(delta)[1:], atol=1e-3, rtol=0)
     assert float(state.lower[0, 0]) > float(state.lower[0, 1:].max()) > float(state.lower[0, -1])
 
 
-def test_a_masked_leaf_is_asked_for_from_the_others(generator):
+def test_the_context_of_a_masked_leaf_is_the_other_leaves(generator):
     tree = uniform_tree(rho=0.6, levels=3, zero=(0.5, 0.5))
     task = masked_leaf(tree, 20_000, generator=generator)
     assert task.kinship.tolist() == [1, 2, 2, 3, 3, 3, 3]
@@ -96,14 +94,14 @@ def test_a_masked_leaf_is_asked_for_from_the_others(generator):
     wanted = torch.tensor([tree.cooccurrence(int(up)) for up in task.kinship], dtype=torch.float64)
     assert_close(on, wanted, atol=0.03, rtol=0)  # 0.015 from empty contexts left out, the rest is noise
     assert task.by_kinship(torch.tensor([1.0, 2, 4, 5, 6, 7, 8])).tolist() == [1, 3, 6.5]
-    rare = masked_leaf(tree, 20_000, generator=generator, heard=0.25).contexts.counts.mean(0)
+    rare = masked_leaf(tree, 20_000, generator=generator, sibling_rate=0.25).contexts.counts.mean(0)
     assert_close(rare[0] / rare[1], torch.tensor(0.25, dtype=torch.float64), atol=0.02, rtol=0)
 
 
-def test_what_is_asked_for_wrongly_is_named(unchecked, generator):
+def test_bad_trees_and_tasks_are_refused(unchecked, generator):
     with pytest.raises(ValueError, match="zero must hold a probability"):
         Tree((1.2,), (0.5,))
-    with pytest.raises(ValueError, match="keep must hold a rho"):
+    with pytest.raises(ValueError, match="rho must hold a number"):
         Tree((0.5,), ())
     with pytest.raises(ValueError, match=r"up must lie in \[0, 3\]"):
         UNEVEN.sign_product(4)
@@ -111,5 +109,5 @@ def test_what_is_asked_for_wrongly_is_named(unchecked, generator):
         pair_table(UNEVEN, 0)
     with pytest.raises(ValueError, match="leaf must be 1 with some probability"):
         Tree((1.0,), (1.0,)).cooccurrence(1)
-    with pytest.raises(ValueError, match="heard must lie"):
-        masked_leaf(UNEVEN, 10, generator=generator, heard=2.0)
+    with pytest.raises(ValueError, match="sibling_rate must lie"):
+        masked_leaf(UNEVEN, 10, generator=generator, sibling_rate=2.0)

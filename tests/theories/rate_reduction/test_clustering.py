@@ -12,7 +12,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from transformer_theory.metrics.coding import segmented_coding_length
 from transformer_theory.theories.rate_reduction import NearestSubspaceClassifier
-from transformer_theory.theories.rate_reduction.clustering import EXPECTED_FAILED_CHECKS, CodingLengthClustering, clustering_accuracy
+from transformer_theory.theories.rate_reduction.clustering import EXPECTED_FAILED_CHECKS, CodingLengthClustering
+from transformer_theory.theories.rate_reduction.evaluation import clustering_accuracy
 
 
 def mixture(ranks, per_group, dim, *, noise=0.05, seed=0):
@@ -83,7 +84,7 @@ def test_the_order_and_the_coordinates_of_the_samples_do_not_matter():
 
 
 def test_directions_of_digits_cluster_better_than_by_k_means():
-    """Both in the 12 directions that hold most of the images; k-means is told how many groups to make."""
+    """Both in the 12 directions that hold most of the images; k-means is given the number of groups."""
     X, truth = load_digits(return_X_y=True)
     X = X[:500] / np.linalg.norm(X[:500], axis=1, keepdims=True)
     X = X @ np.linalg.svd(X, full_matrices=False)[2][:12].T

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from transformer_theory.metrics.coding import rate_reduction
 from transformer_theory.theories.rate_reduction.ascent import ascend, polish
-from transformer_theory.theories.rate_reduction.derivatives import scales, sorted_labels
-from transformer_theory.theories.rate_reduction.landscape import Regularised, largest_penalty, orthogonal_critical_point
+from transformer_theory.theories.rate_reduction.landscape import Regularised, largest_penalty, orthogonal_critical_point, scales
+from transformer_theory.theories.rate_reduction.problem import sorted_labels
 
 SIZES, DIM, EPS = (3, 4, 5), 4, 0.7
 
@@ -92,7 +92,7 @@ def test_a_step_down_from_a_saddle_ends_higher(problem, generator):
         (lambda: Regularised((3, 3), 2, 1.0, 0.0), "penalty must lie between 0 and"),
         (lambda: largest_penalty((3,), 2, eps=1.0), "two classes"),
         (lambda: largest_penalty((3, 0), 2, eps=1.0), "samples in each"),
-        (lambda: largest_penalty((3, 3), 2, eps=-1.0), "eps > 0"),
+        (lambda: largest_penalty((3, 3), 2, eps=-1.0), "eps must be positive"),
         (
             lambda: orthogonal_critical_point(Regularised((3, 3), 2, 1.0, 0.01), (1, 1), (1, 0), generator=torch.Generator()),
             "do not fit into classes",

@@ -7,16 +7,17 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.metrics.coding import rate_reduction
-from transformer_theory.theories import rate_reduction as room
+from transformer_theory.theories import rate_reduction as theory
 from transformer_theory.theories.rate_reduction.ascent import ascend, polish
-from transformer_theory.theories.rate_reduction.derivatives import reduction_hessian, sorted_labels
+from transformer_theory.theories.rate_reduction.landscape import reduction_hessian
+from transformer_theory.theories.rate_reduction.problem import sorted_labels
 from transformer_theory.theories.rate_reduction.spheres import OnSpheres, on_lines, uneven
 
 SIZES, DIM, EPS = (3, 4, 5), 5, 0.7
 PROBLEM = OnSpheres(SIZES, DIM, EPS)
 
 
-def anywhere(generator):
+def random_point(generator):
     return PROBLEM.project(torch.randn(sum(SIZES), DIM, dtype=torch.float64, generator=generator))
 
 
@@ -56,7 +57,7 @@ def test_the_hessian_of_the_reduction_is_autograds(generator):
 
 def test_derivatives_are_finite_differences_along_geodesics(generator):
     """Also where the gradient does not vanish: there a path other than a geodesic would have another second derivative."""
-    X, h = anywhere(generator), 1e-2
+    X, h = random_point(generator), 1e-2
     assert float(PROBLEM.gradient(X).norm()) > 0.1
     for _ in range(10):
         v = along(X, generator)
@@ -70,7 +71,7 @@ def test_derivatives_are_finite_differences_along_geodesics(generator):
 
 
 def test_geodesics_stay_on_the_spheres_and_are_as_long_as_their_directions(generator):
-    X = anywhere(generator)
+    X = random_point(generator)
     v = along(X, generator)
     for length in (0.0, 0.3, 4.0):
         moved = PROBLEM.move(X, length * v)
@@ -80,7 +81,7 @@ def test_geodesics_stay_on_the_spheres_and_are_as_long_as_their_directions(gener
 
 
 def test_the_hessian_is_blind_to_radii(generator):
-    X = anywhere(generator)
+    X = random_point(generator)
     H = PROBLEM.hessian(X)
     assert_close(H, H.mT, rtol=0, atol=1e-12)
     for j in range(len(SIZES)):
@@ -94,7 +95,7 @@ def test_the_hessian_is_blind_to_radii(generator):
 def test_orthogonal_flat_classes_are_maximisers_up_to_rotations(ranks, generator):
     """The closed-form optimum (None), and flat classes of other ranks, which are poorer: the Hessian vanishes on the orbit, where ΔR is
     constant, and is negative elsewhere."""
-    X, _ = room.orthogonal_classes(SIZES, ranks or room.optimum(SIZES, DIM, eps=EPS).ranks, DIM, generator=generator)
+    X, _ = theory.orthogonal_classes(SIZES, ranks or theory.optimum(SIZES, DIM, eps=EPS).ranks, DIM, generator=generator)
     assert critical(PROBLEM, X)
     assert PROBLEM.disorder(X) < 1e-12
     eigenvalues, free = PROBLEM.eigenvalues(X), rotations(X, SIZES)
@@ -107,11 +108,11 @@ def test_flat_spectra_are_maximisers_up_to_the_bound_on_the_rank(eps, largest, g
     """Eigenvalues in closed form: 4 s f''(s) between two singular values, and -λ for a zero one in a new dimension."""
     problem = OnSpheres((6, 6), 6, eps)
     for rank in (2, 3):
-        X, _ = room.orthogonal_classes((6, 6), (rank, rank), 6, generator=generator)
+        X, _ = theory.orthogonal_classes((6, 6), (rank, rank), 6, generator=generator)
         alpha, s, share = problem.unit, 6 / rank, 0.5
         bend = 2 * s * alpha**2 * (1 / share / (1 + alpha * s / share) ** 2 - 1 / (1 + alpha * s) ** 2)
         multiplier = alpha / (1 + alpha * s) - alpha / (1 + alpha * s / share)
-        assert room.largest_rank(6, 12, 6, eps=eps) == pytest.approx(largest, abs=0.01)
+        assert theory.largest_rank(6, 12, 6, eps=eps) == pytest.approx(largest, abs=0.01)
         assert critical(problem, X)
         eigenvalues = problem.eigenvalues(X)
         nearest = [float((eigenvalues - value / alpha).abs().min()) for value in (bend, *[-multiplier] * (rank < 3))]
@@ -150,7 +151,7 @@ def test_other_critical_points_have_a_way_up(saddle, generator):
 def test_equal_moments_are_a_minimum(generator):
     """ΔR = 0 is its least value, so the gradient vanishes and no direction leads down."""
     problem = OnSpheres((4, 5), 3, EPS)
-    X = problem.project(room.equal_moments((4, 5), 3, generator=generator)[0])
+    X = problem.project(theory.equal_moments((4, 5), 3, generator=generator)[0])
     assert abs(problem.value(X)) < 1e-12
     assert critical(problem, X)
     assert float(problem.eigenvalues(X)[0]) > -1e-12
@@ -158,9 +159,9 @@ def test_equal_moments_are_a_minimum(generator):
 
 
 def test_ascents_end_at_flat_orthogonal_classes(generator, unchecked):
-    best = room.optimum(SIZES, DIM, eps=EPS).value
+    best = theory.optimum(SIZES, DIM, eps=EPS).value
     for _ in range(4):
-        start = anywhere(generator)
+        start = random_point(generator)
         end = ascend(PROBLEM, start)
         assert PROBLEM.value(start) < PROBLEM.value(end) <= best + 1e-12
         assert critical(PROBLEM, end)
@@ -171,13 +172,13 @@ def test_ascents_end_at_flat_orthogonal_classes(generator, unchecked):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: OnSpheres((3,), 2, 1.0), r"two classes, samples in each and dim >= 1, got \[3\] and dim 2"),
+        (lambda: OnSpheres((3,), 2, 1.0), r"two classes with samples in each, got \[3\]"),
         (lambda: OnSpheres((3, 0), 2, 1.0), "samples in each"),
-        (lambda: OnSpheres((3, 3), 0, 1.0), "dim 0"),
+        (lambda: OnSpheres((3, 3), 0, 1.0), "dim must be at least 1, got 0"),
         (lambda: OnSpheres((3, 3), 2, -1.0), "eps must be positive and finite, got -1.0"),
         (lambda: uneven(OnSpheres((3, 3), 4, 3.0), (2, 2), generator=torch.Generator()), "no uneven critical spectrum of rank 2 at eps 3"),
         (lambda: uneven(OnSpheres((3, 3), 2, 0.1), (2, 1), generator=torch.Generator()), "do not fit into classes"),
-        (lambda: on_lines(PROBLEM, (0, 1), generator=torch.Generator()), r"lines must be one of 0..4 for each of 3 classes, got \[0, 1\]"),
+        (lambda: on_lines(PROBLEM, (0, 1), generator=torch.Generator()), r"from 0 to 4, one for each of 3 classes, got \[0, 1\]"),
         (lambda: on_lines(PROBLEM, (0, 1, 5), generator=torch.Generator()), r"got \[0, 1, 5\]"),
     ],
 )

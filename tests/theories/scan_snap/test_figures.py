@@ -1,36 +1,38 @@
-"""Pictures of scan-and-snap: only what there is, one name and one colour for each dynamics."""
+"""Figures of scan-and-snap: panels and legends without empty entries, one name and one colour per dynamics."""
 
 import numpy as np
 import pytest
 
 from transformer_theory.core.plotting import shades
 from transformer_theory.core.result import Result
-from transformer_theory.theories.scan_snap.experiments import Fates, SynMedium, SynSmall
-from transformer_theory.theories.scan_snap.figures import regime_map, syn_medium
-from transformer_theory.theories.scan_snap.figures.text import attention
-from transformer_theory.theories.scan_snap.figures.tints import DYNAMICS
-from transformer_theory.theories.scan_snap.predictions import CLOSED, EXACT, LEMMA4, MODIFIED
+from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap
+from transformer_theory.theories.scan_snap.figures.syn_medium import SynMedium
+from transformer_theory.theories.scan_snap.figures.syn_small import SynSmall
+from transformer_theory.theories.scan_snap.figures.text_attention import TextAttention
+from transformer_theory.theories.scan_snap.figures.token_growth import COMMON_LOGIT, GAIN_ERROR, TokenGrowth
+from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, MODIFIED
+from transformer_theory.theories.scan_snap.plots import DYNAMICS_COLOURS
 
 
 def titles(figure) -> list[str]:
     return [ax.get_title(loc="left") for ax in figure.axes if ax.axison and ax.get_title(loc="left")]
 
 
-def test_the_regime_map_names_what_occurs():
+def test_the_legend_of_the_regime_map_lists_occurring_patterns():
     errors = np.array([[0.5, 0.7, 0.02], [0.01, 0.3, 0.9], [0.01, 0.3, 0.9]])  # the closed form alone; the modified flow alone
-    found = np.concatenate([errors, np.zeros((3, 3))], axis=-1).reshape(1, 1, 1, 3, 6)
-    given = {"within": 0.1, "decades": 4.0, "classes": [2], "overlaps": [0.1], "vocabularies": [10.0], "ratios": [0.1, 1.0, 10.0]}
-    figure = regime_map(Result("scan_snap.regime_map", given, [], {"scan_snap/map": found}))
+    cells = np.concatenate([errors, np.zeros((3, 3))], axis=-1).reshape(1, 1, 1, 3, 6)
+    settings = {"within": 0.1, "decades": 4.0, "classes": [2], "overlaps": [0.1], "vocabularies": [10.0], "ratios": [0.1, 1.0, 10.0]}
+    figure = RegimeMap().plot(Result("scan_snap.regime_map", settings, arrays={"scan_snap/map": cells}))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [MODIFIED, f"{CLOSED} alone (errors cancel)"]
 
 
 @pytest.mark.parametrize("known", [(), (0,), (0, 1)])
-def test_only_panels_with_numbers_are_drawn(known: tuple[int, ...]):
+def test_panels_without_numbers_are_omitted(known: tuple[int, ...]):
     published = np.full((2, 1, 2), np.nan)
     published[list(known)] = 1.9
     arrays = {"entropy": np.full((2, 1, 2), 2.0), "published": published, "classes": np.array([2, 6])}
     arrays |= {"eta_z": np.array([1.0]), "ratios": np.array([1.0, 5.0])}
-    figure = syn_medium(Result("scan_snap.syn_medium", {}, [], {f"scan_snap/{key}": value for key, value in arrays.items()}))
+    figure = SynMedium().plot(Result("scan_snap.syn_medium", arrays={f"scan_snap/{key}": value for key, value in arrays.items()}))
     columns = [f"$K$ = {2 + 4 * k}" for k in known]
     rows = [*(f"Released, {k}" for k in columns), "Ours, $K$ = 2", "Ours, $K$ = 6", *(f"Difference, {k}" for k in columns)]
     assert titles(figure) == rows
@@ -40,32 +42,38 @@ def test_only_panels_with_numbers_are_drawn(known: tuple[int, ...]):
 
 def test_the_quick_table_has_no_published_cells():
     experiment = SynMedium.quick()
-    assert titles(experiment.draw(experiment.run())) == ["Ours, $K$ = 2", "Ours, $K$ = 6"]
+    assert titles(experiment.plot(experiment.run())) == ["Ours, $K$ = 2", "Ours, $K$ = 6"]
 
 
-def test_the_four_dynamics_are_named_and_told_apart():
-    experiment = Fates.quick()
-    figure = experiment.draw(experiment.run())
+def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
+    experiment = TokenGrowth.quick()
+    result = experiment.run()
+    figure = experiment.plot(result)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [EXACT, MODIFIED, LEMMA4, CLOSED]
-    assert len(set(DYNAMICS.values())) == 4
-    assert list(DYNAMICS.values())[:3] == shades(3)
+    assert len(set(DYNAMICS_COLOURS.values())) == 4
+    assert list(DYNAMICS_COLOURS.values())[:3] == shades(3)
     assert all(ax.get_ylabel() for ax in figure.axes)
     assert "$t_0'$" in figure.get_supxlabel()
+    exact, lemma4 = (result.select(quantity=COMMON_LOGIT, setting=dynamics).one() for dynamics in (EXACT, LEMMA4))
+    assert lemma4.value < exact.value < 0
+    assert (lemma4.verdict, exact.verdict) == ("consistent", "not covered")  # Theorem 4 describes Lemma 4's flow only
+    errors = [result.select(quantity=GAIN_ERROR, setting=dynamics).one().value for dynamics in (LEMMA4, EXACT)]
+    assert errors[0] < 1e-9 < 1e-6 < errors[1]
 
 
-def test_the_legend_of_the_losses_stands_beside_them():
+def test_the_legend_of_the_losses_does_not_cover_them():
     experiment = SynSmall.quick()
-    figure = experiment.draw(experiment.run())
+    figure = experiment.plot(experiment.run())
     figure.draw_without_rendering()
     (legend,) = figure.legends
     assert figure.axes[0].get_legend() is None
     assert not any(legend.get_window_extent().overlaps(ax.get_window_extent()) for ax in figure.axes)
 
 
-def test_ticks_stand_at_whole_steps():
+def test_ticks_are_whole_steps():
     arrays = {"steps": np.array([0, 10, 20]), "pictured": np.array([0, 20]), "1/maps": np.ones((2, 1, 4, 4))}
     arrays |= {f"1/{name}": np.ones((3, 1)) for name in ("entropy", "shuffled")}
     stored = {f"scan_snap/text/{key}": value for key, value in arrays.items()}
-    figure = attention(Result("scan_snap.text_attention", {"layers": [1]}, [], stored))
+    figure = TextAttention().plot(Result("scan_snap.text_attention", {"layers": [1]}, arrays=stored))
     figure.draw_without_rendering()
     assert all(tick == round(tick) for tick in figure.axes[-1].get_xticks())

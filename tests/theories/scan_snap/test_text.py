@@ -1,21 +1,32 @@
-"""Readings of attention on text: counts and reducers against loops written out, phases of curves with known answers, and the runs."""
+"""Attention of language models on text: counts and metrics against explicit loops, phases of known curves, and runs."""
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.core.measurement import Table
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.metrics import attention
+from transformer_theory.metrics.networks import ENTROPY
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.models.embedding import build
 from transformer_theory.probes import probe
-from transformer_theory.theories.scan_snap.attended_words import CONDITIONAL, DIAGONAL, DISTINCT, FEWEST, MARGINAL, RANK, AttendedWords
-from transformer_theory.theories.scan_snap.continuations import count_continuations
-from transformer_theory.theories.scan_snap.experiments import TextAttention, TextDepth, TextRates
-from transformer_theory.theories.scan_snap.phases import Phases, phases
-from transformer_theory.theories.scan_snap.published_text import ENTROPY, START
-from transformer_theory.theories.scan_snap.text_runs import Run, follow, shuffled, texts
+from transformer_theory.theories.scan_snap.attended_words import (
+    CONDITIONAL,
+    DIAGONAL,
+    DISTINCT,
+    MARGINAL,
+    MIN_WORDS,
+    RANK,
+    AttendedWords,
+    count_continuations,
+)
+from transformer_theory.theories.scan_snap.figures.text_attention import TextAttention
+from transformer_theory.theories.scan_snap.figures.text_depth import TextDepth
+from transformer_theory.theories.scan_snap.figures.text_rates import TextRates
+from transformer_theory.theories.scan_snap.published import TEXT_ENTROPY, TEXT_START
+from transformer_theory.theories.scan_snap.text_runs import Phases, phases, shuffled, texts, train_and_measure
 
 V, CONTEXT = 7, 5
 IDS = torch.multinomial(torch.tensor([0.3, 0.3, 0.1, 0.1, 0.1, 0.05, 0.05]), 600, True, generator=torch.Generator().manual_seed(0))
@@ -34,7 +45,7 @@ def by_hand(query, following):
 
 
 def test_counts_are_those_of_a_loop():
-    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, pairs=1000, least=12)
+    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, max_pairs=1000, min_occurrences=12)
     for query in range(V):
         known = {}
         for following in range(V):
@@ -53,8 +64,8 @@ def test_counts_are_those_of_a_loop():
 
 
 def test_the_most_frequent_pairs_are_kept():
-    all_of_them = count_continuations(IDS, vocab_size=V, context=CONTEXT, pairs=1000, least=1)
-    few = count_continuations(IDS, vocab_size=V, context=CONTEXT, pairs=3, least=1)
+    all_of_them = count_continuations(IDS, vocab_size=V, context=CONTEXT, max_pairs=1000, min_occurrences=1)
+    few = count_continuations(IDS, vocab_size=V, context=CONTEXT, max_pairs=3, min_occurrences=1)
     most = sorted((by_hand(int(key) // V, int(key) % V)[1] for key in all_of_them.keys), reverse=True)
     assert sorted((by_hand(int(key) // V, int(key) % V)[1] for key in few.keys), reverse=True) == most[:3]
 
@@ -63,96 +74,99 @@ def model(depth=2):
     return build(lambda: Decoder(vocabulary=V, dim=8, depth=depth, heads=2, hidden=8), torch.Generator().manual_seed(0)).eval()
 
 
-def read(reducer, network, sequences, numbers):
-    with probe(network, [reducer]) as p, torch.no_grad():
+def measured(metric, network, sequences, numbers) -> Table:
+    with probe(network, [metric]) as p, torch.no_grad():
         p.labels = numbers
         network(sequences[numbers, :-1])
     return p.result().table
 
 
-def test_the_reducer_is_a_loop_over_queries():
-    network, seen = model(), IDS[:480].view(20, 24)
-    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, least=15)
-    rows = read(AttendedWords(seen, counted), network, seen, torch.arange(20))
+def test_the_metric_is_a_loop_over_queries():
+    network, windows = model(), IDS[:480].view(20, 24)
+    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15)
+    rows = measured(AttendedWords(windows, counted), network, windows, torch.arange(20))
     weights = {}
-    stream = network.positions(network.embedding(seen[:, :-1]) * 8**0.5)
+    stream = network.positions(network.embedding(windows[:, :-1]) * 8**0.5)
     for layer, block in enumerate(network.blocks):
         scores = torch.einsum("bid,hde,bje->bhji", stream, block.attention.bilinear(), stream)
         weights[layer] = scores.masked_fill(~torch.ones(23, 23).tril().bool(), -torch.inf).softmax(-1).detach().double().numpy()
         stream = block(stream)
     for layer in (0, 1):
         for head in (0, 1):
-            found = {name: [] for name in (CONDITIONAL, MARGINAL, DISTINCT, "uniform")}
+            values = {name: [] for name in (CONDITIONAL, MARGINAL, DISTINCT, "uniform")}
             for b in range(20):
-                for q in range(FEWEST, 23):
-                    place = int(counted.find(seen[b, q], seen[b, q + 1]))
+                for q in range(MIN_WORDS, 23):
+                    place = int(counted.find(windows[b, q], windows[b, q + 1]))
                     if place < 0:
                         continue
-                    a, words = weights[layer][b, head, q, :q], seen[b, :q]
+                    a, words = weights[layer][b, head, q, :q], windows[b, :q]
                     for name, against in ((CONDITIONAL, counted.conditional[place]), (MARGINAL, counted.frequency)):
                         if len(set(against[words].tolist())) > 1:
-                            found[name].append(np.corrcoef(a, against[words].numpy())[0, 1])
+                            values[name].append(np.corrcoef(a, against[words].numpy())[0, 1])
                     distinct = counted.distinctness[place][words].numpy()
                     if np.isfinite(distinct).any():
                         kept = np.isfinite(distinct)
-                        found[DISTINCT].append(np.average(distinct[kept], weights=a[kept]))
-                        found["uniform"].append(distinct[kept].mean())
-            own = {row["quantity"]: row for row in rows if row.get("layer") == layer and row.get("head") == head}
+                        values[DISTINCT].append(np.average(distinct[kept], weights=a[kept]))
+                        values["uniform"].append(distinct[kept].mean())
+            own = {row.quantity: row for row in rows.select(layer=layer, head=head)}
             for name in (CONDITIONAL, MARGINAL, DISTINCT):
-                assert len(found[name]) > 50
-                assert own[name]["value"] == pytest.approx(np.mean(found[name]), abs=1e-5)
-            assert own[DISTINCT]["null"] == pytest.approx(np.mean(found["uniform"]))
-            assert own[CONDITIONAL]["null"] == 0.0
-            assert own[DIAGONAL]["value"] == pytest.approx(np.mean([np.diag(map_) for map_ in weights[layer][:, head]]), abs=1e-6)
+                assert len(values[name]) > 50
+                assert own[name].value == pytest.approx(np.mean(values[name]), abs=1e-5)
+            assert own[DISTINCT].null.mean == pytest.approx(np.mean(values["uniform"]))
+            assert own[CONDITIONAL].null.draws == (0.0,)
+            assert own[DIAGONAL].value == pytest.approx(np.mean([np.diag(map_) for map_ in weights[layer][:, head]]), abs=1e-6)
             singular = torch.linalg.svdvals(network.blocks[layer].attention.bilinear()[head].detach().double())
-            assert own[RANK]["value"] == pytest.approx(float(singular.square().sum() / singular[0] ** 2), rel=1e-5)
+            assert own[RANK].value == pytest.approx(float(singular.square().sum() / singular[0] ** 2), rel=1e-5)
 
 
-def test_uniform_attention_reads_its_null():
-    seen = IDS[:480].view(20, 24)
-    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, least=15)
+def test_uniform_attention_equals_its_null():
+    windows = IDS[:480].view(20, 24)
+    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15)
     network = model(depth=1)
-    reducer = AttendedWords(seen, counted)
+    metric = AttendedWords(windows, counted)
     with torch.no_grad():
         for parameter in network.blocks[0].attention.qkv.parameters():
             parameter.zero_()
-    rows = {row["quantity"]: row["value"] for row in read(reducer, network, seen, torch.arange(20)) if row.get("head") == 0}
+    rows = {row.quantity: row.value for row in measured(metric, network, windows, torch.arange(20)).select(head=0)}
     assert DISTINCT in rows
     assert CONDITIONAL not in rows, "uniform attention has no correlation"
-    uniform = [row for row in reducer.compute() if row["quantity"] == DISTINCT]
-    assert uniform[0]["value"] == pytest.approx(uniform[0]["null"])
+    uniform = Table(metric.compute()).select(quantity=DISTINCT)[0]
+    assert uniform.value == pytest.approx(uniform.null.mean)
 
 
 def test_merged_halves_are_the_whole():
-    network, seen = model(), IDS[:480].view(20, 24)
-    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, least=15)
-    whole, first, second = (AttendedWords(seen, counted) for _ in range(3))
-    for reducer, numbers in ((whole, range(20)), (first, range(7)), (second, range(7, 20))):
-        read(reducer, network, seen, torch.tensor(list(numbers)))
+    network, windows = model(), IDS[:480].view(20, 24)
+    counted = count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15)
+    whole, first, second = (AttendedWords(windows, counted) for _ in range(3))
+    for metric, numbers in ((whole, range(20)), (first, range(7)), (second, range(7, 20))):
+        measured(metric, network, windows, torch.tensor(list(numbers)))
     first.merge(second)
     for a, b in zip(first.compute(), whole.compute(), strict=True):
-        assert a["quantity"] == b["quantity"]
-        assert a["value"] == pytest.approx(b["value"], abs=1e-9)
+        assert a.quantity == b.quantity
+        assert a.value == pytest.approx(b.value, abs=1e-9)
+    copy = AttendedWords(windows, counted)
+    copy.load_state_dict(first.state_dict())
+    assert copy.compute() == first.compute()
     first.reset()
     assert first.compute() == []
 
 
-def test_labels_must_number_the_sequences():
-    seen = IDS[:48].view(2, 24)
-    reducer = AttendedWords(seen, count_continuations(IDS, vocab_size=V, context=CONTEXT, least=15))
-    with pytest.raises(ValueError, match="labels must number the sequences that are read, got none"), probe(model(), [reducer]) as p:
-        p.model(seen[:, :-1])
+def test_labels_must_number_the_windows():
+    windows = IDS[:48].view(2, 24)
+    metric = AttendedWords(windows, count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15))
+    with pytest.raises(ValueError, match="labels must number the windows"), probe(model(), [metric]) as p:
+        p.model(windows[:, :-1])
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: count_continuations(IDS, vocab_size=V, context=1), "context must be at least 2"),
-        (lambda: count_continuations(IDS, vocab_size=V, context=5, least=10_000), "must occur at least 10000 times to be counted, got"),
-        (lambda: count_continuations(IDS[:3], vocab_size=V, context=5), "got 0; lower least, or take more text"),
+        (lambda: count_continuations(IDS, vocab_size=V, context=5, min_occurrences=10_000), "at least 10000 times"),
+        (lambda: count_continuations(IDS[:3], vocab_size=V, context=5), "got 0"),
         (lambda: phases([0, 1], [0.5, 0.5]), "steps must be one more than overlaps"),
-        (lambda: phases([0, 1, 1], [0.5, 0.5]), "steps must rise"),
-        (lambda: texts("no.txt", "", words=10), "no.txt must be a file of plain text"),
+        (lambda: phases([0, 1, 1], [0.5, 0.5]), "steps must increase"),
+        (lambda: texts("no.txt", "", words=10), "no.txt"),
     ],
 )
 def test_bad_input_is_named(call, words):
@@ -172,35 +186,36 @@ def test_diagonal_mass(unchecked):
 def test_phases_of_known_curves():
     # rotating by these angles between readings: the overlap is the cosine, the chord 2 sin(angle / 2)
     angles = np.array([0.1, 0.8, 0.4, 0.02, 0.01])
-    found = phases([0, 10, 20, 30, 40, 50], np.cos(angles).tolist())
-    assert found.scanning == 15
-    assert found.snapped == 30
+    result = phases([0, 10, 20, 30, 40, 50], np.cos(angles).tolist())
+    assert result.scanning == 15
+    assert result.snapped == 30
     assert phases([0, 10, 20, 30, 40, 50], np.cos(angles[::-1]).tolist()).snapped is None, "fast again at the end"
     assert phases([0, 1, 11], np.cos([0.1, 0.2]).tolist()).scanning == 0.5, "speed is by step"
     assert phases([0, 5, 10], [1.0, 1.0]) == Phases(None, None), "attention that never moved neither scans nor snaps"
 
 
 def test_released_numbers_are_entropies():
-    for (_, layers), numbers in ENTROPY.items():
+    for (_, layers), numbers in TEXT_ENTROPY.items():
         assert len(numbers.lowest) == len(numbers.final) == layers
         assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
-    assert float(torch.arange(1, 36).log().mean()) > START, "uniform causal attention, log(35!) / 35"
+    assert float(torch.arange(1, 36).log().mean()) > TEXT_START, "uniform causal attention, log(35!) / 35"
 
 
-RUN = {"text": "", "held_out": "", "words": 60, "depth": 1, "rate": 1.0, "steps": 6, "at": (0, 3, 6), "seed": 0}
+RUN = {"text": "", "held_out": "", "words": 60, "depth": 1, "rate": 1.0, "steps": 6, "measured": (0, 3, 6), "seed": 0}
 SMALL = {"dim": 8, "batch": 4, "length": 10, "windows": 5}
 
 
-def test_a_run_reads_what_the_metrics_read():
-    found, again = follow(Run(**RUN, **SMALL)), follow(Run(**RUN, **SMALL))
-    assert np.array_equal(found.losses, again.losses)
-    assert np.array_equal(found.maps, again.maps)
-    assert found.maps.shape == (3, 1, 10, 10)
-    assert_close(found.maps.sum(-1), np.ones((3, 1, 10)), rtol=1e-5, atol=1e-5, check_dtype=False)
-    assert found.series("attention entropy").shape == (3, 1)
-    own = [row for row in found.rows if row["quantity"] == "attention entropy"]
-    assert all(row["null"] != row["value"] for row in own)
-    assert {row["null"] for row in own} == {own[0]["null"]}, "one untrained network"
+def test_a_run_is_reproducible_and_has_one_untrained_null():
+    run, again = train_and_measure(**RUN, **SMALL), train_and_measure(**RUN, **SMALL)
+    assert np.array_equal(run.losses, again.losses)
+    assert np.array_equal(run.maps, again.maps)
+    assert run.maps.shape == (3, 1, 10, 10)
+    assert_close(run.maps.sum(-1), np.ones((3, 1, 10)), rtol=1e-5, atol=1e-5, check_dtype=False)
+    assert run.series(ENTROPY).shape == (3, 1)
+    rows = run.table.select(quantity=ENTROPY)
+    assert all(row.null.mean != row.value for row in rows)
+    assert len({row.null for row in rows}) == 1, "one untrained network"
+    assert len(run.held_out_losses) == 3
 
 
 def test_shuffled_words_are_the_same_words():
@@ -208,7 +223,7 @@ def test_shuffled_words_are_the_same_words():
     other = shuffled(text, torch.Generator().manual_seed(0))
     assert torch.equal(other.ids.sort().values, text.ids.sort().values)
     assert not torch.equal(other.ids, text.ids)
-    written, unordered = (follow(Run(**RUN, **SMALL, order=order)) for order in ("as written", "shuffled"))
+    written, unordered = (train_and_measure(**RUN, **SMALL, order=order) for order in ("as written", "shuffled"))
     assert set(unordered.words) != set(written.words)
     assert unordered.vocabulary == written.vocabulary
 
@@ -224,13 +239,13 @@ def test_text_of_the_users_own(tmp_path):
     assert int(held_out.ids[-1]) == 0
 
 
-def test_released_numbers_stand_beside_their_own_vocabulary_only():
-    rows = TextDepth(layers=(1,), rates=(1e-3,), steps=2, readings=2, windows=2, words=30, dim=4).run().table
-    assert not any("predicted" in row for row in rows)
-    assert any("released: 1.65, of WikiText-2's training split with 28,782 words, here 30" in row.get("note", "") for row in rows)
+def test_released_numbers_are_predictions_for_their_own_vocabulary_only():
+    rows = TextDepth(layers=(1,), rates=(1e-3,), steps=2, measurements=2, windows=2, words=30, dim=4).run().table
+    assert not any(row.predicted for row in rows)
+    assert any("1.65" in row.note for row in rows)
 
 
 @pytest.mark.parametrize("kind", [TextAttention, TextDepth, TextRates])
 def test_settings_are_bounded(kind):
-    with pytest.raises(ValueError, match="steps must be a whole number at least 1"):
+    with pytest.raises(ValueError, match="steps must be"):
         kind(steps=0)

@@ -21,7 +21,7 @@ from ...core.validation import converted
 from ...maths.linalg import LARGEST_GRAM_CONDITION
 from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
 from .rates import class_coding_rate, coding_rate
-from .resolvents import pulls_and_leverages, rate_and_inverse, smaller_gram, widened
+from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, smaller_gram, widened
 
 
 @converted(floats=("features",))
@@ -65,18 +65,8 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     if not bool(torch.isfinite(scales).all()):
         least = int(counts.argmin())
         raise ValueError(f"each class needs weight for an operator, class {least} has {float(counts[least]):.1e} in all; leave it out")
-    operators = [scale * _inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
+    operators = [scale * inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
     return torch.stack(operators).to(features.dtype)
-
-
-def _inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
-    r""":math:`(I + X^\top WX)^{-1}`; of fewer rows than dimensions through their own Gram matrix."""
-    rows = X[weights > 0] * weights[weights > 0].sqrt()[:, None]
-    identity = torch.eye(X.shape[1], dtype=X.dtype, device=X.device)
-    if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
-        return identity - rows.mT @ pulls_and_leverages(rows, rows.new_ones(len(rows)))[0]
-    inverse = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
-    return inverse if len(rows) > X.shape[1] else identity - rows.mT @ inverse @ rows
 
 
 @converted(floats=("features",))
@@ -204,9 +194,9 @@ def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, 
     large = [rows.shape[1] > d for _, rows, _ in groups]  # their Gram matrices are [d, d]
     # Where all classes have more samples than dimensions, their moments add up to X^T X, and both operators of a class are one matrix.
     whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
-    expansion, inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
+    expansion, whole_inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
     rate = expansion if gamma1 == 1 else rate_and_inverse(whole, X.new_tensor(alpha))[0]
-    outer = gamma1 * gamma2 * alpha * inverse
+    outer = gamma1 * gamma2 * alpha * whole_inverse
     spread = outer @ X if n <= d else None
     class_rate = X.new_zeros(())
     gradient = torch.empty_like(padded)

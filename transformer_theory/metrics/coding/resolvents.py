@@ -7,7 +7,8 @@ respect to X and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i` with resp
 
 Accuracy. A Gram matrix is rounded by :math:`10^{-16}` of its norm, so next to the identity it is accurate to a millionth as long as
 :math:`s\|X\|^2 \le 10^{10}`. Beyond that, singular values of the vectors take its place where the vectors are known
-(:func:`pulls_and_leverages`, and :func:`~transformer_theory.maths.linalg.logdet_identity_plus` for the values), up to :math:`10^{20}`.
+(:func:`inverse`, :func:`pulls_and_leverages`; for the values :func:`~transformer_theory.maths.linalg.logdet_identity_plus`), up to
+:math:`10^{20}`.
 Where only a Gram matrix is known, the result is returned if its own inverse bounds the error by a millionth; otherwise it is refused.
 Source: textbook.
 """
@@ -73,6 +74,22 @@ def rate_and_inverse(
                 f"beyond which rounding is seen next to the identity, got {float(largest.max()):.1e}; take a larger eps"
             )
     return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), inverse
+
+
+def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
+    r""":math:`(I + X^\top WX)^{-1}`; of fewer rows than dimensions through their own Gram matrix.
+
+    Args:
+        X: ``[n, d]``.
+        weights: the diagonal of W, >= 0, ``[n]``.
+    """
+    rows = X[weights > 0] * weights[weights > 0].sqrt()[:, None]
+    if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
+        _, sizes, right = torch.linalg.svd(rows, full_matrices=True)
+        squares = torch.nn.functional.pad(sizes.square(), (0, X.shape[1] - len(sizes)))
+        return (right.mT / (1 + squares)) @ right
+    small = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
+    return small if len(rows) > X.shape[1] else torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ small @ rows
 
 
 def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:

@@ -2,9 +2,9 @@ r"""Constraints on attention weights: the form in which every problem of this th
 
 .. math:: d_c^\top W z_c \;\ge\; b_c \quad\text{or}\quad d_c^\top W z_c = b_c, \qquad c = 1, \dots, m,
 
-with a difference of two tokens :math:`d_c`, a query :math:`z_c` and a right-hand side :math:`b_c` (one unless set). Cross-, self- and causal
-attention, prompts, several selected tokens per input and token-priority graphs differ only in the differences and queries that they list
-(:mod:`.builders`). Several problems with the same number of constraints form a batch: all tensors then have leading dimensions.
+with a difference of two tokens :math:`d_c`, a query :math:`z_c` and a right-hand side :math:`b_c` (one unless set). Cross-, self- and
+causal attention, prompts, several selected tokens per input and token-priority graphs differ only in the differences and queries that they
+list (:mod:`.builders`). Several problems with the same number of constraints form a batch: all tensors then have leading dimensions.
 
 Problem (Att-SVM) of :cite:t:`tarzanagh2023transformers` is the case :math:`d = x_{i,a_i} - x_{i,t}`, :math:`z = z_i`, :math:`\ge 1`.
 """

@@ -1,7 +1,7 @@
 r"""The token-priority graphs of next-token data.
 
-Sequences of token ids end in a token k, which is the query; the label, one of the sequence's tokens, comes next. The graph :math:`G_k` has an
-edge from the label to every other token of each sequence that ends in k. Tokens of one strongly connected component are at times each
+Sequences of token ids end in a token k, which is the query; the label, one of the sequence's tokens, comes next. The graph :math:`G_k` has
+an edge from the label to every other token of each sequence that ends in k. Tokens of one strongly connected component are at times each
 other's label; between components the priority is strict. See :mod:`.next_token` for what that implies for attention, and
 :cite:t:`li2024mechanics` for the definitions.
 """

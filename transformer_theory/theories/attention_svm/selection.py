@@ -3,8 +3,8 @@ r"""Which selections descent can end in: local optimality, and the condition und
 Let W_a be the max-margin solution of a selection a. The *neighbours* of the selected token of input i are the tokens whose margin is one,
 :math:`\mathcal T_i = \{t \ne a_i : (x_{i,a_i} - x_{i,t})^\top W_a z_i = 1\}`: far out along W_a, they alone still get a share of the
 remaining attention. The selection is *locally optimal* if every selected token scores higher than its neighbours,
-:math:`\gamma_{i,a_i} > \gamma_{i,t}` for :math:`t \in \mathcal T_i`; the optimal tokens are, whenever they are unique. These definitions are
-those of :cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers`.
+:math:`\gamma_{i,a_i} > \gamma_{i,t}` for :math:`t \in \mathcal T_i`; the optimal tokens are, whenever they are unique. These definitions
+are those of :cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers`.
 """
 
 import torch
@@ -139,8 +139,8 @@ def first_step_condition(instance: Instance) -> float:
 
     Positive: the first step from W = 0 raises every optimal token above the others of its input. If, besides, all other tokens of an input
     score the same, descent from W = 0 converges in direction to the max-margin solution of the optimal tokens
-    (:cite:t:`tarzanagh2023transformers`, global convergence under a good initial gradient). With unequal scores it may still turn to others.
-    Tokens equal to the optimal one count as one with it; 0 if all tokens of each input are equal, or all scores are.
+    (:cite:t:`tarzanagh2023transformers`, global convergence under a good initial gradient). With unequal scores it may still turn to
+    others. Tokens equal to the optimal one count as one with it; 0 if all tokens of each input are equal, or all scores are.
 
     Args:
         instance: a single problem.

@@ -1,9 +1,10 @@
 r"""Training problems with many queries per input and one W: sequence to sequence, and causal attention.
 
 The output at query k of input i is :math:`f_{ik} = \sum_t s_{ikt}\,\gamma_{ikt}` with attention over the allowed tokens,
-:math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k (:cite:t:`tarzanagh2023transformers`).
-So every pair (i, k) acts as an input of its own, which sees the tokens of i that k may attend to: descent, selection and local optimality
-carry over unchanged, and the constraints are those of :func:`~.builders.sequence_to_sequence` and :func:`~.builders.causal`.
+:math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k
+(:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as an input of its own, which sees the tokens of i that k may attend to:
+descent, selection and local optimality carry over unchanged, and the constraints are those of :func:`~.builders.sequence_to_sequence` and
+:func:`~.builders.causal`.
 """
 
 import torch

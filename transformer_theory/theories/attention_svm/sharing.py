@@ -21,9 +21,7 @@ NO_ATTENTION, SOME_ATTENTION = 1e-6, 1e-3  # a token with at most the first has 
 
 
 @converted(float64=("attention",))
-def settled(
-    attention: Float[Tensor, "*trials n T"], *, low: float = NO_ATTENTION, high: float = SOME_ATTENTION
-) -> Bool[Tensor, "*trials"]:
+def settled(attention: Float[Tensor, "*trials n T"], *, low: float = NO_ATTENTION, high: float = SOME_ATTENTION) -> Bool[Tensor, "*trials"]:
     """Whether no token has between ``low`` and ``high`` of the attention, and some token of some input has at most ``low``.
 
     Args:

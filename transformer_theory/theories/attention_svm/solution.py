@@ -203,7 +203,7 @@ def kkt_residual(
         np.where(free, 0.0, -dual).max(-1, initial=0) * scale / objective,
         np.abs(dual * slack).max(-1, initial=0) / objective,
     )
-    return np.maximum.reduce(parts)
+    return np.asarray(np.maximum.reduce(parts))
 
 
 def _rank(W: Tensor, rtol: float) -> Tensor:

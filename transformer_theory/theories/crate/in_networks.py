@@ -191,7 +191,7 @@ class Sparsity(Metric):
         """Adds the output of one block."""
         if activations.kind == "features":
             output = activations.output
-            self.add((activations.layer,), torch.tensor([len(output), float(nonzeros(output).sum())], dtype=torch.float64))
+            self.add((activations.layer,), torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """:data:`NONZEROS` of each layer, in [0, 1]."""

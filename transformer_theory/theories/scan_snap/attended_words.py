@@ -82,9 +82,7 @@ def count_continuations(
     selected = frequent[counts[frequent] >= min_occurrences].sort().values
     if not len(selected):
         largest = int(counts.max()) if len(counts) else 0
-        raise ValueError(
-            f"a pair of words must occur at least {min_occurrences} times to be counted, got {largest}; lower min_occurrences, or use more text"
-        )
+        raise ValueError(f"a pair of words must occur at least {min_occurrences} times to be counted, got {largest}; use more text")
     number = torch.full((len(keys),), -1)
     number[selected] = torch.arange(len(selected))
     rows = number[member]

@@ -240,7 +240,7 @@ class Comparison:
 
     @property
     def modified_decoder(self) -> float:
-        """Relative size of the term that Lemma 3 drops from the decoder's gradient, f_n against the dual basis; the largest over classes."""
+        """Relative size of the term that Lemma 3 drops from the decoder's gradient: f_n minus the dual basis, the largest over classes."""
         f = self.data.classes.features()
         return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())
 

@@ -115,7 +115,7 @@ def with_overlap(classes: int, *, vocab_size: int, weights: Float[Tensor, " D"],
     """
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
-    # with p the common share and n = ||weights|| / sum(weights): E_0 = p^2 / (p^2 + (1 - p)^2 n^2), so p / (1 - p) = n sqrt(E_0 / (1 - E_0))
+    # p the common share, n = ||weights|| / sum(weights): E_0 = p^2 / (p^2 + (1 - p)^2 n^2), so p / (1 - p) = n sqrt(E_0 / (1 - E_0))
     norm = float(torch.linalg.vector_norm(weights) / weights.sum())
     odds = norm * math.sqrt(overlap / (1 - overlap))
     return alike(classes, vocab_size=vocab_size, weights=weights, common_share=odds / (1 + odds))

@@ -148,7 +148,7 @@ class SequenceClasses:
         check_sizes(batch, context)
         n = torch.multinomial(self.weights, batch, replacement=True, generator=generator)
         numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
-        source = Multinomial(self.conditional.numpy(), context, tabled=0)
+        source = Multinomial(self.conditional.numpy(), context, max_tabled=0)
         counts = torch.from_numpy(source.draw(n.numpy(), numbers)).double()
         return counts, n
 
@@ -190,7 +190,7 @@ def check_sizes(batch: int, context: int) -> None:
 
 @dataclass(frozen=True)
 class WeakOverlap:
-    """Assumption 2: of the absolute eigenvalues of E the largest lies below ``upper`` = 1/K, the smallest is at least ``lower`` = sqrt(6/M)."""
+    """Assumption 2: the largest absolute eigenvalue of E lies below ``upper`` = 1/K, the smallest is at least ``lower`` = sqrt(6/M)."""
 
     largest: float
     smallest: float
@@ -283,7 +283,7 @@ def synthetic(
 
 @converted(float64=("weights", "common_share"))
 def single_common(
-    weights: Float[Tensor, "K D"], common_share: Float[Tensor, " K"] | Float[Tensor, ""], *, vocab_size: int
+    weights: Float[Tensor, "K D"], common_share: Float[Tensor, " K"] | Float[Tensor, ""] | float, *, vocab_size: int
 ) -> SequenceClasses:
     """Classes with one common token (number 0), one query, and D distinct tokens each.
 
@@ -295,7 +295,7 @@ def single_common(
         ValueError: a weight is not positive, or a share lies outside (0, 1).
     """
     K = len(weights)
-    share = common_share.expand(K)
+    share = torch.as_tensor(common_share).expand(K)
     if bool((weights <= 0).any()) or bool(((share <= 0) | (share >= 1)).any()):
         raise ValueError("weights must be positive and common_share in (0, 1); leave out tokens that cannot occur")
     own = weights / weights.sum(dim=1, keepdim=True) * (1 - share)[:, None]

@@ -6,9 +6,9 @@ Weights W (:class:`State`):
 
 Factors of :math:`W = K Q^\top` (:class:`Factors`) take the same step each with its own norm, :math:`g_K = \nabla L(W)\, Q + 2\lambda K` and
 :math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step is exact to rounding for any norm of the
-weights (:mod:`.gradient`). The runs of :cite:t:`tarzanagh2023transformers` have the rounding unit for both: :math:`\epsilon` stops a run whose
-gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters, since the gradient soon is no larger. Normalised descent
-is studied by :cite:t:`vasudeva2025implicit`.
+weights (:mod:`.gradient`). The runs of :cite:t:`tarzanagh2023transformers` have the rounding unit for both: :math:`\epsilon` stops a run
+whose gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters, since the gradient soon is no larger. Normalised
+descent is studied by :cite:t:`vasudeva2025implicit`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -76,9 +76,9 @@ def normalised_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped. Where the gradient is zero the state stays.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not finite; the state does not
-            belong to the instance; inputs of one token, a trial of zero queries, or data out of range (:func:`~.gradient.check_scale`); or
-            the weights overflow.
+        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not finite; the state does
+            not belong to the instance; inputs of one token, a trial of zero queries, or data out of range
+            (:func:`~.gradient.check_scale`); or the weights overflow.
         TypeError: an argument of another type.
     """
     integers(minimum=0, steps=steps)

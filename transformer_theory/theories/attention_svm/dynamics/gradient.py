@@ -11,11 +11,11 @@ of nearly equal numbers: computed as written, it is rounding error from a norm o
 
 - Every quantity is a difference to the most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and
   :math:`e = \sum_t s_t\delta_t`, the bracket is :math:`\delta_t - e`.
-- The coefficients are kept as :math:`e^{-C} c` with one C per trial, the largest logarithm of a share that matters. Where slopes of the loss
-  or differences of gains are extreme, their logarithms count in C too, so that the scaled coefficients are of order one.
+- The coefficients are kept as :math:`e^{-C} c` with one C per trial, the largest logarithm of a share that matters. Where slopes of the
+  loss or differences of gains are extreme, their logarithms count in C too, so that the scaled coefficients are of order one.
 
-Inputs that do not influence W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one with
-the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
+Inputs that do not influence W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one
+with the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
 tokens may be centred.
 
 Functions that run in every step take tensors without named shapes and are exempt from run-time type checks (``no_type_check``), which cost
@@ -209,7 +209,8 @@ def merge_equal_tokens(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor |
 
     Returns:
         The matrix ``[..., T, T]`` that averages over equal tokens; and the numbers to add to the logits ``[..., T]``: the logarithm of the
-        number of equal tokens at the first of them, minus infinity at the others and where a token is not allowed. None where nothing changes.
+        number of equal tokens at the first of them, minus infinity at the others and where a token is not allowed. None if nothing
+        changes.
     """
     first = tokens[..., 0].sort(-1).values
     if bool((first[..., 1:] > first[..., :-1]).all()):  # no two tokens agree in their first coordinate

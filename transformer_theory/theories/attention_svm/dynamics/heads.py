@@ -1,9 +1,9 @@
 r"""Heads: functions that predict from the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top s_i)`.
 
-A head maps mixtures ``[..., n, d]`` to (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), row by row. For the
-linear head :math:`h(o) = v^\top o` the *gain* :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}` of a token is its score, a constant of
-training: that is :class:`~..problem.Instance`. Other heads change the gains as attention moves: :class:`HeadInstance`. The one-layer network
-as a head is that of :cite:t:`tarzanagh2023transformers`.
+A head maps mixtures ``[..., n, d]`` to (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), row by row. For
+the linear head :math:`h(o) = v^\top o` the *gain* :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}` of a token is its score, a constant
+of training: that is :class:`~..problem.Instance`. Other heads change the gains as attention moves: :class:`HeadInstance`. The one-layer
+network as a head is that of :cite:t:`tarzanagh2023transformers`.
 """
 
 from collections.abc import Callable

@@ -12,8 +12,8 @@ margin to spare, and attention need not be sharp on them. Theorem: :cite:t:`tarz
 regularisation path.
 
 How much less margin descent requires of them depends on the growth of v relative to p; this library derives it for steps of equal length.
-Input i pulls at the prompt with :math:`|\ell'(f_i)|(1 - s_{i,a_i})`, whose logarithm is minus the sum of its two margins, in v and in p. With
-equal steps :math:`\|p\| \approx \|v\|`, and the pulls balance if
+Input i pulls at the prompt with :math:`|\ell'(f_i)|(1 - s_{i,a_i})`, whose logarithm is minus the sum of its two margins, in v and in p.
+With equal steps :math:`\|p\| \approx \|v\|`, and the pulls balance if
 
 .. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\,\frac{\|p\|}{\|v_{mm}\|}\Big),
 
@@ -129,8 +129,8 @@ def joint_descent(
     Returns:
         The state after them; calling again continues exactly where it stopped.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` negative or not finite; the state does not belong to the
-            instance; tokens or keys out of range (:func:`~.gradient.check_scale`); or the weights overflow.
+        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` negative or not finite; the state does not belong to
+            the instance; tokens or keys out of range (:func:`~.gradient.check_scale`); or the weights overflow.
         TypeError: an argument of another type.
     """
     integers(minimum=0, steps=steps)
@@ -238,7 +238,9 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
     _check_instance(instance)
     check_nonnegative(tol=tol)
     if instance.labels.ndim != 1:
-        raise ValueError(f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one of them")
+        raise ValueError(
+            f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one of them"
+        )
     pairs = prompt(instance.key_vectors, select)
     chosen = instance.tokens[torch.arange(len(select)), select]
     head = frobenius_max_margin(Constraints(instance.labels[:, None] * chosen, torch.ones_like(chosen[:, :1])))

@@ -76,7 +76,8 @@ def bregman_divergence(
 ) -> Float[Tensor, "*trials"]:
     r"""The Bregman divergence of the target's direction from that of W, a measure of convergence in the geometry of the potential.
 
-    It is :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm one.
+    It is :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm
+    one.
 
     Args:
         target, W: ``[*trials, d, d_z]`` of any size.

@@ -3,8 +3,8 @@ r"""Descent with the Polyak step, and the loss above its infimum without cancell
 .. math:: W \leftarrow W - \eta_k \nabla L(W), \qquad \eta_k = \frac{L(W) - L_\star}{\|\nabla L(W)\|_F^2},
     \qquad L_\star = \frac1n \sum_i \ell(\max_t \gamma_{i,t}),
 
-the infimum of the loss if the optimal tokens can be selected (:cite:t:`vasudeva2025implicit`). Far out, loss and gradient decay alike, so the
-step has a length of :math:`\|W_{mm}\|_F` or a little less: unlike a normalised step, its length depends on the data.
+the infimum of the loss if the optimal tokens can be selected (:cite:t:`vasudeva2025implicit`). Far out, loss and gradient decay alike, so
+the step has a length of :math:`\|W_{mm}\|_F` or a little less: unlike a normalised step, its length depends on the data.
 
 :math:`L - L_\star` is a difference of nearly equal numbers, far below the rounding error of L once attention is sharp. Here it is
 

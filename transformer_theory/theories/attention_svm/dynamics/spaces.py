@@ -7,8 +7,8 @@ first three spaces,
 .. math:: W \mathrel{-}= \alpha \sum_i P_i z_i^\top, \qquad
     u_i \mathrel{-}= \alpha \sum_j (z_i^\top z_j) P_j, \qquad a \mathrel{-}= \alpha\, G c,
 
-with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick); and the norm of the gradient is
-that of the matrix, :math:`\langle P, ZZ^\top P\rangle^{1/2}` or :math:`(c^\top G c)^{1/2}`. One step costs :math:`2nTd` (tokens) and, on
+with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick); and the norm of the gradient
+is that of the matrix, :math:`\langle P, ZZ^\top P\rangle^{1/2}` or :math:`(c^\top G c)^{1/2}`. One step costs :math:`2nTd` (tokens) and, on
 top, twice :math:`n d d_z` on W or :math:`n^2 d` on the images; on the logits :math:`(nT)^2` in all, independent of the dimensions.
 
 The last two norms are roots of quadratic forms and hold half the digits where terms cancel, as at a saddle. So a multiple of the identity,
@@ -67,8 +67,8 @@ class Weights:
 
 
 class _Span:
-    """Steps in the span of the data: W is the start minus the steps taken. A run continues from the numbers that it moves, since recomputing
-    them from W would change them by rounding."""
+    """Steps in the span of the data: W is the start minus the steps taken. A run continues from the numbers that it moves, since
+    recomputing them from W would change them by rounding."""
 
     def __init__(self, data: Gradient, state: State):
         self.data, self.shape, carried = data, state.W.shape, state.carried

@@ -82,7 +82,8 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
     Returns:
         Those weights at step 0.
     Raises:
-        ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are zero.
+        ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are
+        zero.
         TypeError: no instance, or W is no tensor or array.
     """
     check_instance(instance)

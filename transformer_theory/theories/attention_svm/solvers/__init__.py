@@ -1,8 +1,8 @@
 r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`, by norm.
 
 Each returns a verified :class:`~..solution.MaxMargin` or raises; the batched ones return :class:`~..solution.MaxMargins` with a status per
-problem. To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, infeasibility), then :mod:`.active_set` (the method);
-:mod:`.tolerances` names every threshold.
+problem. To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, infeasibility), then :mod:`.active_set` (the
+method); :mod:`.tolerances` names every threshold.
 """
 
 from .conic import lp_max_margin, official_rank, spectral_max_margin

@@ -3,8 +3,8 @@ r"""The Frobenius problem on a few hundred constraints: which of them hold with 
 .. math:: \min_W \tfrac12\|W\|_F^2 \quad\text{subject to}\quad \langle F_c, W\rangle \ge b_c \ \text{ or } = b_c, \qquad F_c = d_c z_c^\top.
 
 With the Gram matrix G of the F_c the dual is :math:`\max_\lambda b^\top\lambda - \tfrac12\lambda^\top G\lambda`, with
-:math:`\lambda_c \ge 0` for inequalities and free for equations, and :math:`W = \sum_c \lambda_c F_c`. :func:`solve` guesses the active set in
-one of two ways and :func:`polish` corrects the guess:
+:math:`\lambda_c \ge 0` for inequalities and free for equations, and :math:`W = \sum_c \lambda_c F_c`. :func:`solve` guesses the active set
+in one of two ways and :func:`polish` corrects the guess:
 
 - :func:`block_pivoting` exchanges all indices of the wrong sign at once; it needs a well-conditioned G;
 - :func:`least_distance` solves a non-negative least-squares problem (:cite:t:`lawson1974solving`, ch. 23); it takes any G, and its residual
@@ -154,10 +154,8 @@ def least_distance(pairs: Pairs) -> np.ndarray:
     equations = pairs.free.nonzero()[0]
     index = np.concatenate([np.arange(len(pairs)), equations])
     sign = np.concatenate([np.ones(len(pairs)), -np.ones(len(equations))])
-    if pairs.difference.shape[1] * pairs.query.shape[1] <= len(pairs):
-        factor = pairs.rows().T * pairs.length
-    else:
-        factor = root(pairs.gram)
+    wide = pairs.difference.shape[1] * pairs.query.shape[1] > len(pairs)
+    factor = root(pairs.gram) if wide else pairs.rows().T * pairs.length
     parts = sign * nearest(factor[:, index] * sign, pairs.rhs[index] * sign, pairs.length[index])
     weights = np.zeros(len(pairs))
     np.add.at(weights, index, parts)

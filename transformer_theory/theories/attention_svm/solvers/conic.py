@@ -99,8 +99,8 @@ def spectral_max_margin(constraints: Constraints, *, tol: float = OTHER_KKT_TOL)
 def _distance(excess: float, p: float, entries: int) -> float:
     r"""Bound on :math:`\|W - W_\star\|_F / \|W_\star\|_p` of a feasible W whose norm is larger than the smallest by the share ``excess``.
 
-    The midpoint of the two is feasible, so its norm is no smaller than that of :math:`W_\star`, and the uniform convexity of the norm bounds
-    the difference: by Clarkson's inequality for p from 2 on, with p - 1 for the modulus below.
+    The midpoint of the two is feasible, so its norm is no smaller than that of :math:`W_\star`, and the uniform convexity of the norm
+    bounds the difference: by Clarkson's inequality for p from 2 on, with p - 1 for the modulus below.
     """
     if p in (1, math.inf):
         return math.inf

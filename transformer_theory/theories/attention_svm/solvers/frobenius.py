@@ -47,7 +47,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     check_single(constraints, tol, hint="use frobenius_max_margins")
     pairs = Pairs(*(v.numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
     # A constraint on the zero matrix holds for every W or for none.
-    nonzero = pairs.difference.any(1) & pairs.query.any(1)
+    nonzero: np.ndarray = np.any(pairs.difference, 1) & np.any(pairs.query, 1)
     impossible = ~nonzero & ((pairs.rhs > 0) | (pairs.free & (pairs.rhs != 0)))
     if impossible.any():
         raise _refusal(constraints, pairs, (np.arange(len(pairs)) == impossible.argmax()) * np.sign(pairs.rhs))
@@ -61,15 +61,16 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
         weights = np.zeros(len(pairs))
         weights[nonzero] = refined(scaled, proof.weights)
         raise _refusal(constraints, pairs, weights) from None
-    kkt, gap = (float(v) for v in residuals(scaled, W, multipliers))
+    kkt, gap = residuals(scaled, W, multipliers)
     dual = np.zeros(len(pairs))
     dual[nonzero] = scale * multipliers
+    norm = scale * float((W * W).sum()) ** 0.5
     W = torch.from_numpy(scale * W)
     solution = MaxMargin(
         W,
         torch.from_numpy(dual),
         constraints.margins(W),
-        float(torch.linalg.vector_norm(W)),
+        norm,
         kkt,
         gap,
         constraints.rhs,
@@ -77,23 +78,23 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     )
     if not kkt <= tol:
         raise NotConverged(
-            f"the KKT residual must be at most {tol:.0e}, got {kkt:.1e} for a W of norm {solution.norm:.1e}, whose margins float64 rounds by "
-            f"{EPSILON * float(np.linalg.norm(W)) / scale * float(scaled.length.max(initial=0)):.0e}; pass a larger tol, or other tokens",
+            f"the KKT residual must be at most {tol:.0e}, got {kkt:.1e}: float64 rounds the margins of a W of norm {solution.norm:.1e} by "
+            f"{EPSILON * solution.norm / scale * float(scaled.length.max(initial=0)):.0e}; pass a larger tol, or choose other tokens",
             state=solution,
             residuals=kkt,
         )
     return solution
 
 
-def residuals(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def residuals(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray) -> tuple[float, float]:
     """KKT residual and duality gap of a problem whose largest right-hand side is one."""
     square = float((W * W).sum())
     objective = square or 1.0
     gap = abs(square - float(pairs.rhs @ multipliers)) / objective
     # W must be the combination of the constraints. The terms may be much longer than W: rounding is relative to them.
-    distance = np.linalg.norm(W - pairs.combine(multipliers)) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300)
+    distance = float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300)
     kkt = kkt_residual(pairs.slack(W), multipliers, pairs.free, scale=1.0, objective=objective)
-    return np.maximum.reduce([kkt, gap, distance]), np.float64(gap)
+    return max(float(kkt), gap, distance), gap
 
 
 def check_single(constraints: Constraints, tol: float, *, hint: str) -> None:

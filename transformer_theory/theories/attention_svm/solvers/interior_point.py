@@ -88,7 +88,7 @@ def dot(left: Tensor, right: Tensor) -> Tensor:
 
 
 def inside(cone: Cone, multipliers: Tensor) -> Point:
-    """A start near the Frobenius solution: its multipliers, made positive and shrunk into the cone, and a weight that undoes the shrinking."""
+    """A start near the Frobenius solution: its multipliers, made positive and shrunk into the cone, and a weight that undoes that."""
     m, q = cone.query.shape[1:]
     mean = torch.where(cone.free, 0.0, multipliers).sum(-1, keepdim=True) / m
     positive = torch.where(cone.free, multipliers, (1 - MEAN_SHARE) * multipliers.clamp(min=0) + MEAN_SHARE * mean)

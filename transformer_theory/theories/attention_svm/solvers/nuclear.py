@@ -3,10 +3,10 @@ r"""Maximum-margin token selection in the nuclear norm, the bias of descent on t
 .. math:: \min \|W\|_* \ \text{ subject to } d_c^\top W z_c \ge b_c, \qquad
     \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c \lambda_c d_c z_c^\top\Big\|_2 \le 1,\ \lambda \ge 0,
 
-problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and gives the start of an
-interior-point method (:mod:`.interior_point`); Newton's method carries its answer on to rounding (:mod:`.polish`); of both, the answer with
-the smaller KKT residual is kept. Where queries or differences span one dimension only, W has rank one and the Frobenius solution is the
-answer.
+problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and gives the start of
+an interior-point method (:mod:`.interior_point`); Newton's method carries its answer on to rounding (:mod:`.polish`); of both, the answer
+with the smaller KKT residual is kept. Where queries or differences span one dimension only, W has rank one and the Frobenius solution is
+the answer.
 
 W is :math:`D^\top \operatorname{diag}(\lambda) Z\, QQ^\top` with the differences D and queries Z as rows, so only the queries need a basis;
 the two sides change places if the span of the differences is the smaller one.
@@ -35,8 +35,8 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL
     r"""Find the smallest matrix, in nuclear norm (sum of singular values), that scores each selected token above the others by one.
 
     On generic data the solution is unique. Where it is not (the norm is not strictly convex), one of several is returned, and descent may
-    go to another. In the KKT residual :math:`\lambda` is scaled to :math:`\|M\|_2 \le 1`, :math:`M = \sum_c \lambda_c d_c z_c^\top`, and the
-    norm is bounded from above by half the squares of two factors.
+    go to another. In the KKT residual :math:`\lambda` is scaled to :math:`\|M\|_2 \le 1`, :math:`M = \sum_c \lambda_c d_c z_c^\top`, and
+    the norm is bounded from above by half the squares of two factors.
 
     Args:
         constraints: as for :func:`frobenius_max_margin`: a single problem, any right-hand sides, equations among them.
@@ -121,8 +121,8 @@ def _solution(answer: "Answer", at: int, constraints: Constraints, tol: float) -
 
 def _not_converged(solution: MaxMargin, tol: float) -> NotConverged:
     return NotConverged(
-        f"the KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e}: constraints nearly cancel one another, or the solution is nearly "
-        "not unique; pass a larger tol, or choose other tokens or fewer inputs",
+        f"the KKT residual must be at most {tol:.0e}, got {solution.kkt:.1e}: constraints nearly cancel one another, or the solution is "
+        "nearly not unique; pass a larger tol, or choose other tokens or fewer inputs",
         state=solution,
         residuals=solution.kkt,
     )

@@ -73,7 +73,8 @@ def _newton(cone: Cone, multipliers: Tensor, Q: Tensor, active: Tensor) -> tuple
         cross = rows[..., None] * ZQ[:, :, None] + small.query[..., None] * nQ[:, :, None]
         rotations = columns[:, None] * (square - eye + Q @ Q.mT)[:, :, None, :, None] - Q[:, :, None, None, :] * Q.mT[:, None, :, :, None]
         block = small.gram * (ZQ @ ZQ.mT)
-        # The multipliers of dependent constraints are not unique. A ridge makes the system regular; the gradient, and so the limit, stay exact.
+        # The multipliers of dependent constraints are not unique. A ridge makes the system regular; the gradient, and so the limit, stay
+        # exact.
         ridge = RIDGE * block.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
         hessian[:, :size, :size] = block + torch.diag_embed(1 - mask + ridge)
         hessian[:, :size, size:] = cross.reshape(count, size, q * r)

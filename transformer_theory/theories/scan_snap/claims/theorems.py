@@ -230,7 +230,7 @@ CLAIMS = (
     Claim(
         id="scan_snap/several-common-tokens",
         statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class and rare in the other, it acts "
-        r"like a distinct one, in the exact flow, Lemma 3's and Lemma 4's. Here: its move as a share of the largest, in the flow where it is "
+        r"like a distinct one, in the exact flow, Lemma 3's and 4's. Here: its move as a share of the largest, in the flow where it is "
         r"least.",
         measures="largest move of a common token, as a share of the largest move, least over the flows",
         source=Source(PAPER, "Thm. 2"),

@@ -99,7 +99,7 @@ class Chi(Experiment):
             label_ends(ax)
         caption(
             figure,
-            "Labels at the right: $\\eta_Y$. Dashed: the bound $\\exp(2B/K)$. Marks at the top: $t_0$. The published figure shows $\\chi$ on an "
-            "axis up to 600 and states neither $C_0$ nor $P(l|n)$. Neither $\\chi$ nor its bounds reach 600; $\\Gamma$ does.",
+            "Labels at the right: $\\eta_Y$. Dashed: the bound $\\exp(2B/K)$. Marks at the top: $t_0$. The published figure shows $\\chi$ "
+            "on an axis up to 600 and states neither $C_0$ nor $P(l|n)$. Neither $\\chi$ nor its bounds reach 600; $\\Gamma$ does.",
         )
         return figure

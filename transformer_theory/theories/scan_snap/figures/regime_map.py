@@ -146,8 +146,8 @@ class RegimeMap(Experiment):
         caption(
             figure,
             f"Colour: dynamics that agree with the exact flow within {100 * settings['within']:g} % from $t_0'$ to "
-            f"{10 ** settings['decades']:g} $t_0'$. Dot: attention is scanned logarithmically in the exact flow (slope by ln t within 10 % of "
-            "1/2 for half a decade); ring: in closed form. Frame: Assumption 2 holds.",
+            f"{10 ** settings['decades']:g} $t_0'$. Dot: attention is scanned logarithmically in the exact flow (slope by ln t within 10 % "
+            "of 1/2 for half a decade); ring: in closed form. Frame: Assumption 2 holds.",
         )
         return figure
 

@@ -1,7 +1,7 @@
 r"""The three flows for classes that are all alike, in O(D + C) numbers for any K and M.
 
 Training preserves the symmetry of :class:`..families.SymmetricClasses`, so one class stands for all. Write :math:`f_c, f_d` for its
-features and :math:`\varepsilon = \sum_c f_c^2` for the overlap. Three differences of the decoder's entries suffice, and their rates do not cancel:
+features and :math:`\varepsilon = \sum_c f_c^2` for the overlap. Three differences of the decoder's entries suffice:
 
     u_c = Y[c, a class] - Y[c, the rest]          the rest: the M - K tokens that never follow
     v_d = Y[d, own class] - Y[d, another class]

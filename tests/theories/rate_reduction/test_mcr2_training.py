@@ -1,4 +1,4 @@
-"""Training on the rate reduction with and without labels, what it draws, and how its features are judged."""
+"""Training on the rate reduction with and without labels, augmentation of images, and evaluation of features."""
 
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ from torch import nn
 
 from transformer_theory.data.corruption import relabel_uniformly
 from transformer_theory.models import ResNet18, build
-from transformer_theory.theories.rate_reduction.evaluation import agreement, judge, k_means_agreement
+from transformer_theory.theories.rate_reduction.evaluation import accuracies, agreement, k_means_agreement
 from transformer_theory.theories.rate_reduction.mcr2_training import (
     RATE_REDUCTION_RECIPES,
-    features,
-    train_self_supervised,
-    train_supervised,
+    features_of,
+    fit_self_supervised,
+    fit_supervised,
 )
 from transformer_theory.training import augment
 
@@ -46,23 +46,23 @@ def same(images):
     return images
 
 
-def test_with_labels_the_rate_reduction_rises_and_subspaces_tell_the_classes_apart():
+def test_with_labels_the_rate_reduction_rises_and_subspaces_separate_the_classes():
     (images, labels), (unseen, truth), model = bars(), bars(seed=1), perceptron()
-    losses = train_supervised(small(SUPERVISED, change=same, learning_rate=0.1), model, images, labels, generator=seeded())
+    losses = fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, images, labels, generator=seeded())
     assert losses.shape == (20,)
     assert losses[-1] < losses[0] - 1
-    rows = features(model, images)
+    rows = features_of(model, images)
     assert rows.norm(dim=1).sub(1).abs().max() < 1e-5
-    judged = judge(rows, labels, features(model, unseen), truth, rank=3)
-    assert min(judged.nearest_subspace, judged.neighbours, judged.linear) > 0.95
+    measured = accuracies(rows, labels, features_of(model, unseen), truth, rank=3)
+    assert min(measured.nearest_subspace, measured.neighbours, measured.linear) > 0.95
     assert k_means_agreement(rows, labels).accuracy > 0.9
 
 
-def test_labels_that_say_nothing_are_not_learnt():
+def test_random_labels_are_not_learnt():
     (images, labels), (unseen, truth), model = bars(), bars(seed=1), perceptron()
     wrong = relabel_uniformly(labels, 1.0, classes=CLASSES, generator=seeded())
-    train_supervised(small(SUPERVISED, change=same, learning_rate=0.1), model, images, wrong, generator=seeded())
-    assert judge(features(model, images), wrong, features(model, unseen), truth, rank=3).nearest_subspace < 0.6
+    fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, images, wrong, generator=seeded())
+    assert accuracies(features_of(model, images), wrong, features_of(model, unseen), truth, rank=3).nearest_subspace < 0.6
 
 
 def test_without_labels_the_copies_of_an_image_come_together():
@@ -72,15 +72,15 @@ def test_without_labels_the_copies_of_an_image_come_together():
         return changed + 0.1 * torch.randn(changed.shape)
 
     def spread(model):
-        copies = [features(model, change(images)) for _ in range(2)]
+        copies = [features_of(model, change(images)) for _ in range(2)]
         own = (copies[0] * copies[1]).sum(1).mean()
         return float(own - (copies[0] @ copies[1].mT).mean())  # cosine to the own copy beyond that to all copies
 
     torch.manual_seed(0)
     model = perceptron()
     before = spread(model)
-    recipe = small(SELF_SUPERVISED, change=change, copies=4, learning_rate=0.1)
-    losses = train_self_supervised(recipe, model, images, generator=seeded())
+    recipe = small(SELF_SUPERVISED, augment=change, copies=4, learning_rate=0.1)
+    losses = fit_self_supervised(recipe, model, images, generator=seeded())
     assert losses.shape == (80,)  # 12 images a step
     assert losses[-5:].mean() < losses[:5].mean()
     assert spread(model) > before + 0.2
@@ -94,9 +94,9 @@ def test_each_published_recipe_takes_a_step(name):
     model = build(lambda: ResNet18(8, width=4), seeded())
     images, labels = torch.rand(8, 3, 16, 16, generator=seeded()), torch.arange(8) % 2
     if tiny.copies == 1:
-        losses = train_supervised(tiny, model, images, labels, generator=seeded())
+        losses = fit_supervised(tiny, model, images, labels, generator=seeded())
     else:
-        losses = train_self_supervised(tiny, model, images, generator=seeded())
+        losses = fit_self_supervised(tiny, model, images, generator=seeded())
     assert bool(torch.isfinite(losses).all())
     assert len(losses) == tiny.copies
 
@@ -104,8 +104,8 @@ def test_each_published_recipe_takes_a_step(name):
 def test_the_generator_decides_and_the_global_one_is_left_alone():
     images, labels = bars(24)
     state = torch.get_rng_state()
-    recipe = replace(SUPERVISED, change=lambda i: augment.flip(augment.crop(i, padding=1)), epochs=2, batch_size=12)
-    runs = [train_supervised(recipe, perceptron(), images, labels, generator=seeded(seed)) for seed in (0, 0, 1)]
+    recipe = replace(SUPERVISED, augment=lambda i: augment.flip(augment.crop(i, padding=1)), epochs=2, batch_size=12)
+    runs = [fit_supervised(recipe, perceptron(), images, labels, generator=seeded(seed)) for seed in (0, 0, 1)]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert torch.equal(state, torch.get_rng_state())
@@ -132,7 +132,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_changes_keep_shape_and_range_and_treat_images_apart(name):
+def test_changes_keep_shape_and_range_and_differ_between_images(name):
     torch.manual_seed(0)
     images = torch.rand(1, 3, 10, 8).expand(64, -1, -1, -1)
     changed = CHANGES[name](images)
@@ -143,7 +143,7 @@ def test_changes_keep_shape_and_range_and_treat_images_apart(name):
     assert torch.equal(images[0], images[1])
 
 
-def test_changes_do_what_they_say():
+def test_changes_are_those_of_their_names():
     torch.manual_seed(0)
     images = torch.rand(40, 3, 6, 5)
     flipped = (augment.flip(images) == images.flip(-1)).flatten(1).all(1)
@@ -155,7 +155,7 @@ def test_changes_do_what_they_say():
     assert torch.equal(grey[:, 0], grey[:, 2])
     assert torch.allclose(grey[:, 0], 0.299 * images[:, 0] + 0.587 * images[:, 1] + 0.114 * images[:, 2])
     assert torch.equal(augment.jitter(images, share=0.0), images)
-    whole = torch.nn.functional.mse_loss(augment.resized_crop(images, least=1.0), images)
+    whole = torch.nn.functional.mse_loss(augment.resized_crop(images, smallest=1.0), images)
     assert float(whole) < float(torch.nn.functional.mse_loss(augment.resized_crop(images), images))
     flat = torch.full((3, 3, 9, 9), 0.4)
     assert torch.allclose(augment.blurred(flat, share=1.0), flat, atol=1e-6)
@@ -169,27 +169,27 @@ def test_groups_agree_up_to_names():
     assert (none.nmi, none.accuracy, none.ari) == pytest.approx((0, 1 / 3, 0))
 
 
-def test_bad_input_is_refused_in_one_line(unchecked):
+def test_bad_input_is_refused(unchecked):
     (images, labels), model = bars(8), perceptron()
-    with pytest.raises(ValueError, match=r"CIFAR-10, supervised has one copy of each image, which makes no class; call train_supervised"):
-        train_self_supervised(SUPERVISED, model, images, generator=seeded())
-    with pytest.raises(ValueError, match="makes a class of each image's 50 copies; call train_self_supervised"):
-        train_supervised(SELF_SUPERVISED, model, images, labels, generator=seeded())
-    with pytest.raises(ValueError, match="images and labels must be as many, got 8 and 7"):
-        train_supervised(SUPERVISED, model, images, labels[:7], generator=seeded())
-    with pytest.raises(ValueError, match="holds 1000 images, got 8; lower batch_size"):
-        train_supervised(SUPERVISED, model, images, labels, generator=seeded())
+    with pytest.raises(ValueError, match="call fit_supervised"):
+        fit_self_supervised(SUPERVISED, model, images, generator=seeded())
+    with pytest.raises(ValueError, match="50 copies; call fit_self_supervised"):
+        fit_supervised(SELF_SUPERVISED, model, images, labels, generator=seeded())
+    with pytest.raises(ValueError, match="got 8 and 7"):
+        fit_supervised(SUPERVISED, model, images, labels[:7], generator=seeded())
+    with pytest.raises(ValueError, match="holds 1000 images, got 8"):
+        fit_supervised(SUPERVISED, model, images, labels, generator=seeded())
     with pytest.raises(ValueError, match=r"labels must be integers, got torch.float32"):
-        train_supervised(small(SUPERVISED, change=same, learning_rate=0.1), model, *[t.float() for t in bars()], generator=seeded())
+        fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, *[t.float() for t in bars()], generator=seeded())
     with pytest.raises(ValueError, match="copies divide the batch, got epochs 1, batch_size 10, copies 3"):
         replace(SELF_SUPERVISED, epochs=1, batch_size=10, copies=3)
     with pytest.raises(ValueError, match="learning_rate must be positive, got nan"):
         replace(SUPERVISED, learning_rate=float("nan"))
-    with pytest.raises(ValueError, match=r"colours change only in images \[n, 3, h, w\] of three, got \[2, 1, 4, 4\]"):
+    with pytest.raises(ValueError, match=r"got \[2, 1, 4, 4\]"):
         augment.jitter(torch.rand(2, 1, 4, 4))
-    with pytest.raises(ValueError, match="size must be odd and at most twice the image less 1, got 9 for 4 x 4"):
+    with pytest.raises(ValueError, match="got 9 for 4 x 4"):
         augment.blurred(torch.rand(2, 3, 4, 4))
     with pytest.raises(ValueError, match="padding must be at least 1, got 0"):
         augment.crop(images, padding=0)
     with pytest.raises(ValueError, match="neighbours must be from 1 to the number of training samples, 8, got 9"):
-        judge(images.flatten(1), labels, images.flatten(1), labels, neighbours=9)
+        accuracies(images.flatten(1), labels, images.flatten(1), labels, neighbours=9)

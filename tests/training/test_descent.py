@@ -1,4 +1,4 @@
-"""The loop that all trainings share: what it does when a run diverges."""
+"""Descent of a loss: runs that diverge."""
 
 import pytest
 import torch

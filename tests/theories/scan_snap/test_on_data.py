@@ -9,6 +9,8 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 from torch.testing import assert_close
+from transformer_theory.theories.scan_snap.orders import agreement, chance, distinctness, groups, order_of
+from transformer_theory.theories.scan_snap.subject import Subject, subject
 
 from tests.problems.scan_snap import ideal_sequences, one_common
 from transformer_theory import scan_snap
@@ -16,9 +18,7 @@ from transformer_theory.core.measurement import check_row
 from transformer_theory.theories.scan_snap import closed_form, exact_flow
 from transformer_theory.theories.scan_snap import predictions as of_predictions
 from transformer_theory.theories.scan_snap.flow import integrate
-from transformer_theory.theories.scan_snap.orders import agreement, chance, distinctness, groups, order_of
 from transformer_theory.theories.scan_snap.predictions import half_way, predictions
-from transformer_theory.theories.scan_snap.subject import Subject, subject
 
 
 def sequences(*, n: int = 300, seed: int = 0, **changed):

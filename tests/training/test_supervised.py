@@ -1,4 +1,4 @@
-"""The training loop: it learns what can be learnt, is decided by its generator, and says when it fails."""
+"""Training of classifiers on tokens: what they learn, determinism, and errors."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import nn
 from transformer_theory import models
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.data.tokens import TokenData
-from transformer_theory.training.supervised import _rate, accuracy, train
+from transformer_theory.training.supervised import _rate, accuracy, train_classifier
 
 CLASSES = 3
 
@@ -29,13 +29,13 @@ def small(seed=0, kind=models.ViT):
 
 def run(model=None, *, seed=0, **settings):
     settings = {"steps": 60, "learning_rate": 5e-3, "generator": torch.Generator().manual_seed(seed)} | settings
-    return train(small() if model is None else model, separable(), separable(seed=1), **settings)
+    return train_classifier(small() if model is None else model, separable(), separable(seed=1), **settings)
 
 
 @pytest.mark.parametrize("kind", [models.ViT, models.CRATE])
 def test_a_separable_set_is_learnt(kind):
-    trained = run(small(kind=kind), steps=120, at=(0,))
-    assert trained.at == (0, 120)
+    trained = run(small(kind=kind), steps=120, checkpoints=(0,))
+    assert trained.checkpoints == (0, 120)
     assert trained.accuracy[0] < 0.7
     assert trained.accuracy[-1] == accuracy(trained.model, separable(seed=1)) > 0.97
     assert trained.steps == 120
@@ -46,11 +46,13 @@ def test_a_separable_set_is_learnt(kind):
 def test_labels_without_relation_to_the_tokens_are_not_learnt():
     data = separable()
     shuffled = TokenData(tokens=data.tokens, labels=data.labels[torch.randperm(96, generator=torch.Generator().manual_seed(0))])
-    trained = train(small(), shuffled, separable(seed=1), steps=60, learning_rate=5e-3, generator=torch.Generator().manual_seed(0))
+    trained = train_classifier(
+        small(), shuffled, separable(seed=1), steps=60, learning_rate=5e-3, generator=torch.Generator().manual_seed(0)
+    )
     assert trained.accuracy[-1] < 0.7
 
 
-def test_the_generator_decides_and_the_global_one_is_left_alone():
+def test_the_generator_determines_the_training_and_the_global_one_is_restored():
     torch.manual_seed(5)
     state = torch.get_rng_state()
     first, again, other = run(), run(), run(seed=1)
@@ -71,7 +73,7 @@ class Noisy(nn.Module):
         return self.linear(self.drop(tokens.flatten(1)))
 
 
-def test_dropout_is_decided_by_the_generator_too():
+def test_the_generator_determines_dropout():
     losses = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -79,25 +81,25 @@ def test_dropout_is_decided_by_the_generator_too():
     assert torch.equal(*losses)
 
 
-def test_watching_changes_nothing_and_sees_evaluation_mode():
+def test_callbacks_change_nothing_and_run_in_evaluation_mode():
     seen = []
 
-    def watch(step, model):
-        torch.rand(3)  # a watcher may draw from the global generator of its fork, but not from that of the batches
+    def callback(step, model):
+        torch.rand(3)  # a callback may draw from the global generator of its fork, but not from that of the batches
         seen.append((step, model.training, torch.is_grad_enabled()))
 
-    watched = run(at=(0, 7, 60), watch=watch)
+    watched = run(checkpoints=(0, 7, 60), callback=callback)
     assert seen == [(0, False, False), (7, False, False), (60, False, False)]
-    assert watched.at == (0, 7, 60)
+    assert watched.checkpoints == (0, 7, 60)
     assert torch.equal(watched.losses, run().losses)
     assert not watched.model.training
 
 
-def test_only_the_asked_steps_are_watched_but_the_end_is_always_measured():
+def test_callbacks_run_at_checkpoints_only_but_the_end_is_always_measured():
     seen = []
-    trained = run(at=(10,), watch=lambda step, model: seen.append(step))
+    trained = run(checkpoints=(10,), callback=lambda step, model: seen.append(step))
     assert seen == [10]
-    assert trained.at == (10, 60)
+    assert trained.checkpoints == (10, 60)
     assert len(trained.accuracy) == 2
 
 
@@ -112,7 +114,7 @@ def test_the_schedule_rises_linearly_and_falls_as_a_cosine():
 
 def test_fewer_sequences_than_a_batch():
     data = separable(6)
-    trained = train(small(), data, data, steps=3, learning_rate=1e-3, generator=torch.Generator().manual_seed(0))
+    trained = train_classifier(small(), data, data, steps=3, learning_rate=1e-3, generator=torch.Generator().manual_seed(0))
     assert torch.isfinite(trained.losses).all()
 
 
@@ -132,17 +134,17 @@ def test_a_loss_that_is_not_finite_names_the_step():
 def test_bad_settings_are_named(unchecked):
     unlabelled = TokenData(tokens=separable().tokens)
     with pytest.raises(ValueError, match="train_data must have labels"):
-        train(small(), unlabelled, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())
+        train_classifier(small(), unlabelled, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())
     with pytest.raises(ValueError, match="validation_data must have labels"):
-        train(small(), separable(), unlabelled, steps=1, learning_rate=1e-3, generator=torch.Generator())
+        train_classifier(small(), separable(), unlabelled, steps=1, learning_rate=1e-3, generator=torch.Generator())
     with pytest.raises(ValueError, match="accuracy needs labels"):
         accuracy(small(), unlabelled)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         run(steps=0)
     with pytest.raises(ValueError, match="learning_rate must be positive, got nan"):
         run(learning_rate=math.nan)
-    with pytest.raises(ValueError, match=r"at must lie in \[0, 60\], the steps of this run, got 61"):
-        run(at=(0, 61))
+    with pytest.raises(ValueError, match=r"checkpoints must lie in \[0, 60\], the steps of this run, got 61"):
+        run(checkpoints=(0, 61))
     wrong = TokenData(tokens=separable().tokens, labels=torch.full((96,), 5))
     with pytest.raises(ValueError, match="labels must lie below the number of logits, 3, got 5"):
-        train(small(), wrong, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())
+        train_classifier(small(), wrong, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())

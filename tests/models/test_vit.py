@@ -69,5 +69,5 @@ def test_inputs_that_do_not_fit_are_named(model, unchecked):
         models.ViT.for_tokens(6, 4, 3, heads=7)
     with pytest.raises(ValueError, match="patch_size must divide image_size, got 3 and 8"):
         Patches(image_size=8, patch_size=3, channels=1)
-    with pytest.raises(ValueError, match="seq must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="seq must be at least 1, got 0"):
         models.ViT.for_tokens(0, 4, 3)

@@ -90,18 +90,18 @@ def test_start_is_near_uniform():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: small(vocabulary=1), "vocabulary must be at least 2"),
         (lambda: small(dropout=1.0), r"dropout must lie in \[0, 1\), got 1.0"),
         (lambda: small(heads=5), "heads must divide dim"),
         (lambda: small(dim=9), "dim must be even"),
-        (lambda: small()(IDS[0]), r"ids must be whole numbers \[batch, n\], n at least 1, got torch.int64 \[7\]"),
+        (lambda: small()(IDS[0]), r"ids must be integers .*got torch.int64 \[7\]"),
         (lambda: small()(IDS.float()), "got torch.float32"),
         (lambda: small()(IDS + 1), r"ids must lie in \[0, 11\), got 1 to 11; pass vocabulary=12"),
     ],
 )
-def test_bad_input_is_named(unchecked, call, words):
-    with pytest.raises(ValueError, match=words) as error:
+def test_bad_input_is_named(unchecked, call, message):
+    with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)

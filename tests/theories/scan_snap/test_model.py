@@ -1,4 +1,4 @@
-"""Scan-and-snap: data, gradients, closed forms and flows against independent routes."""
+"""Sequence classes, gradients, closed forms and flows against independent routes."""
 
 import math
 
@@ -26,9 +26,10 @@ from transformer_theory.theories.scan_snap import (
     single_common,
     synthetic,
 )
-from transformer_theory.theories.scan_snap.claims.instances import several_common, weakly_overlapping
+from transformer_theory.theories.scan_snap.claims.theorems import several_common, weakly_overlapping
 
 ONE_QUERY = torch.zeros(2, dtype=torch.long)
+P2 = torch.full((2, 2), 0.5, dtype=torch.float64)
 
 
 def tensor(*values) -> torch.Tensor:
@@ -36,6 +37,16 @@ def tensor(*values) -> torch.Tensor:
 
 
 # ---- the data
+
+
+def test_arrays_and_single_precision_are_converted(unchecked):
+    classes = SequenceClasses(P2.float().numpy(), [0, 0], 10, [0.5, 0.5])
+    assert (classes.conditional.dtype, classes.query.dtype) == (torch.float64, torch.int64)
+    assert_close(closed_form.B([1, 2], classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=0.1).shape, torch.Size([2]))
+    flow = lemma4_flow(one_common(2, 50, 0.2), [1.0, 2.0], eta_y=1.0, eta_z=0.1)
+    assert_close(flow.logits, lemma4_flow(one_common(2, 50, 0.2), tensor(1.0, 2.0), eta_y=1.0, eta_z=0.1).logits)
+    with pytest.raises(TypeError, match="query must hold integers"):
+        SequenceClasses(P2, P2[0], 10)
 
 
 def test_distinct_common_and_overlap_of_a_small_example():
@@ -86,10 +97,10 @@ def test_sampled_sequences_lead_back_to_their_classes(generator):
     assert data.ids is not None
     assert data.next_id is not None
     assert data.vocab_size is not None
-    found = SequenceClasses.from_ids(data.ids[:, :-1], data.ids[:, -1], data.next_id, data.vocab_size)
-    assert_close(found.conditional, classes.conditional, rtol=0, atol=0.01)
-    assert found.query.tolist() == classes.query.tolist()
-    assert_close(found.weights, classes.weights, rtol=0, atol=0.03)
+    counted = count_sequences(data.ids[:, :-1], data.ids[:, -1], data.next_id, data.vocab_size)
+    assert_close(counted.conditional(), classes.conditional, rtol=0, atol=0.01)
+    assert torch.equal(counted.query, classes.query[counted.target])
+    assert_close(counted.shares(), classes.weights, rtol=0, atol=0.03)
 
 
 def test_counting_by_hand():
@@ -254,7 +265,7 @@ def test_the_relative_gain_is_exact_in_lemma_4_and_not_in_the_exact_flow():
     assert z == pytest.approx(-0.2967, abs=1e-4)
 
 
-def test_the_conserved_quantity_says_the_same():
+def test_the_conserved_quantity_is_the_same_for_all_distinct_tokens():
     classes = one_common(2, 1000, 0.2)
     z = lemma4_flow(classes, tensor(1e5), eta_y=1.0, eta_z=0.5).logits[0, 0]
     P = classes.conditional[0]
@@ -271,7 +282,7 @@ def test_common_tokens_fall_only_if_there_is_one():
         assert float(alone[0]) < 0 < float(alone[1:].min())
 
 
-def test_equal_classes_have_no_lemma_4():
+def test_equal_classes_have_no_lemma_4_flow():
     classes = SequenceClasses(tensor([0.5, 0.5], [0.5, 0.5]), ONE_QUERY, 10)
     with pytest.raises(Infeasible, match="linearly independent") as caught:
         lemma4_flow(classes, tensor(1.0), eta_y=1.0, eta_z=0.1)
@@ -292,31 +303,24 @@ def test_instances_of_the_claims_meet_their_assumptions():
 
 # ---- bad input
 
-P2 = tensor([0.5, 0.5], [0.5, 0.5])
-
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SequenceClasses(P2 * 1.1, ONE_QUERY, 10), "rows of conditional must sum to one, class 0 sums to 1.1"),
-        (lambda: SequenceClasses(tensor([1.0, 0.0], [0.0, 0.0]), ONE_QUERY, 10), "class 1 has none; drop that class"),
+        (lambda: SequenceClasses(P2 * 1.1, ONE_QUERY, 10), "class 0 sums to 1.1"),
+        (lambda: SequenceClasses(tensor([1.0, 0.0], [0.0, 0.0]), ONE_QUERY, 10), "class 1 has none"),
         (lambda: SequenceClasses(tensor([1.5, -0.5], [0.5, 0.5]), ONE_QUERY, 10), "negative, infinite or NaN"),
         (lambda: SequenceClasses(tensor([math.nan, 1.0], [0.5, 0.5]), ONE_QUERY, 10), "negative, infinite or NaN"),
-        (lambda: SequenceClasses(P2.float(), ONE_QUERY, 10), "must be float64"),
-        (lambda: SequenceClasses(P2, ONE_QUERY[:1], 10), "query must name one query token a class"),
-        (lambda: SequenceClasses(P2, ONE_QUERY - 1, 10), "query must name one query token a class"),
-        (lambda: SequenceClasses(P2.numpy(), ONE_QUERY, 10), "conditional must be a float64 tensor, got ndarray; convert it with"),
-        (lambda: SequenceClasses(P2, ONE_QUERY.numpy(), 10), "query must name one query token a class: an int64 tensor \\[2\\]"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 1), "vocab_size must be a whole number of at least 2"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 10.5), "vocab_size must be a whole number of at least 2 and at most 2\\*\\*63, got 10.5"),
+        (lambda: SequenceClasses(P2, ONE_QUERY[:1], 10), "query .* 2 integers"),
+        (lambda: SequenceClasses(P2, ONE_QUERY - 1, 10), "query .* at least 0"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 1), "vocab_size must be .* got 1"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10.5), "vocab_size .*10.5"),
         (
             lambda: SequenceClasses(P2, ONE_QUERY, math.nan),
-            "vocab_size must be a whole number of at least 2 and at most 2\\*\\*63, got nan",
+            "vocab_size .*nan",
         ),
         (lambda: SequenceClasses(tensor([1.0], [1.0], [1.0]), ONE_QUERY.new_zeros(3), 2), "vocab_size must hold the 3 classes, got 2"),
         (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(math.nan, 0.5)), "share must hold 2 positive probabilities"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.5, 0.5).float()), "share must be float64, got torch.float32; convert it"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.5, 0.5).numpy()), "share must be a float64 tensor, got ndarray"),
         (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.2, 0.2)), "share must hold 2 positive probabilities"),
         (lambda: synthetic(3, per_query=2), "positive multiple of per_query"),
         (lambda: single_common(tensor([0.0, 1.0]), 0.5, vocab_size=9), "weights must be positive"),
@@ -325,10 +329,9 @@ P2 = tensor([0.5, 0.5], [0.5, 0.5])
         (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([0]), torch.tensor([-1]), 10), "next_ids must lie in"),
         (
             lambda: count_sequences(tensor([1.0]), torch.tensor([0]), torch.tensor([1]), 10),
-            "ids must be a tensor \\[n, context\\] of whole",
+            "ids must be a tensor .* got torch.float64",
         ),
         (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([[0]]), torch.tensor([1]), 10), "query_ids must have shape \\[n\\]"),
-        (lambda: SequenceClasses.from_ids(tensor([1.0]), torch.tensor([0]), torch.tensor([1]), 10), "ids must be a tensor"),
         (
             lambda: count_sequences(torch.zeros(2, 0, dtype=torch.long), ONE_QUERY, ONE_QUERY, 10),
             "ids must have shape \\[n, context\\] with at least one of each, got \\[2, 0\\]",
@@ -336,17 +339,17 @@ P2 = tensor([0.5, 0.5], [0.5, 0.5])
         (lambda: count_sequences(torch.tensor([[1]]), ONE_QUERY, torch.tensor([1]), 10), "one entry for each of the 1 sequences, got 2"),
         (lambda: closed_form.h(tensor(-1.0), vocab_size=10, eta_y=1.0), "times must be at least 0"),
         (lambda: closed_form.h(tensor(1.0), vocab_size=1, eta_y=1.0), "vocab_size must be at least 2"),
-        (lambda: closed_form.h(tensor(1.0), vocab_size=10, eta_y=0.0), "eta_y must be a positive learning rate, got 0.0"),
+        (lambda: closed_form.h(tensor(1.0), vocab_size=10, eta_y=0.0), "eta_y must be positive .*0.0"),
         (lambda: closed_form.gamma(tensor(1.0), classes=0, vocab_size=10, eta_y=1.0), "classes must be at least 1"),
         (lambda: closed_form.B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=1.0), "overlap must lie in"),
         (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(2.0, 1.0), eta_y=1.0, eta_z=0.1), "increasing"),
-        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=-0.1), "eta_z must be a positive learning rate"),
+        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=-0.1), "eta_z must be positive"),
         (lambda: descent(steps=0), "steps must be at least 1"),
         (lambda: descent(eta_y=-1.0), "eta_y must be a positive learning rate, got -1.0"),
         (lambda: HeavyBall(1.0), "momentum must lie in"),
-        (lambda: synthetic(2).sample_counts(0, context=3, generator=torch.Generator()), "batch and context must be at least 1"),
-        (lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()), "context at most 2\\*\\*53, got 1 and 92233"),
-        (lambda: synthetic(2).sample(3, seq=1, generator=torch.Generator()), "seq at least 2"),
+        (lambda: synthetic(2).sample_counts(0, context=3, generator=torch.Generator()), "batch must be at least 1"),
+        (lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()), "context must be at most .*92233"),
+        (lambda: synthetic(2).sample(3, seq=1, generator=torch.Generator()), "seq must be at least 2"),
     ],
 )
 def test_bad_input(make, message: str, unchecked):

@@ -1,0 +1,189 @@
+"""The theory on sequences of discrete tokens: which are selected, what is measured, and when agreement is no evidence."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory import joma
+from transformer_theory.core.measurement import Null, collect
+from transformer_theory.core.theory import Unsupported
+from transformer_theory.data import TokenData
+from transformer_theory.theories.joma import on_data, query_data
+from transformer_theory.theories.joma.block import Contexts, Softmax, gaussian_block, sampled_contexts
+from transformer_theory.theories.joma.dynamics import Model, gradient_descent
+from transformer_theory.theories.joma.invariants import factorisation_error
+from transformer_theory.theories.joma.query_data import RARE, QueryData, select_query
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def words(*, queries: int = 1, n: int = 60, length: int = 10) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Contexts whose distribution depends on the next token, queries, next tokens."""
+    law = torch.rand(3, 8, generator=generator(1), dtype=torch.float64) ** 3
+    next_id = torch.arange(n) % 3
+    context = torch.multinomial(law[next_id], length, replacement=True, generator=generator(2))
+    return context, 20 + torch.arange(n) // 3 % queries, next_id + 25
+
+
+def token_data(**settings) -> TokenData:
+    context, query, following = words(**settings)
+    ids = torch.cat([context, query[:, None]], dim=1)
+    return TokenData(tokens=torch.nn.functional.one_hot(ids, 30).double(), ids=ids, next_id=following, vocab_size=30)
+
+
+@pytest.fixture(scope="module")
+def two_queries():
+    """The analysis of sequences with two queries, seed 3."""
+    return joma.analyse(*words(queries=2), seed=3)
+
+
+def test_arrays_tensors_and_data_sets_give_the_same_rows(two_queries, request):
+    request.getfixturevalue("unchecked")  # the fixture checked the shapes
+    context, query, following = words(queries=2)
+    again = joma.analyse(context.numpy().astype(np.int32), query.numpy(), following.numpy(), seed=3)
+    problem = on_data.read(token_data(queries=2))
+    assert isinstance(problem, QueryData)
+    rows, arrays = collect(on_data.measure(problem, generator(3)))
+    assert two_queries.table == again.table == rows
+    assert two_queries.arrays.keys() == arrays.keys()
+    assert all(name.startswith("joma/") for name in arrays)
+    assert len(on_data.plot(two_queries).axes) == 3
+
+
+def test_one_query_keeps_the_exponential_invariant_and_several_do_not(two_queries):
+    drift = two_queries.select(quantity=on_data.DRIFT)
+    one, several = (drift.select(setting=setting).one() for setting in ("one query", "several queries"))
+    assert one.value < 1e-6 < 0.05 < several.value
+    assert one.verdict is None
+    assert several.verdict == "not covered"
+    assert_close(*torch.from_numpy(two_queries.arrays["joma/exponential"]), atol=1e-6, rtol=0)
+    share = two_queries.select(quantity=on_data.ONE_QUERY).one()
+    assert (share.value, share.verdict, share.n) == (0.5, "fails", 60)
+
+
+def test_the_softmax_invariant_stands_beside_its_null(unchecked):  # shapes were checked
+    result = joma.analyse(*words(), seed=0)
+    assert result.select(quantity=on_data.ONE_QUERY).one().verdict == "holds"
+    assert not result.select(setting="several queries")
+    correlation = result.select(quantity=on_data.SOFTMAX_CORRELATION).one()
+    assert correlation.value > correlation.null.mean + 0.3
+    for quantity, side in ((on_data.SOFTMAX_ERROR, "<="), (on_data.SOFTMAX_CORRELATION, ">="), (on_data.MOVING_ERROR, "<=")):
+        row = result.select(quantity=quantity).one()
+        assert row.side == row.op == side
+        assert len(row.null.draws) == query_data.SHUFFLES
+        assert row.scope == "any data"
+
+
+def test_contexts_of_one_token_leave_softmax_attention_no_choice():
+    result = joma.analyse(*words(length=1))
+    row = result.select(quantity=on_data.SOFTMAX_ERROR).one()
+    assert row.value is None
+    assert row.reason == on_data.NO_CHOICE
+    assert result.select(quantity=on_data.DRIFT)
+    on_data.plot(result)
+
+
+def test_sequences_that_cannot_be_used_give_a_reason():
+    context, query, _ = words()
+    result = joma.analyse(context, query, torch.zeros(60, dtype=torch.long))
+    assert "at least two next tokens" in result.table.one().reason
+    assert not result.arrays
+    on_data.plot(result)
+    constant = select_query(torch.zeros(60, 4, dtype=torch.long), query, torch.arange(60) % 3)
+    assert isinstance(constant, Unsupported)
+    assert "two different contextual tokens" in constant.reason
+
+
+def test_data_without_ids_or_context_are_unsupported():
+    full = token_data()
+    for data, reason in (
+        (TokenData(full.tokens), "needs ids and next_id"),
+        (TokenData(full.tokens, ids=full.ids), "needs next_id"),
+        (TokenData(full.tokens[:, -1:], ids=full.ids[:, -1:], next_id=full.next_id), "at least one contextual token"),
+    ):
+        problem = on_data.read(data)
+        assert isinstance(problem, Unsupported)
+        assert reason in problem.reason
+
+
+def test_contexts_are_shares_of_tokens():
+    context, query, following = words()
+    data = select_query(context, query, following)
+    assert isinstance(data, QueryData)
+    assert data.share == 1
+    assert len(data.classes) == 3
+    sample = data.sample(generator())
+    assert sample.all_queries is None
+    for column, word in enumerate(sample.token_ids.tolist()):
+        assert sample.one_query.counts[:, column].tolist() == pytest.approx((context == word).double().mean(1).tolist())
+
+
+def test_rare_tokens_share_a_column(monkeypatch):
+    monkeypatch.setattr(query_data, "MAX_TOKENS", 3)
+    data = select_query(*words())
+    assert isinstance(data, QueryData)
+    sample = data.sample(generator())
+    assert sample.one_query.counts.shape[1] == 4
+    assert int(sample.token_ids[-1]) == RARE
+    assert sample.one_query.counts.sum(1).tolist() == pytest.approx([1.0] * 60)
+
+
+def test_large_data_are_sampled(monkeypatch):
+    monkeypatch.setattr(query_data, "MAX_SEQUENCES", 20)
+    data = select_query(*words(queries=2))
+    assert isinstance(data, QueryData)
+    first, again, other = (data.sample(generator(seed)) for seed in (0, 0, 1))
+    assert len(first.one_query.query) == 20
+    assert len(first.all_queries.query) == 40
+    assert torch.equal(first.one_query.counts, again.one_query.counts)
+    assert not torch.equal(first.one_query.counts, other.one_query.counts)
+
+
+@pytest.mark.parametrize(
+    ("value", "null", "verdict"),
+    [(0.2, 0.9, "consistent"), (0.2, 0.3, "inconclusive"), (0.8, 0.9, "violated"), (0.8, 0.3, "violated")],
+)
+def test_agreement_that_the_null_has_too_is_no_evidence(value, null, verdict):
+    assert on_data.judge_with_null(value, Null("x", (null,)), "<=", 0.5, covered=True) == verdict
+    assert on_data.judge_with_null(-value, Null("x", (-null,)), ">=", -0.5, covered=True) == verdict
+    assert on_data.judge_with_null(value, Null("x", (null,)), "<=", 0.5, covered=False) == "not covered"
+
+
+def test_the_error_of_the_factorisation():
+    """It is 0 for equal contexts; else it is the difference of dz/dt from a plain sum over samples with b and E[g b] apart."""
+    g = generator()
+    contexts, model = sampled_contexts(g), Model(Softmax(0.5), rate_logits=0.7)
+    start = gaussian_block(contexts, units=5, scale=1.0, generator=g)
+    path = gradient_descent(start, contexts, model, rate=0.1, steps=3, save_steps=(1,))
+    error = factorisation_error(model, contexts, path)
+    state, n = path.state(1), len(contexts.query)
+    b = torch.softmax(state.logits[0] / 0.5 + contexts.counts.log(), dim=-1)
+    down = torch.eye(5, dtype=torch.float64)[contexts.targets] - torch.softmax(b @ state.lower.T + state.offset[:, 0], dim=-1)
+    full = sum(torch.outer(b[i], b[i]) @ (down[i] @ state.lower) for i in range(n)) / n
+    split = b.mean(0) * sum((down[i] @ state.lower) @ b[i] for i in range(n)) / n
+    velocity = sum(b[i] * (down[i] @ state.lower) for i in range(n)) / n - full
+    assert_close(error[1], (full - split).norm() / velocity.norm())
+    equal = Contexts(contexts.counts.mean(0).expand_as(contexts.counts), contexts.query, contexts.targets)
+    path = gradient_descent(start, equal, model, rate=0.1, steps=3)
+    assert float(factorisation_error(model, equal, path).max()) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ids": np.ones((60, 4))}, r"ids must be an array \[n, context\] of integers, got dtype float64"),
+        ({"ids": [[1, 2], [3]]}, "rows of unequal length"),
+        ({"query_ids": torch.zeros(60, 2, dtype=torch.long)}, r"query_ids must have shape \[n\]"),
+        ({"next_ids": torch.zeros(59, dtype=torch.long)}, "next_ids must have one entry for each of the 60 sequences, got 59"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"seed": True}, "seed must be an integer"),
+    ],
+)
+def test_bad_sequences_are_named(unchecked, change, message):
+    arguments = dict(zip(("ids", "query_ids", "next_ids"), words()))
+    with pytest.raises(ValueError, match=message) as error:
+        joma.analyse(**{**arguments, **change})
+    assert "\n" not in str(error.value)

@@ -1,0 +1,124 @@
+"""Numbers and figures of the experiments of rate reduction."""
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.theories.rate_reduction.figures.label_corruption import (
+    ACCURACY,
+    METHODS,
+    PIXELS,
+    TRAIN,
+    VALIDATION,
+    LabelCorruption,
+    by_step,
+    chosen,
+    pixel_accuracies,
+    samples,
+    training_accuracies,
+)
+from transformer_theory.theories.rate_reduction.figures.redunet_digits import ReduNetDigits
+from transformer_theory.theories.rate_reduction.figures.redunet_gaussians import ReduNetGaussians
+from transformer_theory.theories.rate_reduction.figures.redunet_iris import ReduNetIris
+from transformer_theory.theories.rate_reduction.figures.shifts import AT_ORIGIN, BALANCED, INVARIANT, SHIFTED, Shifts
+from transformer_theory.theories.rate_reduction.figures.shifts import PIXELS as PIXEL_NETWORK
+from transformer_theory.theories.rate_reduction.on_data import LAYERS_RAISE
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # the contract checks shapes
+
+
+def values(experiment) -> dict[str, float]:
+    """The values by quantity, or by quantity and setting where there is one."""
+    return {(row.quantity, row.setting) if row.setting else row.quantity: row.value for row in experiment.run().table}
+
+
+def test_redunet_on_digits_reaches_the_known_numbers():
+    found = values(ReduNetDigits(splits=1, epochs=1))
+    assert 10 < found["rate reduction before ReduNet"] < 10.5
+    assert 11 < found["rate reduction after one layer"] < 11.4
+    assert found["rate reduction after ReduNet"] == pytest.approx(56.6, abs=0.5)
+    assert found["rate reduction after ReduNet of permuted labels"] == pytest.approx(50.8, abs=1.0)  # the null is not small ...
+    assert found[LAYERS_RAISE] == 1.0
+    assert found["accuracy of the nearest subspace after ReduNet"] >= 0.985
+    assert found["accuracy of the least ||x C_j|| after ReduNet"] >= 0.985
+    assert found["accuracy of ReduNet of permuted labels"] < 0.15  # ... but has learnt nothing
+    assert found["accuracy, 5 layers after back-propagation"] >= 0.98
+
+
+def test_redunet_on_gaussians_reaches_the_known_numbers():
+    experiment = ReduNetGaussians.quick()
+    result = experiment.run()
+    for setting, before, after in (("d = 2", 0.790, 0.875), ("d = 3", 1.640, 1.879)):
+        assert result.select(quantity="rate reduction before", setting=setting).one().value == pytest.approx(before, abs=0.03)
+        assert result.select(quantity="rate reduction after", setting=setting).one().value == pytest.approx(after, abs=0.001)
+    assert len(experiment.plot(result).axes) == 2
+
+
+def test_redunet_separates_iris():
+    found = values(ReduNetIris(splits=2, layers=300))
+    assert found[LAYERS_RAISE] == 1.0
+    assert found["rate reduction after ReduNet"] > 4 * found["rate reduction before ReduNet"]
+    assert found["accuracy of the least ||x C_j|| after ReduNet"] >= 0.95
+
+
+def test_training_on_all_samples_is_refused():
+    with pytest.raises(ValueError, match="got 150 of 150"):
+        ReduNetIris(training=150).run()
+
+
+def test_only_the_shift_invariant_network_recognises_shifted_digits():
+    found = values(Shifts(training=600, channels=8, layers=2, unseen=60))
+    for name in (INVARIANT, BALANCED):
+        assert found[SHIFTED, name] == pytest.approx(found[AT_ORIGIN, name], abs=1e-12)
+    assert found[SHIFTED, BALANCED] > 0.85
+    assert found[SHIFTED, PIXEL_NETWORK] < 0.3 < 0.9 < found[AT_ORIGIN, PIXEL_NETWORK]
+
+
+def test_the_published_rule_favours_large_classes_where_samples_are_few():
+    """300 digits, shares of 7 to 15 %: the classes' scales α / γ_j decide more than their spans."""
+    found = values(Shifts(training=300, channels=8, layers=2, unseen=97))
+    assert found[AT_ORIGIN, BALANCED] > found[AT_ORIGIN, INVARIANT] + 0.2
+
+
+def test_validation_chooses_and_test_samples_are_measured():
+    accuracies = np.zeros((1, 1, 2, 3, 2, 2))  # rates, stops, classifiers, (validation, test)
+    accuracies[..., 1] = np.arange(12).reshape(2, 3, 2)
+    accuracies[0, 0, 1, 1, 0, 0] = 0.9
+    accuracies[0, 0, 0, 2, 1, 0] = 0.8
+    accuracy, rate = chosen(accuracies)
+    assert (accuracy.item(), rate.item()) == (8, 1)
+    accuracy, rate = chosen(accuracies[:, :, :, -1:])
+    assert (accuracy.item(), rate.item()) == (5, 0)
+    assert by_step(accuracies)[0, 0].tolist() == [1, 3, 5]  # the rate and classifier chosen at the end, at every stop
+
+
+def test_training_and_validation_labels_are_corrupted_and_test_labels_are_not():
+    (x, y), (validation, noisy), (unseen, truth), _ = samples(0.5, 3)
+    (again, clean), (_, true_labels), (_, same), _ = samples(0.0, 3)
+    assert (len(x), len(validation), len(unseen)) == (TRAIN, VALIDATION, 1797 - TRAIN - VALIDATION)
+    assert torch.equal(x, again)
+    assert torch.equal(truth, same)
+    wrong = torch.cat([y != clean, noisy != true_labels]).double().mean()
+    assert float(wrong) == pytest.approx(0.45, abs=0.04)
+    assert float((noisy != true_labels).double().mean()) > 0.3
+
+
+@pytest.mark.parametrize(("loss", "classifier"), [("rate reduction", 1), ("cross-entropy", 0)])
+def test_both_losses_learn_clean_labels(loss, classifier):
+    accuracies = training_accuracies(loss=loss, rate=0.03, ratio=0.0, seed=0, steps=80, batch=400, ranks=(4,), eps=0.5**0.5)
+    assert np.array(accuracies).shape == (8, 2, 2)
+    assert accuracies[-1][classifier][1] > 0.93
+    if loss == "rate reduction":
+        assert accuracies[-1][0][1] < 0.5  # its logits are not trained
+
+
+def test_wrong_labels_hurt_and_pixels_are_the_null():
+    (clean,), (corrupted,) = (pixel_accuracies(ratio=ratio, seed=0, ranks=(8,)) for ratio in (0.0, 0.5))
+    assert clean[1] > 0.93
+    assert corrupted[1] < clean[1] - 0.05
+    assert corrupted[0] < 0.6  # validation labels are wrong too
+    result = LabelCorruption(ratios=(0.0, 0.4), seeds=1, steps=8, rates=(0.01,), ranks=(4,)).run()
+    null = {row.setting: row.value for row in result.select(quantity=ACCURACY, model=PIXELS)}
+    assert len(null) == 4
+    for method in METHODS[:3]:
+        assert all(row.null.mean == null[row.setting] for row in result.select(quantity=ACCURACY, model=method))

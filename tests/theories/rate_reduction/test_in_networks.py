@@ -1,0 +1,113 @@
+"""Rate reduction in trained networks: the metric, its null distribution, streaming and merging."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.core.metric import Activations
+from transformer_theory.metrics.coding import rate_reduction, unit_norm
+from transformer_theory.theories.rate_reduction.in_networks import HEADLINE, IN_NETWORKS, SHARE, RateReductionMetric
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def activations(output, labels, *, layer=0, kind="features", tokens=None):
+    tokens = output if tokens is None else tokens
+    return Activations(name=f"blocks.{layer}", layer=layer, kind=kind, tokens=tokens, output=output, labels=labels)
+
+
+def metric_of(*batches, **given):
+    metric = RateReductionMetric()
+    for output, labels in batches:
+        metric.update(activations(output, labels, **given))
+    return metric
+
+
+def headline(metric):
+    return next(row for row in metric.compute() if row.quantity == HEADLINE)
+
+
+def test_the_class_token_is_measured_where_there_is_one():
+    y, output = torch.arange(60) % 3, normal(60, 5, 8)
+    entered = normal(60, 5, 8)
+    entered[:, 0] = 1.0
+    class_token = metric_of((output, y), tokens=entered)
+    entered = entered.clone()
+    entered[:, 3] = 2.0  # a second constant token: a blank corner of all images, not a class token
+    mean = metric_of((output, y), tokens=entered)
+    for metric, features in ((class_token, output[:, 0]), (mean, output.mean(1))):
+        assert_close(headline(metric).value, float(rate_reduction(unit_norm(features), y, eps=metric.eps)), rtol=1e-10, atol=0)
+    with pytest.raises(ValueError, match="same token"):
+        class_token.merge(mean)
+
+
+def test_the_value_is_the_metric_beside_permuted_labels():
+    (metric,) = IN_NETWORKS.metrics()
+    y = torch.arange(120) % 3
+    output = (normal(120, 5, 8) * 0.3 + normal(3, 1, 8, seed=2)[y]).float()
+    metric.update(activations(output, None))
+    assert list(metric.compute()) == []
+    for part in torch.arange(120).split(50):
+        metric.update(activations(output[part], y[part], layer=1))
+    X = unit_norm(output.double().mean(1))
+    row = headline(metric)
+    assert_close(row.value, float(rate_reduction(X, y, eps=metric.eps)), rtol=1e-10, atol=0)
+    assert (row.layer, row.kind, row.n, row.side) == (1, "in network", 120, ">=")
+    assert row.value > 3 * row.null.high > 0
+    assert next(row for row in metric.compute(draws=7) if row.quantity == HEADLINE).null.draws[:4] == row.null.draws
+    share = next(row for row in metric.compute() if row.quantity == SHARE)
+    assert 0 < share.null.high < share.value < 1
+    other = metric_of((output, y), layer=1)
+    other.merge(metric)
+    assert_close([r.value for r in other.compute()], [r.value for r in metric.compute()])
+    metric.reset()
+    assert list(metric.compute()) == []
+
+
+def test_few_samples_and_many_give_the_same_rates():
+    """Few samples are kept, many become second moments; merged states may be either."""
+    y, output = torch.arange(210) % 3, normal(210, 5, 8)
+    few, many = (output[:60], y[:60]), (output[60:], y[60:])
+    whole, batched, a, c, small = metric_of((output, y)), metric_of(few, many), metric_of(few), metric_of(many), metric_of(few)
+    a.merge(metric_of(many))
+    c.merge(metric_of(few))
+    for metric in (batched, a, c):
+        for row, expected in zip(metric.compute(), whole.compute(), strict=True):
+            assert_close(row.value, expected.value, rtol=1e-9, atol=0)
+    assert small.compute() == small.compute()
+    X = unit_norm(output[:60].mean(1))
+    assert_close(headline(small).value, float(rate_reduction(X, y[:60], eps=small.eps)), rtol=1e-10, atol=0)
+    assert 0 < headline(small).null.mean != headline(small).value
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_the_null_is_that_of_permuted_labels_in_any_order_of_samples(classes):
+    """A loader that is sorted by class has batches of one class each, in which a permutation changes nothing."""
+    n, d = 600, 8
+    y = torch.arange(n) % classes
+    output = normal(n, 1, d) + 2 * normal(classes, 1, d, seed=3)[y]
+    order, generator = y.argsort(stable=True), torch.Generator().manual_seed(5)
+    X, permuted = unit_norm(output[:, 0]), [y[torch.randperm(n, generator=generator)] for _ in range(20)]
+    nulls = torch.tensor([float(rate_reduction(X, labels, eps=0.5**0.5)) for labels in permuted])
+    parts = torch.arange(n).split(50)
+    mixed = metric_of(*((output[part], y[part]) for part in parts))
+    by_class = metric_of(*((output[order][part], y[order][part]) for part in parts))
+    first, second = (metric_of(*((output[order][part], y[order][part]) for part in half)) for half in (parts[:6], parts[6:]))
+    first.merge(second)
+    for metric in (mixed, by_class, first):
+        row = headline(metric)
+        assert_close(row.value, float(rate_reduction(X, y, eps=metric.eps)), rtol=1e-9, atol=0)
+        assert row.null.mean == pytest.approx(float(nulls.mean()), rel=0.25)
+
+
+def test_values_that_are_not_finite_are_dropped_and_bad_labels_named(unchecked):
+    y, output = torch.arange(20) % 3, normal(20, 5, 8)
+    whole = metric_of((output[1:], y[1:]))
+    output[0, 1, 2] = torch.inf
+    some = metric_of((output, y))
+    assert whole.compute() == some.compute()
+    for labels in (y - 1, y.double()):
+        with pytest.raises(ValueError, match="labels must be integers"):
+            some.update(activations(output, labels))

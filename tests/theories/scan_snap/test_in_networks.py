@@ -1,0 +1,119 @@
+"""Sharpness and overlap of attention maps in networks."""
+
+import pytest
+import torch
+
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.metric import Activations
+from transformer_theory.theories.scan_snap import ScanAndSnap
+from transformer_theory.theories.scan_snap.in_networks import OVERLAP, SHARPNESS
+
+
+def activations(weights: torch.Tensor, **changed) -> Activations:
+    tokens = torch.zeros(len(weights), weights.shape[2], 2)
+    return Activations(name="attention", layer=0, kind="attention", tokens=tokens, output=tokens, weights=weights, **changed)
+
+
+def maps(*rows: list[float], batch: int = 3) -> torch.Tensor:
+    """One query per head; one row of weights for each head."""
+    return torch.tensor(rows, dtype=torch.float64)[None, :, None, :].expand(batch, -1, -1, -1)
+
+
+def by_head(metric: ScanAndSnap, quantity: str) -> dict[int, Measurement]:
+    return {row.head: row for row in metric.compute() if row.quantity == quantity}
+
+
+def values(metric: ScanAndSnap) -> list[float | None]:
+    return [row.value for row in metric.compute()]
+
+
+def test_sharpness_of_uniform_and_hard_attention():
+    metric = ScanAndSnap()
+    metric.update(activations(maps([0.25] * 4, [0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])))
+    assert values(metric) == pytest.approx([0.0, 0.5, 1.0], abs=1e-12)
+
+
+def test_a_mask_counts_the_allowed_keys_only():
+    """Uniform attention over the past is not sharp, although most keys get nothing."""
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
+    uniform = (causal / causal.sum(-1, keepdim=True)).double().expand(3, 1, 4, 4)
+    masked, unmasked = ScanAndSnap(), ScanAndSnap()
+    masked.update(activations(uniform, mask=causal[None, None]))
+    unmasked.update(activations(uniform))
+    assert masked.compute()[0].value == pytest.approx(0.0, abs=1e-12)
+    assert unmasked.compute()[0].value > 0.3
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), 0.0])
+@pytest.mark.parametrize("mask", [False, True])
+def test_rows_that_are_no_distribution_are_left_out(spoilt, mask, generator):
+    weights = torch.softmax(torch.randn(6, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
+    cut, whole = ScanAndSnap(), ScanAndSnap()
+    allowed = torch.ones(6, 1, 4, 5, dtype=torch.bool) if mask else None
+    whole.update(activations(weights[1:]))
+    weights[0] = spoilt
+    if allowed is not None:
+        allowed[0] = False
+    for _ in range(2):
+        cut.update(activations(weights, mask=allowed))
+        assert values(cut)[:2] == pytest.approx(values(whole), rel=1e-12)
+        cut.reset()
+    cut.update(activations(torch.full((1, 2, 4, 5), spoilt)))
+    assert values(cut) == [None, None]
+
+
+def test_two_attentions_of_a_block_are_measured_separately(generator):
+    metric = ScanAndSnap()
+    own, cross = (torch.softmax(torch.randn(3, 2, 4, keys, generator=generator, dtype=torch.float64), dim=-1) for keys in (4, 7))
+    for _ in range(2):
+        metric.reset()
+        metric.update(activations(own))
+        metric.update(activations(cross, first_head=2))
+    assert list(by_head(metric, SHARPNESS)) == [0, 1, 2, 3]
+    overlaps = by_head(metric, OVERLAP)
+    assert [overlaps[head].value for head in range(4)] == pytest.approx([1.0] * 4)
+
+
+def test_overlap_compares_measurements_and_heads():
+    metric = ScanAndSnap()
+    metric.update(activations(maps([0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.25] * 4)))
+    assert not by_head(metric, OVERLAP)
+    metric.reset()
+    assert not metric.compute()
+    metric.update(activations(maps([0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.7, 0.1], [0.7, 0.1, 0.1, 0.1])))
+    rows = by_head(metric, OVERLAP)
+    assert set(rows) == {0, 1}  # head 2 was uniform: no direction
+    # directions of e_i - 1/4: cosine 1 with itself, -1/3 with another key
+    assert rows[0].value == pytest.approx(1.0)
+    assert rows[1].value == pytest.approx(-1 / 3)
+    assert rows[0].null.mean == pytest.approx(-1 / 3)
+    assert rows[1].null.mean == pytest.approx(-1 / 3)
+
+
+def test_merging_equals_streaming(generator):
+    weights = torch.softmax(torch.randn(7, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
+    whole, left, right = ScanAndSnap(), ScanAndSnap(), ScanAndSnap()
+    for part, metric in ((weights[:3], left), (weights[3:], right)):
+        whole.update(activations(part))
+        metric.update(activations(part))
+    left.merge(right)
+    assert values(left) == pytest.approx(values(whole), rel=1e-12)
+    copy = ScanAndSnap()
+    copy.load_state_dict(left.state_dict())
+    assert copy.compute() == left.compute()
+
+
+def test_maps_of_two_shapes_are_refused():
+    metric = ScanAndSnap()
+    metric.update(activations(maps([0.5, 0.5])))
+    with pytest.raises(ValueError, match="must keep their shape"):
+        metric.update(activations(maps([0.25] * 4)))
+
+
+def test_memory_carries_the_previous_map_to_another_metric(generator):
+    first, second = ScanAndSnap(), ScanAndSnap()
+    weights = torch.softmax(torch.randn(3, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
+    first.update(activations(weights))
+    second.remember(first.memory())
+    second.update(activations(weights))
+    assert [row.value for row in by_head(second, OVERLAP).values()] == pytest.approx([1.0, 1.0])

@@ -37,7 +37,7 @@ def forward_backward(function: Callable[[], Tensor], features: Tensor) -> tuple[
 
 
 def interleaved(functions: dict[str, Callable[[], Tensor]], features: Tensor, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each function, a round each in turn after one warm-up; all must agree on the gradient."""
+    """Seconds of each function, alternating after one warm-up; all must agree on the gradient."""
     gradients = {name: forward_backward(function, features)[1] for name, function in functions.items()}
     first = next(iter(gradients.values()))
     for name, gradient in gradients.items():
@@ -71,7 +71,7 @@ def peak_memory(name: str, m: int, k: int, *, subject: str = "coding_rate") -> f
 
 
 def grow(functions_of: Callable[[Tensor, Tensor, int], dict[str, Callable[[], Tensor]]], name: str, m: int, k: int) -> None:
-    """Prints what :func:`peak_memory` reads."""
+    """Prints the number that :func:`peak_memory` returns."""
     torch.set_num_threads(1)
     small, labels = instance(50, 2)
     forward_backward(functions_of(small, labels, 2)[name], small)  # loads the libraries

@@ -20,7 +20,7 @@ from torch.nn import functional
 from benchmarks._figure import command_line, write
 from benchmarks.baselines.crate import FusedAttention, SoftmaxAttention, ThreeProductIsta
 from transformer_theory.models import CRATE
-from transformer_theory.theories.crate import ExactAttention, ReleasedAttention, TokenStatisticsAttention
+from transformer_theory.models.crate import ExactAttention, ReleasedAttention, TokenStatisticsAttention
 
 SIZES = {"image_size": 32, "patch_size": 4, "num_classes": 10, "dim": 192, "depth": 6, "heads": 3}
 BATCH, ROUNDS = 128, 7

@@ -1,6 +1,6 @@
 """Scan-and-snap's exact population flow: ours against autograd in plain time, and against LSODA in log time on our own rate.
 
-Both sides run in turn on one thread; times are processor time, medians, ratios medians of the rounds' ratios. Ours integrates twice, to
+Both sides alternate on one thread; times are medians of processor time, ratios are medians over the rounds. Ours integrates twice to
 measure its error; LSODA runs once.
 """
 
@@ -27,7 +27,7 @@ def lsoda_in_log_time(classes: SequenceClasses, end: float, tolerance: float) ->
     """The strongest other way: LSODA on the same rate in the same logarithmic time, one run, error not measured."""
     from scipy.integrate import solve_ivp
 
-    from transformer_theory.theories.scan_snap.flow.trained_decoder import derivatives
+    from transformer_theory.theories.scan_snap.flow.general import derivatives
 
     rate = derivatives(classes, lambda f: f, RATES["eta_z"])
     size = classes.tokens * (classes.classes + 2)
@@ -43,7 +43,7 @@ def lsoda_in_log_time(classes: SequenceClasses, end: float, tolerance: float) ->
 
 
 def interleaved(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], rounds: int, within: float) -> tuple[list[float], list[float]]:
-    """Seconds of each, a round each in turn after one warm-up; they must agree."""
+    """Seconds per round of each side, alternating after one warm-up; the results must agree."""
     error = float((ours() - theirs()).abs().max())
     assert error < within, f"logits differ by {error:.1e}"
     times: tuple[list[float], list[float]] = ([], [])
@@ -55,9 +55,9 @@ def interleaved(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], rounds
     return times
 
 
-def report(what: str, ours: list[float], theirs: list[float]) -> None:
+def report(title: str, ours: list[float], theirs: list[float]) -> None:
     ratio = statistics.median(b / a for a, b in zip(ours, theirs))
-    print(f"{what}\n  ours {statistics.median(ours):.3f} s, other {statistics.median(theirs):.3f} s, {ratio:.1f}x")
+    print(f"{title}\n  ours {statistics.median(ours):.3f} s, other {statistics.median(theirs):.3f} s, {ratio:.1f}x")
 
 
 def end_of(classes: SequenceClasses, end: float, tolerance: float = 1e-8) -> Tensor:
@@ -80,9 +80,9 @@ def main() -> None:
         times = []
         for _ in range(5):
             started = time.process_time()
-            found = symmetric_exact_flow(family, torch.tensor([1e12], dtype=torch.float64), **RATES)
+            flow = symmetric_exact_flow(family, torch.tensor([1e12], dtype=torch.float64), **RATES)
             times.append(time.process_time() - started)
-        print(f"K = 10,000, M = {M:,}, all alike, t = 1e12: {statistics.median(times):.3f} s, error {found.error:.0e} (target <= 1 s)")
+        print(f"K = 10,000, M = {M:,}, all alike, t = 1e12: {statistics.median(times):.3f} s, error {flow.error:.0e} (target <= 1 s)")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
     }
 
 
-def kept(function: Callable[[], Tensor], features: Tensor) -> float:
+def saved(function: Callable[[], Tensor], features: Tensor) -> float:
     """MiB of distinct storage that autograd holds for the backward pass, without that of the features."""
     held: dict[int, int] = {}
 
@@ -53,7 +53,7 @@ def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
     print(f"MCR² loss, forward + backward, float32, p = {P}, m = {m}, k = {k}, {rounds} rounds")
     for name, function in functions.items():
         peak = peak_memory(name, m, k, subject="mcr2_loss")
-        line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  kept for backward {kept(function, features):7.2f} MiB"
+        line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  saved for backward {saved(function, features):7.2f} MiB"
         line += f"  peak +{peak:.1f} MiB"
         if name in targets:
             factor = ratio(times, name)

@@ -2,9 +2,9 @@
 Can a network be built from data, without training?
 ===================================================
 
-A hundred layers from handwritten digits and no back-propagation: classes move into subspaces of their own.
+A hundred layers from handwritten digits, without back-propagation: classes move into subspaces of their own.
 
-ReduNet's layers are gradient steps on the rate reduction ΔR. We build them, watch ΔR rise, and ask digits that the network has not seen.
+ReduNet's layers are gradient steps on the rate reduction ΔR. We build them, plot ΔR by layer, and classify unseen digits.
 """
 
 import torch
@@ -21,31 +21,31 @@ features, unseen = (metrics.unit_norm(part.tokens.flatten(1)) for part in (train
 labels, truth = train.labels, test.labels
 
 # %%
-# How far are the classes apart, in nats? The number means little without its null: the same with shuffled labels.
+# How far apart are the classes, in nats? Compare the number with its null: the same with permuted labels.
 eps = 0.1**0.5
-shuffled = labels[torch.randperm(len(labels), generator=generator)]
+permuted = labels[torch.randperm(len(labels), generator=generator)]
 print(f"ΔR of the pixels        {metrics.rate_reduction(features, labels, eps=eps):6.2f} nats")
-print(f"   with shuffled labels {metrics.rate_reduction(features, shuffled, eps=eps):6.2f}")
+print(f"   with permuted labels {metrics.rate_reduction(features, permuted, eps=eps):6.2f}")
 
 # %%
-# The best that 64 dimensions and these class sizes allow: orthogonal classes that fill their subspaces evenly.
+# The optimum for 64 dimensions and these class sizes: orthogonal classes that fill their subspaces evenly.
 best = rate_reduction.optimum(torch.bincount(labels).tolist(), 64, eps=eps)
 print(f"   at the optimum       {best.value:6.2f}, ranks {best.ranks}")
 
 # %%
-# A hundred layers, no back-propagation. The rate reduction rises at each.
+# A hundred layers, without back-propagation. The rate reduction rises at each.
 net = rate_reduction.construct(features, labels, layers=100, eps=eps, step=0.5)
 print(f"   after ReduNet        {net.reductions[-1]:6.2f}, smallest rise of a layer {net.reductions.diff().min():.3f}")
 
 # %%
-# ReduNet separates shuffled labels too, so look at digits that it has not seen.
+# ReduNet separates permuted labels too, so only unseen digits are evidence.
 moved = net.transform(unseen)
 before = rate_reduction.nearest_subspace(features, labels, unseen, rank=6) == truth
 after = rate_reduction.nearest_subspace(net.features, labels, moved, rank=6) == truth
 print(f"nearest subspace, {len(truth)} unseen digits: {before.double().mean():.2%} before, {after.double().mean():.2%} after")
 
 # %%
-# Absolute cosines of the unseen digits, sorted by class: what lies off the diagonal blocks fades.
+# Absolute cosines of the unseen digits, sorted by class: entries off the diagonal blocks fade.
 order = truth.argsort()
 figure, (left, middle, right) = axes(1, 3, height=2.6)
 line(left, range(len(net.reductions)), net.reductions, name="rate_reduction")

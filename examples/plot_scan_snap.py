@@ -1,12 +1,12 @@
 """
-Which tokens does attention learn to look at?
-=============================================
+Which tokens does attention learn to attend to?
+===============================================
 
 Attention leaves tokens that many classes share and moves to those of one: exactly so in theory, roughly so on digits.
 
 A one-layer model learns to predict the next token. The theory says that attention scans until t0' = K ln M / eta_Y, and then all but
-freezes. First an instance that meets the assumptions, in three dynamics; then handwritten digits, where every visual word occurs in every
-class.
+freezes. First an instance that meets the assumptions, in three dynamics; then handwritten digits, where every visual word occurs in
+every class.
 """
 
 import torch
@@ -46,22 +46,22 @@ left.set_title("Attention logit of the common token")
 left.legend()
 
 # %%
-# Handwritten digits: 16 visual words an image, the last one asks, the label is the next token. No word belongs to one digit alone, so the
-# theorems do not apply. From counts alone the exact flow still orders the words by what they gain, and nothing of it is left when the
-# labels are shuffled; how far the words move it overstates, since a sequence has 15 words and the theory infinitely many.
+# Handwritten digits: 16 visual words per image, the last one is the query, the label is the next token. No word belongs to one digit alone,
+# so the theorems do not apply. From counts alone the exact flow still predicts the order in which the words gain, and that agreement
+# disappears when the labels are shuffled. The flow overstates the size of the changes: a sequence has 15 words, in the theory infinitely many.
 digits = tt.data.load("digits")
 assert digits.ids is not None
 assert digits.next_id is not None
-found = analyse(digits.ids[:, :-1], digits.ids[:, -1], digits.next_id, vocab_size=digits.vocab_size)
-print(found)
+analysis = analyse(digits.ids[:, :-1], digits.ids[:, -1], digits.next_id, vocab_size=digits.vocab_size)
+print(analysis)
 
 # %%
-# Longer sequences drawn from the same classes, word by word, close the gap: the flow was right about another length.
-(read,) = found.readings
-counts, labels = read.subject.classes.sample_counts(1000, context=240, generator=torch.Generator().manual_seed(0))
+# Longer sequences, drawn word by word from the same classes, remove the error: it was an effect of length.
+(comparison,) = analysis.comparisons
+counts, labels = comparison.data.classes.sample_counts(1000, context=240, generator=torch.Generator().manual_seed(0))
 words = torch.arange(counts.shape[1]).expand(len(counts), -1)
 ids = words.flatten().repeat_interleave(counts.long().flatten()).view(len(counts), 240)
-(drawn,) = analyse(ids, torch.full_like(labels, digits.vocab_size), labels).readings
-for source, match in (("15 words of the digits", read.matches[0]), ("240 words drawn", drawn.matches[0])):
+(drawn,) = analyse(ids, torch.full_like(labels, digits.vocab_size), labels).comparisons
+for source, match in (("15 words of the digits", comparison.matches[0]), ("240 words drawn", drawn.matches[0])):
     print(f"{source}: {match.dynamics}, relative error of the logits {match.error:.2f}, rank correlation {match.order.value:.2f}")
-figure = found.draw()
+figure = analysis.plot()

@@ -129,13 +129,13 @@ def test_the_words_do_not_depend_on_the_number_of_threads(monkeypatch):
 
     threads = []
 
-    class Seen(sklearn.cluster.KMeans):
+    class Recording(sklearn.cluster.KMeans):
         def fit(self, *arguments, **given):
             threads.extend(pool["num_threads"] for pool in threadpool_info())
             return super().fit(*arguments, **given)
 
     one = data.load("digits").ids
-    monkeypatch.setattr(sklearn.cluster, "KMeans", Seen)
+    monkeypatch.setattr(sklearn.cluster, "KMeans", Recording)
     torch.set_num_threads(2)
     try:
         with threadpool_limits(limits=2):

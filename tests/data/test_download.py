@@ -1,4 +1,4 @@
-"""Downloads from servers on this machine that stop, ignore ranges, send wrong bytes or refuse: the right archive, or one line of reasons."""
+"""Downloads from servers on this machine that stop, ignore ranges, send wrong bytes or refuse: the right archive, or one line of why."""
 
 import hashlib
 import re

@@ -37,46 +37,46 @@ def sample() -> TokenData:
 
 @pytest.mark.parametrize(("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)])
 def test_features_are_the_output_of_the_block(layer, factor):
-    model, given = Blocks(), sample()
+    model, data = Blocks(), sample()
     if factor is None:
         with pytest.raises(ValueError, match=r"block heads\.0 must run once per forward pass, got 0 outputs for 5 sequences"):
-            features(model, given, layer=layer)
+            features(model, data, layer=layer)
         return
-    read = features(model, given, layer=layer, batch_size=2)
-    assert torch.equal(read.tokens, factor * given.tokens)
-    assert read.tokens.dtype == torch.float64
-    assert torch.equal(read.query, read.tokens[:, -1])
+    hidden = features(model, data, layer=layer, batch_size=2)
+    assert torch.equal(hidden.tokens, factor * data.tokens)
+    assert hidden.tokens.dtype == torch.float64
+    assert torch.equal(hidden.query, hidden.tokens[:, -1])
     for name in ("labels", "ids", "next_id", "images"):
-        assert torch.equal(getattr(read, name), getattr(given, name)), name
-    assert read.vocab_size == given.vocab_size
+        assert torch.equal(getattr(hidden, name), getattr(data, name)), name
+    assert hidden.vocab_size == data.vocab_size
 
 
 def test_a_class_token_is_the_query_and_has_no_word():
-    read = features(Blocks(cls=True), sample(), layer=0)
-    assert read.tokens.shape == (5, 4, 2)
-    assert torch.equal(read.query, torch.full((5, 2), 2.0).double())
-    assert read.ids is None
-    assert read.next_id is None
-    assert read.vocab_size is None
-    assert read.labels is not None
+    hidden = features(Blocks(cls=True), sample(), layer=0)
+    assert hidden.tokens.shape == (5, 4, 2)
+    assert torch.equal(hidden.query, torch.full((5, 2), 2.0).double())
+    assert hidden.ids is None
+    assert hidden.next_id is None
+    assert hidden.vocab_size is None
+    assert hidden.labels is not None
 
 
 def test_features_leave_the_model_as_it_was():
     model = Blocks(dropout=0.5).train()
-    read = features(model, sample(), layer=-1)
-    assert torch.equal(read.tokens, 8 * sample().tokens)  # dropout was off
+    hidden = features(model, sample(), layer=-1)
+    assert torch.equal(hidden.tokens, 8 * sample().tokens)  # dropout was off
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
-    assert not read.tokens.requires_grad
+    assert not hidden.tokens.requires_grad
 
 
 def test_features_of_torchs_own_encoder(generator):
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).double()
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    given = TokenData(torch.randn(3, 5, 4, generator=generator, dtype=torch.float64))
+    data = TokenData(torch.randn(3, 5, 4, generator=generator, dtype=torch.float64))
     with torch.no_grad():
-        expected = model.eval()(given.tokens)
-    torch.testing.assert_close(features(model, given, layer=-1).tokens, expected)
+        expected = model.eval()(data.tokens)
+    torch.testing.assert_close(features(model, data, layer=-1).tokens, expected)
 
 
 @pytest.mark.parametrize(

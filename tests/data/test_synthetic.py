@@ -89,9 +89,9 @@ def test_sequences_follow_the_conditional():
     assert torch.equal(drawn.data.next_id, 15 + labels)
     assert torch.equal(drawn.data.tokens.argmax(-1), ids)
     for k in range(3):
-        seen = ids[labels == k, :-1].flatten().bincount(minlength=drawn.data.vocab_size).double() / 20_000
+        shares = ids[labels == k, :-1].flatten().bincount(minlength=drawn.data.vocab_size).double() / 20_000
         spread = (drawn.conditional[k] * (1 - drawn.conditional[k]) / 20_000).sqrt()
-        assert ((seen - drawn.conditional[k]).abs() <= 4.5 * spread).all()  # and exactly zero where the class has no token
+        assert ((shares - drawn.conditional[k]).abs() <= 4.5 * spread).all()  # and exactly zero where the class has no token
 
 
 def test_samplers_leave_the_global_generator_alone():

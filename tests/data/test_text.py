@@ -42,9 +42,9 @@ def test_the_vocabulary_keeps_the_most_frequent_words():
 
 
 def test_streams_are_pieces_of_the_text():
-    read = text(103)
-    streams = read.ids[:100].view(4, 25)
-    batches = list(islice(read.batches(batch=4, length=10), 6))
+    piece = text(103)
+    streams = piece.ids[:100].view(4, 25)
+    batches = list(islice(piece.batches(batch=4, length=10), 6))
     assert [tuple(batch.shape) for batch in batches] == [(4, 11), (4, 11), (4, 5)] * 2
     assert torch.equal(batches[0], streams[:, :11])
     assert torch.equal(batches[2], streams[:, 20:])
@@ -53,10 +53,10 @@ def test_streams_are_pieces_of_the_text():
 
 
 def test_windows_are_spread_over_the_text():
-    read = text(100)
-    assert torch.equal(read.windows(3, length=9), torch.stack([read.ids[s : s + 10] for s in (0, 45, 90)]))
-    assert torch.equal(read.windows(1000, length=9), read.ids.unfold(0, 10, 1)), "not more than there are"
-    assert read.windows(5, length=99).shape == (1, 100)
+    piece = text(100)
+    assert torch.equal(piece.windows(3, length=9), torch.stack([piece.ids[s : s + 10] for s in (0, 45, 90)]))
+    assert torch.equal(piece.windows(1000, length=9), piece.ids.unfold(0, 10, 1)), "not more than there are"
+    assert piece.windows(5, length=99).shape == (1, 100)
 
 
 def test_parts_share_the_vocabulary():
@@ -67,20 +67,20 @@ def test_parts_share_the_vocabulary():
 
 
 def test_sequences_are_windows_with_vectors_and_labels():
-    read = text(400, size=30)
-    seen = read.sequences(count=200, context=8, dim=16)
-    windows = read.windows(200, length=8)
-    assert torch.equal(seen.ids, windows[:, :-1])
-    assert torch.equal(seen.next_id, windows[:, -1])
-    assert torch.equal(seen.query, seen.tokens[:, -1])
-    assert seen.vocab_size == len(read.vocabulary)
+    piece = text(400, size=30)
+    sequences = piece.sequences(count=200, context=8, dim=16)
+    windows = piece.windows(200, length=8)
+    assert torch.equal(sequences.ids, windows[:, :-1])
+    assert torch.equal(sequences.next_id, windows[:, -1])
+    assert torch.equal(sequences.query, sequences.tokens[:, -1])
+    assert sequences.vocab_size == len(piece.vocabulary)
     vectors = {}
-    for ids, tokens in zip(seen.ids.tolist(), seen.tokens):
+    for ids, tokens in zip(sequences.ids.tolist(), sequences.tokens):
         for number, vector in zip(ids, tokens):
             assert torch.equal(vectors.setdefault(number, vector), vector), "one word, one vector"
     assert len({tuple(vector.tolist()) for vector in vectors.values()}) == len(vectors)
-    counts = torch.bincount(seen.next_id)
-    of_label = [set(seen.next_id[seen.labels == label].tolist()) for label in range(11)]
+    counts = torch.bincount(sequences.next_id)
+    of_label = [set(sequences.next_id[sequences.labels == label].tolist()) for label in range(11)]
     assert all(len(words) == 1 for words in of_label[:10])
     assert not of_label[10] & set().union(*of_label[:10])
     assert [int(counts[next(iter(words))]) for words in of_label[:10]] == sorted(counts.tolist(), reverse=True)[:10]
@@ -94,11 +94,11 @@ def test_unit_vectors_are_nearly_orthogonal(generator):
 
 
 def test_the_shipped_text_loads():
-    seen = data.load("text")
-    assert tuple(seen.tokens.shape) == (min(2000, len(Text.read(SHIPPED)) - 35), 35, 32)
-    assert seen.classes == 11
-    assert torch.equal(data.load(SHIPPED).ids, seen.ids)
-    assert torch.equal(data.load(str(SHIPPED)).ids, seen.ids)
+    sequences = data.load("text")
+    assert tuple(sequences.tokens.shape) == (min(2000, len(Text.read(SHIPPED)) - 35), 35, 32)
+    assert sequences.classes == 11
+    assert torch.equal(data.load(SHIPPED).ids, sequences.ids)
+    assert torch.equal(data.load(str(SHIPPED)).ids, sequences.ids)
     words = Text.read(SHIPPED).vocabulary.words
     assert words[1] == "the"
     assert "keeper" in words

@@ -1,4 +1,4 @@
-"""Digits where they are lost first: distortions far below the features, and classes that hardly exist."""
+"""Accuracy where digits are lost first: distortions far below the features, and classes of vanishing weight."""
 
 import math
 
@@ -88,7 +88,7 @@ def test_operators_at_a_small_distortion():
     assert float((X @ E).abs().max()) < 1e-9
 
 
-def test_moments_answer_where_they_can_and_refuse_where_they_cannot():
+def test_moments_refuse_what_they_cannot_resolve():
     deficient, full = of_known_spectrum(30, 12, SIZES), normal(60, 5)
     for X, eps in ((deficient, 1e-3), (full, 1e-3), (full, 1e-8)):
         state = coding.SecondMoments()
@@ -97,12 +97,12 @@ def test_moments_answer_where_they_can_and_refuse_where_they_cannot():
     for X, eps in ((deficient, 1e-7), (normal(5, 40), 1e-8)):
         state = coding.SecondMoments()
         state.update(X, torch.zeros(len(X), dtype=torch.int64))
-        with pytest.raises(ValueError, match=r"of at most 1e\+10 where they have less than full rank.*take a larger eps"):
+        with pytest.raises(ValueError, match=r"at most 1e\+10 .* larger eps"):
             state.coding_rate(eps=eps)
 
 
 @pytest.mark.parametrize(("dtype", "lower"), [(torch.float32, 60), (torch.float32, 95), (torch.float64, 690), (torch.float64, 730)])
-def test_a_class_that_hardly_exists_is_that_of_hard_labels(dtype, lower):
+def test_a_class_of_vanishing_weight_counts_as_absent(dtype, lower):
     """Memberships down to the smallest numbers there are: the value is that without the class, and all gradients are finite."""
     X, y = coding.unit_norm(normal(40, 6, dtype=dtype)), torch.arange(40) % 2
     scores = 200.0 * torch.nn.functional.one_hot(y, 3).to(dtype)
@@ -148,24 +148,15 @@ LABELS, X = torch.arange(40) % 4, normal(40, 3)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda f: f(X, LABELS + 10**9, eps=1.0),
-            r"0..k-1, got 1000000003 for 40 samples; relabel with torch.unique\(labels, return_inverse=True\)\[1\]",
-        ),
-        (lambda f: f(X, LABELS.numpy(), eps=1.0), r"labels must be a torch.Tensor, got ndarray; convert with torch.as_tensor\(labels\)"),
-        (lambda f: f(X, LABELS.tolist(), eps=1.0), r"labels must be a torch.Tensor, got list"),
-        (
-            lambda f: f(X.numpy(), LABELS, eps=1.0),
-            r"features must be a torch.Tensor, got ndarray; convert with torch.as_tensor\(features\)",
-        ),
+        (lambda f: f(X, LABELS + 10**9, eps=1.0), r"got 1000000003 for 40 samples; relabel"),
         (lambda f: f(X, LABELS[:, None], eps=1.0), r"shape \[n\], got \[40, 1\]; pass labels.squeeze\(1\)"),
         (lambda f: f(X, LABELS > 1, eps=1.0), "labels must be integers, got torch.bool"),
-        (lambda f: f(X, LABELS, eps=None), "eps must be a positive distortion .* got None"),
-        (lambda f: f(X, LABELS, eps="a"), "eps must be a positive distortion .* got 'a'"),
-        (lambda f: f(X, LABELS, eps=1e-200), "eps must be a positive distortion .* got 1e-200"),
+        (lambda f: f(X, LABELS, eps=None), "eps must be .* got None"),
+        (lambda f: f(X, LABELS, eps="a"), "eps must be .* got 'a'"),
+        (lambda f: f(X, LABELS, eps=1e-200), "eps must be .* got 1e-200"),
         (lambda f: f(X, LABELS, eps=1e-30), "take a larger eps"),
         (lambda f: f(X.float(), LABELS, eps=1e-30), "take a larger eps"),
-        (lambda f: f(X, LABELS, eps=math.inf), "eps must be a positive distortion .* got inf"),
+        (lambda f: f(X, LABELS, eps=math.inf), "eps must be .* got inf"),
     ],
 )
 @pytest.mark.parametrize(
@@ -178,7 +169,7 @@ LABELS, X = torch.arange(40) % 4, normal(40, 3)
         coding.segmented_coding_length,
     ],
 )
-def test_what_is_no_feature_no_label_or_no_distortion_is_named(unchecked, function, call, message):
+def test_invalid_labels_and_distortions_are_named(unchecked, function, call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call(function)
     assert "\n" not in str(caught.value)
@@ -187,22 +178,16 @@ def test_what_is_no_feature_no_label_or_no_distortion_is_named(unchecked, functi
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: coding.unit_norm(X.numpy()), "features must be a torch.Tensor, got ndarray"),  # pyright: ignore[reportArgumentType]
-        (lambda: coding.unit_norm(LABELS[:, None]), r"floating-point numbers, got torch.int64; convert with .double\(\)"),
         (lambda: coding.coding_rate(X, eps=1e-30), "take a larger eps"),
         (lambda: coding.coding_rate(X.float(), eps=1e-30), "larger eps"),
-        (
-            lambda: coding.subspace_coding_rate(X.float(), normal(2, 3, 1), eps=1.0),
-            r"bases must have the dtype of the tokens, torch.float32, got torch.float64; convert one with .to\(dtype\)",
-        ),
-        (lambda: coding.SecondMoments().update(X.numpy(), LABELS), "features must be a torch.Tensor"),  # pyright: ignore[reportArgumentType]
+        (lambda: coding.subspace_coding_rate(X.float(), normal(2, 3, 1), eps=1.0), "got torch.float32 and torch.float64"),
         (lambda: coding.SecondMoments().update(X, LABELS + 10**9), "got 1000000003 for 40 samples"),
     ],
 )
-def test_what_does_not_fit_is_named_in_one_line(unchecked, call, message):
+def test_other_bad_input_is_named(unchecked, call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_many_empty_classes_are_put_up_with():
+def test_many_empty_classes_are_accepted():
     assert coding.class_coding_rates(X, LABELS + 20_000, eps=1.0).shape == (20_004,)

@@ -80,21 +80,20 @@ def test_bad_input_is_named(unchecked, function):
     X, y = torch.ones(3, 2), torch.tensor([0, 1, 1])
     for features, labels, eps, message in (
         (X, y, 0.0, "eps must be a positive distortion"),
-        (X.half(), y, 1.0, "float32 or float64, got torch.float16"),
         (X, y.float(), 1.0, "labels must be integers"),
         (X, torch.full((3, 2), 0.6), 1.0, "sum to 1, got one that is 0.2 off"),
         (X * math.nan, y, 1.0, "finite, got 6 NaN or infinite values of 6"),
-        (X.double() * 1e200, y, 1.0, r"at most 1e\+20.*got inf; normalise"),
+        (X.double() * 1e200, y, 1.0, r"at most 1e\+20.*got inf"),
     ):
         with pytest.raises(ValueError, match=message):
             function(features, labels, eps=eps)
 
 
-def test_an_operator_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="class 1 has none; relabel without gaps"):
+def test_an_operator_of_an_empty_class_is_refused():
+    with pytest.raises(ValueError, match="class 1 has none"):
         coding.compression_operators(torch.ones(3, 2), torch.tensor([0, 2, 2]), eps=1.0)
 
 
-def test_vectors_beyond_the_identity_are_refused():
-    with pytest.raises(ValueError, match=r"at most 1e\+20.*take a larger eps"):
+def test_a_lost_identity_is_refused():
+    with pytest.raises(ValueError, match=r"at most 1e\+20.*larger eps"):
         coding.rate_reduction_gradient(1e9 * torch.ones(3, 2, dtype=torch.float64), torch.tensor([0, 0, 0]), eps=1e-3)

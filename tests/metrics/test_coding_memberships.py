@@ -87,15 +87,15 @@ X, HALVES = torch.ones(3, 2), torch.full((3, 2), 0.5)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: coding.class_coding_rates(X, 0.9 * HALVES, eps=1.0), r"sum to 1, got one that is 0.1 off; divide by memberships.sum\(1\)"),
+        (lambda: coding.class_coding_rates(X, 0.9 * HALVES, eps=1.0), "sum to 1, got one that is 0.1 off"),
         (lambda: coding.class_coding_rates(X, HALVES.mT, eps=1.0), r"got \[3, 2\] and \[2, 3\]"),
         (lambda: coding.class_coding_rates(X, HALVES + torch.tensor([1.0, -1.0]), eps=1.0), ">= 0, got a negative"),
         (lambda: coding.class_coding_rates(X, HALVES * math.nan, eps=1.0), "negative or NaN"),
         (lambda: coding.class_coding_rates(X, HALVES.half(), eps=1.0), "float32 or float64, got torch.float16"),
-        (lambda: coding.class_coding_rates(X, HALVES.long(), eps=1.0), r"got torch.int64; for labels pass integers \[n\]"),
+        (lambda: coding.class_coding_rates(X, HALVES.long(), eps=1.0), "got torch.int64"),
         (lambda: coding.class_coding_rates(X, torch.ones(3, 0), eps=1.0), "sum to 1"),
         (lambda: coding.class_coding_rates(X * math.inf, HALVES, eps=1.0), "6 NaN or infinite values of 6"),
-        (lambda: coding.class_coding_rates(X.double() * 1e200, HALVES, eps=1.0), r"at most 1e\+20.*got inf; normalise"),
+        (lambda: coding.class_coding_rates(X.double() * 1e200, HALVES, eps=1.0), r"at most 1e\+20.*got inf"),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):

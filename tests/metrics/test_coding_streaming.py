@@ -102,7 +102,7 @@ def nothing_on_rank_one(rank):
     return (state_of(X, y) if rank == 0 else SecondMoments()).all_reduce().rate_reduction(eps=EPS)
 
 
-def test_a_rank_without_samples_learns_of_the_others(tmp_path):
+def test_a_rank_without_samples_gets_the_union(tmp_path):
     X, y = sample()
     for value in on_two_ranks(nothing_on_rank_one, tmp_path):
         assert_close(value, coding.rate_reduction(X, y, eps=EPS))
@@ -124,9 +124,9 @@ def unlike_dimensions(rank):
         return str(error)
 
 
-def test_ranks_of_different_dimensions_all_say_so(tmp_path):
+def test_ranks_of_different_dimensions_all_raise(tmp_path):
     for message in on_two_ranks(unlike_dimensions, tmp_path):
-        assert message == "all ranks must hold features of one dimension, got 5 to 6; use one state a feature"
+        assert "features of one dimension, got 5 to 6" in message
 
 
 LABELS = torch.tensor([0, 1, 1])

@@ -110,7 +110,7 @@ def test_pure_attention_collapses_the_rank(generator):
     assert all(after < 0.5 * before for before, after in pairwise(residuals))
 
 
-def test_the_face_offers_everything():
+def test_everything_exported_is_documented():
     for name in metrics.__all__:
         assert getattr(metrics, name).__doc__
     assert metrics.stable_rank(torch.eye(3)) == 3
@@ -118,7 +118,7 @@ def test_the_face_offers_everything():
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda: metrics.neural_collapse(torch.zeros(3, 2), torch.zeros(2).long()), "one label each"),
         (lambda: metrics.neural_collapse(torch.ones(3, 2), torch.zeros(3).long()), "at least two classes, got 1"),
@@ -133,6 +133,6 @@ def test_the_face_offers_everything():
         (lambda: metrics.alignment(torch.eye(2), torch.zeros(2, 2)), "other than zero"),
     ],
 )
-def test_bad_input_says_what_to_do(call, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
         call()

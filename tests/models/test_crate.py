@@ -30,17 +30,17 @@ def weights():
     def norm(name, width):
         return {f"{name}.weight": 1 + randn(width, scale=0.1), f"{name}.bias": randn(width, scale=0.1)}
 
-    found = {"pos_embedding": randn(1, 65, dim), "cls_token": randn(1, 1, dim)}
-    found |= norm("to_patch_embedding.1", patch) | norm("to_patch_embedding.3", dim) | norm("mlp_head.0", dim)
-    found |= {"to_patch_embedding.2.weight": randn(dim, patch, scale=0.1), "to_patch_embedding.2.bias": randn(dim, scale=0.1)}
+    weights = {"pos_embedding": randn(1, 65, dim), "cls_token": randn(1, 1, dim)}
+    weights |= norm("to_patch_embedding.1", patch) | norm("to_patch_embedding.3", dim) | norm("mlp_head.0", dim)
+    weights |= {"to_patch_embedding.2.weight": randn(dim, patch, scale=0.1), "to_patch_embedding.2.bias": randn(dim, scale=0.1)}
     for i in range(depth):
         layer = f"transformer.layers.{i}"
-        found |= norm(f"{layer}.0.norm", dim) | norm(f"{layer}.1.norm", dim)
-        found[f"{layer}.0.fn.qkv.weight"] = randn(128, dim, scale=0.1)
-        found |= {f"{layer}.0.fn.to_out.0.weight": randn(dim, 128, scale=0.1), f"{layer}.0.fn.to_out.0.bias": randn(dim, scale=0.1)}
-        found[f"{layer}.1.fn.weight"] = randn(dim, dim, scale=0.1)
-    found |= {"mlp_head.1.weight": randn(classes, dim, scale=0.1), "mlp_head.1.bias": randn(classes, scale=0.1)}
-    return found
+        weights |= norm(f"{layer}.0.norm", dim) | norm(f"{layer}.1.norm", dim)
+        weights[f"{layer}.0.fn.qkv.weight"] = randn(128, dim, scale=0.1)
+        weights |= {f"{layer}.0.fn.to_out.0.weight": randn(dim, 128, scale=0.1), f"{layer}.0.fn.to_out.0.bias": randn(dim, scale=0.1)}
+        weights[f"{layer}.1.fn.weight"] = randn(dim, dim, scale=0.1)
+    weights |= {"mlp_head.1.weight": randn(classes, dim, scale=0.1), "mlp_head.1.bias": randn(classes, scale=0.1)}
+    return weights
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -91,7 +91,7 @@ def without(weights, name):
     return {other: value for other, value in weights.items() if other != name}
 
 
-def test_weights_in_float64_lose_nothing_and_stay_their_owner_s(weights):
+def test_weights_are_copied_in_their_own_precision(weights):
     exact = {name: value.double() + 1e-12 for name, value in weights.items()}
     model = models.CRATE.from_released({"epoch": 3, "model": exact})
     assert all(torch.equal(value, exact[name]) for name, value in model.state_dict().items())
@@ -139,9 +139,9 @@ def test_bad_weights_are_named(weights, unchecked):
         models.CRATE.for_tokens(16, 4, 10, heads=5)
     with pytest.raises(ValueError, match="patch_size must divide image_size, got 5 and 32; resize images"):
         models.CRATE.for_images(image_size=32, patch_size=5, num_classes=2, dim=8, depth=1, heads=2)
-    with pytest.raises(ValueError, match="depth must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         models.CRATE.for_tokens(16, 4, 10, depth=0)
-    with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_classes must be at least 1, got 0"):
         models.CRATE.for_tokens(16, 4, 0)
 
 
@@ -160,36 +160,34 @@ def test_inputs_of_another_dtype_are_refused_unless_autocast_converts_them(kind,
 
 
 WRONG = [
-    ({"dim": -64}, "dim must be a whole number of at least 1, got -64$"),
-    ({"dim": 64.0}, r"dim must be a whole number of at least 1, got 64\.0$"),
-    ({"heads": -2}, "heads must be a whole number of at least 1, got -2$"),
-    ({"depth": True}, "depth must be a whole number of at least 1, got True$"),
-    ({"head_dim": 2.5}, r"head_dim must be a whole number of at least 1, got 2\.5$"),
-    ({"attention": "paper"}, r"attention must make a block when called as .* got 'paper'; pass a class such as crate\.ReleasedAttention$"),
-    ({"sparsify": Ista(96)}, "sparsify must make a block for each layer, got one Ista that exists already; pass Ista, or a partial of it$"),
-    ({"sparsify": 0.1}, r"sparsify must make a block when called as sparsify\(dim\), got 0\.1; pass a class such as crate\.Ista$"),
+    ({"dim": -64}, "dim .*-64$"),
+    ({"dim": 64.0}, r"dim .*64\.0$"),
+    ({"heads": -2}, "heads .*-2$"),
+    ({"depth": True}, "depth .*True$"),
+    ({"head_dim": 2.5}, r"head_dim .*2\.5$"),
+    ({"attention": "paper"}, "attention .*'paper'.*ReleasedAttention$"),
+    ({"sparsify": Ista(96)}, "sparsify .* one Ista"),
+    ({"sparsify": 0.1}, r"sparsify\(dim\), got 0\.1.*Ista$"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_arguments_that_make_no_network_are_named(arguments, message, unchecked):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_arguments_are_named(arguments, message, unchecked):
+    with pytest.raises((ValueError, TypeError), match=message):
         models.CRATE.for_tokens(16, 4, 10, **arguments)
     sizes = {"image_size": 8, "patch_size": 4, "num_classes": 10, "dim": 96, "depth": 2, "heads": 4}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         models.CRATE.for_images(**{**sizes, **arguments})
 
 
 def test_a_causal_block_is_refused_since_the_class_token_is_first(unchecked):
     for attention in (CausalReleasedAttention, partial(CausalExactAttention, context=17)):
-        with pytest.raises(
-            ValueError, match=r"see all tokens, got Causal\w+Attention, by which the class token, the first, sees itself alone"
-        ):
+        with pytest.raises(ValueError, match=r"got Causal\w+Attention.*CRATELanguageModel"):
             models.CRATE.for_tokens(16, 4, 10, attention=attention)
 
 
 @pytest.mark.parametrize("attention", [PaperAttention, ExactAttention])
-def test_another_attention_is_a_block_that_one_passes(attention):
+def test_the_attention_block_is_an_argument(attention):
     model = models.build(lambda: models.CRATE.for_tokens(6, 4, 3, dim=12, depth=2, heads=3, attention=attention), torch.Generator())
     logits = model(torch.randn(5, 6, 4, generator=torch.Generator().manual_seed(0)))
     assert logits.shape == (5, 3)

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 from torch.testing import assert_close
-from transformer_theory.models.crate.masked_autoencoder import sines_and_cosines
 
 from tests.problems.crate import completed_patches
 from transformer_theory import models
 from transformer_theory.models.crate import Ista
+from transformer_theory.models.crate.masked_autoencoder import sines_and_cosines
 
 SIZES = {"image_size": 8, "patch_size": 2, "channels": 2, "dim": 12, "depth": 2, "heads": 3}
 # dim, parameters, those of them that are trained
@@ -67,8 +67,8 @@ def released():
         layer = f"decoder_blocks.{i}.layers.0"
         shapes |= norm(f"{layer}.0.norm") | {f"{layer}.0.fn.weight": (128, 128)} | norm(f"{layer}.1.norm") | attention(f"{layer}.1.fn")
     shapes |= norm("decoder_norm") | {"decoder_pred.weight": (48, 128), "decoder_pred.bias": (48,)}
-    found = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    return {name: value + (1 if "norm.weight" in name else 0) for name, value in found.items()}
+    weights = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {name: value + (1 if "norm.weight" in name else 0) for name, value in weights.items()}
 
 
 @pytest.mark.parametrize("lam", [0.5, 5.0])
@@ -79,16 +79,16 @@ def test_released_weights_give_the_released_patches(released, lam):
     assert not model.training
     assert set(model.state_dict()) == set(released)
     with torch.no_grad():
-        found = model(images, masked)
+        patches = model(images, masked)
     expected = completed_patches(released, images, masked, heads=2, depth=2, lam=lam)
-    assert found.shape == (4, 9, 48)
+    assert patches.shape == (4, 9, 48)
     assert expected.std() > 0.1
-    assert_close(found.double(), expected, atol=1e-5, rtol=0)
+    assert_close(patches.double(), expected, atol=1e-5, rtol=0)
     other = completed_patches(released, images, masked, heads=2, depth=2, lam=lam + 1)
-    assert (other - expected).abs().max() > 0.01  # lambda is felt
+    assert (other - expected).abs().max() > 0.01  # the test depends on lambda
 
 
-def test_released_weights_lose_nothing_and_stay_their_owner_s(released):
+def test_weights_are_copied_in_their_own_precision(released):
     exact = {name: value.double() + 1e-12 for name, value in released.items()}
     state = torch.get_rng_state()
     model = models.CRATEMAE.from_released({f"module.{name}": value for name, value in exact.items()})
@@ -130,7 +130,7 @@ def test_forward_is_the_formula(model, images, masked):
     assert_close(model.loss(images, masked), torch.stack(errors).mean())
 
 
-def test_masked_pixels_are_not_seen_and_the_others_are_not_scored(model, images, masked):
+def test_masked_pixels_are_hidden_and_visible_ones_not_scored(model, images, masked):
     hidden = masked.unflatten(1, (4, 4)).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None].expand_as(images)
     changed = torch.where(hidden, images + 1, images)
     assert torch.equal(model(changed, masked), model(images, masked))
@@ -151,7 +151,7 @@ def test_every_weight_gets_a_gradient_but_fixed_positions_and_the_unused_map(mod
     assert without == {"pos_embed", "decoder_pos_embed", "decoder_embed.weight", "decoder_embed.bias"}
 
 
-def test_as_many_patches_are_masked_in_each_image_and_all_alike():
+def test_masks_have_the_same_size_and_are_uniform():
     draws = models.random_mask(4000, 12, generator=torch.Generator().manual_seed(0))
     assert torch.equal(draws.sum(1), torch.full((4000,), 9))
     assert (draws.double().mean(0) - 0.75).abs().max() < 0.03  # over four standard deviations
@@ -160,7 +160,7 @@ def test_as_many_patches_are_masked_in_each_image_and_all_alike():
     assert int(models.random_mask(1, 10, generator=torch.Generator(), share=0.9).sum()) == 9
 
 
-def test_products_of_positions_depend_on_how_far_apart_they_are():
+def test_products_of_positions_depend_on_their_distance():
     table = sines_and_cosines(5, 24)[0].double()
     assert torch.equal(table[0], torch.zeros(24, dtype=torch.float64))
     grid = table[1:].unflatten(0, (5, 5))
@@ -193,7 +193,7 @@ def test_it_learns_to_complete_images_of_one_colour():
     with torch.no_grad():
         colours, masked = sample(2000)
         assert float(model.loss(colours, masked)) < 0.1
-        shuffled = colours.roll(1, 0)  # what is visible says nothing of another image
+        shuffled = colours.roll(1, 0)  # the visible patches carry no information about another image
         assert float((model(shuffled, masked) - model.patches(colours)).square().mean(-1)[masked].mean()) > 1
 
 

@@ -11,7 +11,7 @@ SYN_SMALL_PLATEAU = (1e-5, 4e-5)
 
 
 def one_common(classes: int, vocab_size: int, common_share: float) -> SequenceClasses:
-    """One common token and ten distinct ones of weights 0.1 .. 1 a class, one query."""
+    """One common token and ten distinct ones of weights 0.1 .. 1 per class, one query."""
     weights = torch.linspace(0.1, 1, 10, dtype=torch.float64).expand(classes, -1)
     return single_common(weights, common_share, vocab_size=vocab_size)
 
@@ -26,9 +26,9 @@ def ideal_sequences(
     *, classes: int = 2, common_share: float = 0.3, context: int = 400, n: int = 300, generator: torch.Generator
 ) -> TokenData:
     """Sequences that meet every measurable assumption: one query, one common token, long, weakly overlapping, a large vocabulary."""
-    found = single_common(torch.linspace(0.3, 1, 5, dtype=torch.float64).expand(classes, -1), common_share, vocab_size=1000)
+    drawn_from = single_common(torch.linspace(0.3, 1, 5, dtype=torch.float64).expand(classes, -1), common_share, vocab_size=1000)
     target = torch.arange(n) % classes
-    ids = torch.multinomial(found.conditional[target], context, replacement=True, generator=generator)
+    ids = torch.multinomial(drawn_from.conditional[target], context, replacement=True, generator=generator)
     ids = torch.cat([ids, torch.full((n, 1), 500)], dim=1)
     return TokenData(torch.zeros(n, context + 1, 1, dtype=torch.float64), ids=ids, next_id=600 + target, vocab_size=1000)
 

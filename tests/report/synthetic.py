@@ -249,8 +249,8 @@ def small(rows=(), arrays=None, verifications=(), **settings):
     return Result("compare", settings, Table(rows), arrays or {}, tuple(verifications))
 
 
-def trained(accuracy=(0.1, 0.3, 0.6, 0.5, 0.6), tested=0.65, *, layers=2, heads=2, theories=True, **settings):
-    """A training whose network is measured every ten steps."""
+def trained(accuracy=(0.1, 0.3, 0.6, 0.5, 0.6), tested=0.65, *, layers=2, heads=2, theories=True, data="digits", run_id="a1", **settings):
+    """A training whose network is measured every ten steps; further settings are of the network."""
     rows, draws = [], np.random.default_rng(0)
 
     def add(quantity, value, step, theory="network", **columns):
@@ -266,26 +266,20 @@ def trained(accuracy=(0.1, 0.3, 0.6, 0.5, 0.6), tested=0.65, *, layers=2, heads=
             add("images per second", 640.0, step)
         for layer in range(layers):
             for head in range(heads):
-                null = Null("untrained networks", (2.6,))
                 value = 2.5 - index * (1 + head) / 10 + 0.01 * draws.random()
-                add("attention entropy", value, step, layer=layer, head=head, null=null)
+                add("attention entropy", value, step, split="validation", layer=layer, head=head, null=Null("untrained networks", (2.6,)))
             if theories:
                 columns = {"theory": "rate_reduction", "layer": layer, "null": Null("permuted labels", (0.3,)), "source": RATE}
-                add("ΔR of the features", 0.2 + index * layer, step, **columns)
+                add("ΔR of the features", 0.2 + index * layer, step, split="validation", **columns)
     if tested is not None:
-        add("accuracy", tested, 10 * (len(accuracy) - 1), split="test", unit="share", n=540)
-        add("loss", 1.25, 10 * (len(accuracy) - 1), split="test")
-    settings = {
-        "network": "crate",
-        "recipe": "digits",
-        "run_id": "a1",
-        "seed": 0,
-        "data": "digits",
-        "objective": "cross-entropy",
-        **settings,
-    }
+        best = 10 * (len(accuracy) - 1)
+        add("accuracy", tested, best, split="test", unit="share", n=540)
+        add("loss", 1.25, best, split="test", unit="nats", null=Null("shuffled pixels", (1.5,)))
+    own = {"network": "crate", "recipe": "digits", "seed": 0, "epochs": 4, **settings}
+    counts = {"train_samples": 1131, "validation_samples": 126, "test_samples": 540}
+    stored = {"settings": own, "objective": {"name": "cross-entropy"}, "data": data, "run_id": run_id, "score": "accuracy", **counts}
     provenance = {"parameters": 41194, "device": "cpu", "seconds": 9.5}
-    return Result("train", settings, Table(rows), {}, (), (WHITE,), provenance)
+    return Result("train", stored, Table(rows), {}, (), (WHITE,), provenance)
 
 
 def violated(verification, seed=1, **control):

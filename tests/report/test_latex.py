@@ -1,4 +1,4 @@
-"""LaTeX, Markdown and macros: nothing of the data becomes a command, and a real LaTeX sets all of it."""
+"""LaTeX, Markdown, macros and figures as files: no name of the data becomes a command, and a real LaTeX sets all of it."""
 
 import hashlib
 import re
@@ -10,10 +10,12 @@ from dataclasses import replace
 import pytest
 
 from tests.report import synthetic
-from transformer_theory.core.measurement import Row
+from tests.report.synthetic import in_network
+from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
-from transformer_theory.report import latex_folder, page
+from transformer_theory.report import aggregate, latex_folder, page
+from transformer_theory.report.figures import Picture, draw, pictures
 from transformer_theory.report.latex import floats, latex
 from transformer_theory.report.latex import text as in_latex
 from transformer_theory.report.latex_folder import names
@@ -21,38 +23,39 @@ from transformer_theory.report.latex_text import escape, prose
 from transformer_theory.report.macros import macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
-from transformer_theory.report.mathematics import FONTS, ONE, OPERATORS, SIGNS, SIZES, SYMBOLS, TEXT, TWO, is_mathematics
-from transformer_theory.report.merged import merged
-from transformer_theory.report.pictures import Picture, files, pictures
-from transformer_theory.report.tables import Code, Plain, of_theory, overall, provenance
-from transformer_theory.theories import THEORIES
+from transformer_theory.report.table_model import Code, Note, Plain
+from transformer_theory.report.tables import of_theory, provenance, summary
+from transformer_theory.theories import list_theories
 
 EVIL = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ ^~ | --x Żółć Δ 数 <b>"
 EXPERIMENT = "attention_svm.made_up"
 
 
+def together(*results):
+    return aggregate(results, theories=synthetic.THEORIES)
+
+
 @pytest.fixture(scope="module")
-def together():
-    """Two runs of a comparison, an experiment with many rows, and names with all that LaTeX takes for a command."""
-    whole = synthetic.result(data=EVIL)
+def whole():
+    """A comparison of two seeds, an experiment with many rows, and names with all that LaTeX takes for a command."""
+    compared = synthetic.comparison(data=EVIL)
     runs = [
-        replace(whole, arrays={}, params={**whole.params, "seed": seed}, provenance={**whole.provenance, "command": EVIL})
+        replace(compared, arrays={}, settings={**compared.settings, "seed": seed}, provenance={**compared.provenance, "command": EVIL})
         for seed in (0, 1)
     ]
     quantity = "share of $x_i$ with |p_mm|^2 > 1e-07 & 5 % of ΔR, $\\input{/etc/passwd}$"
     rows = [
-        Row(theory="attention_svm", quantity=quantity, value=0.1 * i, step=i, predicted=0.5, source=str(synthetic.SVM)) for i in range(60)
+        Measurement("attention_svm", "figure", quantity, 0.1 * i, step=i, predicted=0.5, source=synthetic.SVM, setting="a_b $x^")
+        for i in range(60)
     ]
-    rows[0] |= {"note": "[a bracket] at the start of a line * and a star"}
-    experiment = Result(EXPERIMENT, {"eta": 0.5, "names": ["a", "b"]}, rows)
-    return merged([*runs, experiment], theories=synthetic.THEORIES)
+    rows[0] = replace(rows[0], note="[a bracket] at the start of a line * and a star")
+    return together(*runs, Result(EXPERIMENT, {"eta": 0.5, "names": ["a", "b"]}, Table(rows)))
 
 
 @pytest.fixture(scope="module")
-def folder(together):
-    with pytest.MonkeyPatch.context() as patch:  # some figures are enough here
-        patch.setattr(sys.modules[latex_folder.__module__], "pictures", lambda merged: pictures(merged)[:2])
-        made, failed = latex_folder(together, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3)
+def folder(whole):
+    drawn = draw(pictures(whole)[:2])  # some figures are enough here
+    made, failed = latex_folder(whole, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3, drawn=drawn)
     assert failed == []
     return made
 
@@ -71,68 +74,37 @@ def test_latex_escapes_every_special_character():
 
 @pytest.mark.parametrize(
     "formula",
-    [
-        r"\input{/etc/passwd}",
-        r"\write18{x}",
-        r"x^^5cinput",
-        r"a}b{",
-        r"\def\a{}",
-        r"\csname x\endcsname",
-        "a%b",
-        r"x\\\input y",
-        "#1",
-        "x^2^3",
-        "x_1'_2",
-        "x^2'",
-        "x_",
-        r"\left( x",
-        r"x \right)",
-        r"{\left(} x \right)",
-        r"\left\alpha x \right)",
-        r"a \middle| b",
-        r"\frac",
-        r"\frac{a}",
-        r"\sqrt",
-        r"\sqrt[3",
-        r"\hat\mathcal F",
-        r"x^\sqrt{2}",
-        r"x_\log",
-        r"\text{a_b}",
-        r"\text{\alpha}",
-        r"\textbf",
-        r"x \limits",
-        "{" * 200 + "}" * 200,
-    ],
+    [r"\input{/etc/passwd}", r"\write18{x}", r"x^^5cinput", r"a}b{", r"\def\a{}", r"\csname x\endcsname", "a%b", r"x\\\input y", "#1"],
 )
-def test_what_latex_could_not_set_as_a_formula_is_text(formula):
-    assert not is_mathematics(formula)
+def test_formulas_that_could_do_harm_are_text(formula):
     assert prose(f"see ${formula}$ here") == f"see {escape(f'${formula}$')} here"
 
 
 def test_formulas_stay_and_dollars_are_dollars():
     assert prose(r"$\lVert W \rVert_F \ge 1$ costs \$5, 5%") == r"$\lVert W \rVert_F \ge 1$ costs \$5, 5\%"
-    assert prose("$Δ ≥ 0$ of eps^2") == r"${\Delta} {\ge} 0$ of $\varepsilon^2$"
+    assert prose(r"$Δ ≥ 0$ of $\theta \left( \frac12 \right)$") == r"${\Delta} {\ge} 0$ of $\theta \left( \frac12 \right)$"
     assert prose("as `crate/a_b` says, `") == r"as \texttt{crate/a\_b} says, \textasciigrave{}"
-    assert in_latex(Plain("a_i $x$")) == r"a\_i \$x\$"
+    assert in_latex((Plain("a_i $x$"), Note("50 %"))) == r"a\_i \$x\$\newline{\scriptsize 50 \%}"
+    assert in_latex(("rate", " ", synthetic.SVM)) == r"rate~\cite[{Thm. 3}]{tarzanagh2023transformers}"
 
 
 def texts_of_the_registry():
-    for theory in THEORIES:
+    for theory in list_theories():
         yield from (theory.title, theory.question, theory.statement, *theory.assumptions)
         for claim in theory.claims:
-            yield from (claim.statement, claim.control_says, claim.corrects, *claim.assumptions)
+            yield from (claim.statement, claim.measures, claim.control_description, claim.corrects, *claim.assumptions)
 
 
-def test_all_formulas_of_the_registry_are_known_mathematics():
+def test_no_formula_of_the_registry_is_taken_for_harmful():
     formulas = [found for text in texts_of_the_registry() for found in re.findall(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", text, re.DOTALL)]
     assert len(formulas) > 300
-    assert [formula for formula in formulas if not is_mathematics(" ".join(formula.split()))] == []
+    assert [formula for formula in formulas if not prose(f"${formula}$").startswith("$")] == []
 
 
 def test_theories_of_like_names_have_files_and_labels_of_their_own():
-    rows = [Row(theory=name, quantity="x", value=1.0) for name in ("my theory", "my-theory", "macros")]
-    like = merged([Result("compare", {"data": "d"}, rows)])
-    made, _ = latex_folder(like, drawn=files([]))
+    rows = [Measurement(name, "on data", "x", 1.0) for name in ("my theory", "my-theory", "macros")]
+    like = together(Result("compare", {"data": "d"}, Table(rows)))
+    made, _ = latex_folder(like, drawn=draw([]))
     assert {"my-theory.tex", "my-theory-2.tex", "theory-macros.tex", "macros.tex"} <= set(made)
     assert set(made) == {name for name in names(like) if not name.startswith("figures/")}
     labels = re.findall(r"\\label\{(.*?)\}", b"".join(made.values()).decode())
@@ -141,10 +113,10 @@ def test_theories_of_like_names_have_files_and_labels_of_their_own():
 
 
 def test_every_table_has_whole_rows_and_known_keys(folder):
-    tables = {name: text.decode() for name, text in folder.items() if name.endswith(".tex") and name not in ("macros.tex", "example.tex")}
-    assert set(tables) == {"all.tex", "appendix.tex", "networks.tex", *(f"{theory.name}.tex" for theory in synthetic.THEORIES)}
+    texts = {name: text.decode() for name, text in folder.items() if name.endswith(".tex") and name not in ("macros.tex", "example.tex")}
+    assert set(texts) == {"all.tex", "appendix.tex", "networks.tex", *(f"{theory.name}.tex" for theory in synthetic.THEORIES)}
     cited = set()
-    for text in tables.values():
+    for text in texts.values():
         assert text.isascii()
         for part in re.split(r"(?=\\begin\{(?:longtable|tabular)\})", text)[1:]:
             columns = part.splitlines()[0].count("p{")
@@ -159,74 +131,57 @@ def test_every_table_has_whole_rows_and_known_keys(folder):
 
 
 def test_one_comparison_has_the_same_table_beside_it(compared, theories):
-    assert latex(compared, theories=theories) == floats(overall(merged([compared], theories=theories)))
+    assert latex(compared, theories=theories) == floats(summary(together(compared)))
 
 
-def test_verifications_alone_are_a_line_a_theory(compared, theories):
-    claims = [row for row in compared.table if row["quantity"].startswith("claim")]
-    table = overall(merged([Result("verify", {"seeds": 3}, claims)], theories=theories))
-    told = {line.cells[0]: line.cells[1:] for block in table.blocks for line in block.lines}
-    assert told[theories[0].title] == ("2", "2", "3", "2")
-    assert list(told) == [theory.title for theory in theories if theory.claims]
-
-
-def test_a_published_number_is_told_as_such():
-    shown = [
-        Row(theory="crate", quantity=basis, value=0.5, predicted=0.25, basis=basis) for basis in ("theory", "limit", "printed", "figure")
+def test_a_published_number_is_shown_as_such():
+    rows = [
+        Measurement("crate", "figure", basis, 0.5, predicted=0.25, basis=basis)
+        for basis in ("theory", "limit", "printed", "figure", "recomputed")
     ]
-    (table,) = of_theory(merged([Result("made.up", {}, shown)], theories=synthetic.THEORIES), synthetic.THEORIES[3])
-    told = [line.cells[1].replace("\u00a0", " ") for line in table.blocks[0].lines]
-    assert told == ["→ 0.250", "→ 0.250", "0.250, printed", "0.250, read off a figure"]
+    (table,) = of_theory(together(Result("made.up", {}, Table(rows))), synthetic.THEORIES[3])
+    shown = [line.cells[1].replace("\u00a0", " ") for line in table.lines]
+    assert shown == ["→ 0.250", "→ 0.250", "0.250, printed", "0.250, read off a figure", "0.250, recomputed"]
 
 
-def test_macros_are_letters_unique_and_stable(together):
-    found = macros(together)
+def test_macros_have_letters_only_and_every_number_has_one(whole):
+    found = macros(whole)
     names = [macro.name for macro in found]
     assert len(names) == len(set(names)) > 200
     assert all(re.fullmatch("TT[A-Za-z]+", name) for name in names)
-    of = {macro.name: macro.told for macro in found}
+    of = {macro.name: macro.text for macro in found}
     assert of["TTattnsvmGlobalDirection"] == "1"
+    assert of["TTattnsvmGlobalDirectionThreshold"] == "0.990"
     assert of["TTattnsvmGlobalDirectionConsistent"] == "3"
     assert of["TTattnsvmClaims"] == "2"
-    assert {macro.name for macro in macros(merged(together.results[:1], theories=synthetic.THEORIES))} < set(names)
+    assert of["TTattnsvmCosineWMaxMarginDirectionFeaturesViT"] == "0.831"
+    assert of["TTattnsvmCosineWMaxMarginDirectionFeaturesViTSeeds"] == "2"
+    assert of["TTcrateLossMinimalModelRawTokensLayerOneOne"] == "0.250"
 
 
-def test_a_name_for_two_numbers_is_a_name_for_none():
-    def measured(*quantities):
-        rows = [Row(theory="crate", quantity=quantity, value=float(i)) for i, quantity in enumerate(quantities)]
-        return {macro.value: macro.name for macro in macros(merged([Result("made.up", {}, rows)], theories=synthetic.THEORIES))}
-
-    assert measured("share of α = 0.5 at step 12") == {0.0: "TTcrateShareAlphaZeroPointFiveStepOneTwoMadeUp"}
-    both = measured("share of x", "share, x")
-    assert all(re.fullmatch("TTcrateShareXMadeUpX[a-z]{5}", name) for name in both.values())
-    assert len(set(both.values())) == 2
-    turned = measured("share, x", "share of x")
-    assert (turned[0.0], turned[1.0]) == (both[1.0], both[0.0])  # a name goes with what the number is, not with the order
+def named(*rows, **settings):
+    result = Result("made.up", settings, Table(rows))
+    return {macro.value: macro.name for macro in macros(together(result))}
 
 
-def mathematics():
-    """Every command that may stand in a formula, in every place where it may."""
-    yield from (r"\sqrt[3]{x}", r"\left(\frac{a}{b}\right)^2_i", "x''^{2}_3", r"\operatorname*{arg\,max}_x f", r"a_\frac12", "_2F_1", "x^Δ")
-    yield from (r"\left.x\middle|y\right\}", r"\text{a\_b \& c, 5\%}", r"\sum\limits_i^n", r"x_\text{max}^\top", "x²", r"\hat é", "x'^2")
-    yield from (f"{command} {{}}_a" for command in OPERATORS | SYMBOLS)
-    yield from (f"a^{command}_{command} b" for command in SIGNS)
-    yield from (f"a_{command}{{B}} {command} X {command}{{A_B}}" for command in FONTS)  # some have no small letters
-    yield from (f"{command}{what}" for command in ONE - FONTS for what in ("{a_b}", " x", r"\theta"))
-    yield from (f"{command}{what}{what}" for command in TWO for what in ("{a_b}", " x", r"\theta"))
-    yield from (f"a{script}{command}{{b c}}" for command in TEXT for script in ("", "_"))
-    yield from (f"{size}| x {size}\\rangle" for size in SIZES)
+def test_macros_of_one_name_get_the_columns_in_which_they_differ():
+    crate = lambda quantity, value, **columns: Measurement("crate", "figure", quantity, value, **columns)  # noqa: E731
+    assert named(crate("share of α = 0.5", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointFiveUp"}
+    assert named(crate("q", 0.0, layer=0), crate("q", 1.0, layer=12)) == {0.0: "TTcrateQUpLayerZero", 1.0: "TTcrateQUpLayerOneTwo"}
+    settings = named(crate("rate", 0.0, setting="paper form"), crate("rate", 1.0, setting="released form"))
+    assert settings == {0.0: "TTcrateRateUpPaperForm", 1.0: "TTcrateRateUpReleasedForm"}
+    assert named(crate("rate", 0.0), crate("rate", 1.0)) == {}  # no column tells them apart
+    assert named(crate("share of x", 0.0), crate("share, x", 1.0)) == {}
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="no pdflatex and bibtex here")
-def test_a_real_latex_sets_all_of_it(folder, together, tmp_path):
+def test_a_real_latex_sets_all_of_it(folder, whole, tmp_path):
     for name, data in folder.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    assert [formula for formula in mathematics() if not is_mathematics(formula)] == []
-    every = " ".join(f"${formula}$" for formula in sorted(mathematics()))
-    registry = "\n\n".join(prose(text) for text in (*texts_of_the_registry(), every))
+    registry = "\n\n".join(prose(text) for text in texts_of_the_registry())
     example = (tmp_path / "example.tex").read_text()
-    numbers = "\n\n".join(f"number: \\{macro.name}." for macro in macros(together)[:40])
+    numbers = "\n\n".join(f"number: \\{macro.name}." for macro in macros(whole)[:40])
     (tmp_path / "example.tex").write_text(example.replace(r"\bibliographystyle", f"{numbers}\n\n{registry}\n\n\\bibliographystyle"))
     quiet = ["pdflatex", "-interaction=batchmode"]
     for command in (["pdflatex", "-interaction=nonstopmode", "-halt-on-error"], ["bibtex"], quiet, quiet):
@@ -235,39 +190,40 @@ def test_a_real_latex_sets_all_of_it(folder, together, tmp_path):
     log = (tmp_path / "example.log").read_text(errors="replace").replace("\n", "")
     for word in ("Undefined control sequence", "undefined", "Float too large", "multiply defined", "Missing character"):
         assert word not in log
-    tables = log.partition("appendix.tex")[0]  # not the sentences of the registry, which no table has room for
+    tables = log.partition("appendix.tex")[0]  # not the sentences of the registry, which are in no table
     assert [wide for wide in re.findall(r"Overfull \\hbox \(([\d.]+)pt", tables) if float(wide) > 3] == []
-    assert 10 <= int(re.findall(r"\((\d+) pages", log)[0]) <= 40
+    assert 10 <= int(re.findall(r"\((\d+) pages", log)[0]) <= 60
     if shutil.which("pdftotext"):
         shown = subprocess.run(["pdftotext", "example.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         assert r"\input{/etc/passwd} 50% a_b & {c} #1" in " ".join(shown.split())
         assert "root:" not in shown
-        plain = [macro.told for macro in macros(together)[:40] if re.fullmatch(r"[\d.]+", macro.told)]
+        plain = [macro.text for macro in macros(whole)[:40] if re.fullmatch(r"[\d.]+", macro.text)]
         assert len(plain) > 20
-        assert all(f"number: {told}." in shown for told in plain)
+        assert all(f"number: {text}." in shown for text in plain)
 
 
 DRAW = """
-from transformer_theory.core.plotting import axes, heatmap, label_ends, line, pdf, svg
+from transformer_theory.core.plotting import axes, heatmap, label_ends, line, pdf, style, svg
 import hashlib
 
-figure, (left, right) = axes(1, 2)
-line(left, [0, 1, 2], [0.0, 1.0, 0.5], name="crate", label="$R^c$", null=0.1)
-label_ends(left)
-heatmap(right, [[0.0, 1.0], [2.0, float("nan")]], "ε")
-if __name__ == "__main__":
-    drawn = svg(figure).encode()
-    figure.set_layout_engine("none")
-    print(hashlib.sha256(drawn + pdf(figure)).hexdigest())
+with style():
+    figure, (left, right) = axes(1, 2)
+    line(left, [0, 1, 2], [0.0, 1.0, 0.5], name="crate", label="$R^c$", null=0.1)
+    label_ends(left)
+    heatmap(right, [[0.0, 1.0], [2.0, float("nan")]], "ε")
+    if __name__ == "__main__":
+        drawn = svg(figure).encode()
+        figure.set_layout_engine("none")
+        print(hashlib.sha256(drawn + pdf(figure)).hexdigest())
 """
 
 
 def test_figures_are_the_same_bytes_in_every_process(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     other = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True).stdout.strip()
-    here: dict = {}
-    exec(DRAW, here)
-    made, shown, _ = files([Picture("x", "x", None, lambda: here["figure"])])
+    own: dict = {}
+    exec(DRAW, own)
+    made, shown, _ = draw([Picture("x", "x", None, lambda: own["figure"])])
     assert hashlib.sha256(made["x.svg"] + made["x.pdf"]).hexdigest() == other
     assert len(made["x.pdf"]) > 10_000
     assert made["x.pdf"].startswith(b"%PDF")
@@ -275,36 +231,40 @@ def test_figures_are_the_same_bytes_in_every_process(monkeypatch):
     assert [picture.name for picture in shown] == ["x"]
 
 
-def test_a_figure_that_cannot_be_drawn_is_said():
+def test_a_figure_that_cannot_be_drawn_has_a_sentence():
     def fail():
         raise KeyError("curve")
 
-    made, shown, failed = files([Picture("x", "the title", None, fail), Picture("y", "nothing to draw", None, lambda: None)])
-    assert (made, shown, failed) == ({}, [], ["the title could not be drawn (KeyError: 'curve')"])
+    made, shown, failed = draw([Picture("x", "the title", None, fail), Picture("y", "nothing to draw", None, lambda: None)])
+    assert (made, shown) == ({}, [])
+    assert len(failed) == 1
+    assert "the title" in failed[0]
+    assert "KeyError: 'curve'" in failed[0]
 
 
 def test_names_with_dollars_are_no_formulas():
+    name = "a$x^2^3$"
     rows = [
-        Row(theory="network", quantity="loss", value=1.0 / (step + 1), step=step, model=model)
+        in_network("network", "loss", 1.0 / (step + 1), step=step, model=model, split="validation")
         for step in range(3)
-        for model in ("a$x^2^3$", r"\$\frac$")
+        for model in (name, r"\$\frac$")
     ]
-    order = next(theory.order_parameter for theory in THEORIES if theory.name == "crate")
-    rows += [Row(theory="crate", quantity=order, value=float(step), null=0.0, step=step, model="a$x^2^3$", layer=0) for step in range(3)]
-    result = Result("compare", {"data": "$x^2^3$", "theories": ["crate"], "models": {"a$x^2^3$": {}}}, rows)
-    made, _, failed = files(pictures(merged([result])))
+    crate = synthetic.THEORIES[3]
+    rows += [in_network("crate", crate.in_networks.headline, float(step), step=step, model=name, layer=0) for step in range(3)]
+    result = Result("compare", {"data": "$x^2^3$", "theories": ["crate"]}, Table(rows))
+    made, _, failed = draw(pictures(together(result)))
     assert failed == []
     assert {"x-2-3-learning.svg", "x-2-3-timeline.pdf"} <= set(made)
-    assert "a$x^2^3$" in page(result)
+    assert name in page(result, theories=synthetic.THEORIES)
 
 
-def test_markdown_keeps_formulas_and_escapes_the_rest(together):
-    assert in_markdown(r"for $|x| \le \|W\|$ & a_b | <i>") == r"for $\vert x\vert \le \Vert W\Vert$ &amp; $a_b$ \| &lt;i&gt;"
+def test_markdown_keeps_formulas_and_escapes_the_rest(whole):
+    assert in_markdown(r"for $|x| \le \|W\|$ & a_b | <i>") == r"for $\vert x\vert \le \Vert W\Vert$ &amp; a\_b \| &lt;i&gt;"
     assert in_markdown("as `crate/a|b` says") == r"as `crate/a\|b` says"
     assert in_markdown(Plain("$x$ *y* [z](u)")) == r"\$x\$ \*y\* \[z\](u)"
     assert in_markdown(Code("a|b `c`")) == r"`` a\|b `c` ``"
     assert in_markdown(synthetic.SVM) == "[Tarzanagh et al. (2023a), Thm. 3](https://arxiv.org/abs/2308.16898)"
-    made = markdown(together, provenance(together, ["a", "b", "c"]))
+    made = markdown(whole, provenance(whole, ["a", "b", "c"]))
     assert "<b>" not in re.sub("`.*?`", "", made)
     for block in re.findall(r"(?:^\|.*\n)+", made, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1

@@ -117,7 +117,7 @@ def test_claims_have_cards_and_a_table_with_sortable_numbers(page):
     assert cards == [f"claim-{one.id.replace('/', '-').replace('_', '-')}" for theory in THEORIES for one in theory.claims]
     keys = [float(attributes["data-key"]) for _, attributes in tags if attributes.get("data-label") == "control"]
     assert keys == [0.4] * 4  # the numbers, not the words below them
-    assert page.count('note ok') == 4
+    assert page.count("note ok") == 4
 
 
 @pytest.mark.parametrize(

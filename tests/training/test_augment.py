@@ -1,4 +1,4 @@
-"""Crops, flips, squares cut out, RandAugment and mixtures: what each may change, against slow versions, Pillow and the law of the draw."""
+"""Crops, flips, cutout, RandAugment and mixtures against slow versions, Pillow and the law of the draws."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,13 @@ import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch.nn import functional
 
-from transformer_theory.training.augment import Augmentation, crop, cutout, flip
-from transformer_theory.training.mixing import cutmix, mixup
+from transformer_theory.training.augment import Augmentation, crop, cutmix, cutout, flip, mixup
 from transformer_theory.training.rand_augment import OPERATIONS, rand_augment
 
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """The loop seeds the global state before each step; here, each test does, and puts it back."""
+    """Seeds the global state for each test, as the loop does for each step, and restores it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
@@ -264,7 +263,7 @@ def test_of_mixup_and_cutmix_each_has_half_of_the_batches():
         (lambda x: mixup(x, x, alpha=0), "alpha must be positive"),
         (lambda x: cutmix(x, x, alpha=float("nan")), "alpha must be positive"),
         (lambda x: Augmentation(flip=1.5), "flip must be a finite number at least 0 and at most 1, got 1.5"),
-        (lambda x: Augmentation(crop=-1), "crop must be a whole number at least 0, got -1"),
+        (lambda x: Augmentation(crop=-1), "crop must be an integer at least 0, got -1"),
         (lambda x: Augmentation(mixup=float("nan")), "mixup must be a finite number"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax, one_hot
 from torch.testing import assert_close
-from transformer_theory.theories.crate.layer_curves import compressions
+from transformer_theory.theories.crate.layerwise import compression_layers
 
 from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import rate_reduction, unit_norm
@@ -213,11 +213,11 @@ def test_sparse_rate_reduction_of_orthonormal_tokens_is_closed_form():
 def test_the_regulariser_is_the_formula_at_every_layer():
     model, (images, targets) = made(SparseRateReduction()), batch()
     seen, terms = [], []
-    handles = [layer.register_forward_hook(lambda _, __, tokens: seen.append(tokens)) for layer, _, _ in compressions(model)]
+    handles = [layer.register_forward_hook(lambda _, __, tokens: seen.append(tokens)) for layer, _, _ in compression_layers(model)]
     entropy = CrossEntropy().loss(model, images, targets, alone)
     for handle in handles:
         handle.remove()
-    for tokens, (_, _, block) in zip(seen, compressions(model)):
+    for tokens, (_, _, block) in zip(seen, compression_layers(model)):
         Z, U = unit_norm(tokens), orthonormalise(block.subspaces())
         n, d, p = *Z.shape[1:], U.shape[2]
         one = torch.ones(n, dtype=torch.float64)
@@ -229,7 +229,7 @@ def test_the_regulariser_is_the_formula_at_every_layer():
         measured = measure(objective, model, TRAIN, ((images * 255).round().byte(), targets.argmax(1)), batch_size=5)
         assert measured["sparse rate reduction"] == pytest.approx(float(term.detach()))
     assert all(0 < measured["share of non-zeros", layer] < 1 for layer in (0, 1))
-    assert not any(layer._forward_hooks for layer, _, _ in compressions(model))
+    assert not any(layer._forward_hooks for layer, _, _ in compression_layers(model))
 
 
 @pytest.mark.parametrize("network", ["crate", "crate-alpha", "tost"])
@@ -359,5 +359,5 @@ def test_images_that_cannot_be_measured(unchecked):
     ):
         with pytest.raises(ValueError, match=message):
             CrossEntropy().measure(model, TRAIN, others, 50)
-    with pytest.raises(ValueError, match="train labels must contain two classes .*, got one"):
+    with pytest.raises(ValueError, match=r"train labels must contain two classes .*, got one"):
         MaskedAutoencoding().measure(made(MaskedAutoencoding()), (TRAIN[0], TRAIN[1] * 0), OTHERS, 50)

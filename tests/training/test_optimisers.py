@@ -1,4 +1,4 @@
-"""Optimisers: their updates against short references, which parameters go where, and that a restored one goes on bit for bit."""
+"""Optimisers: updates against short references, groups of parameters, and exact restoration."""
 
 import copy
 from functools import partial
@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformer_theory.models.crate.network.alpha import crate_alpha
 
 from transformer_theory import models
 from transformer_theory.training.networks import NETWORKS as IMAGE_NETWORKS
@@ -18,7 +17,7 @@ SIZES = {"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 12, "depth":
 NETWORKS = {
     "crate": lambda: models.CRATE.for_images(**SIZES),
     "vit": lambda: models.ViT.for_images(**SIZES),
-    "crate_alpha": lambda: crate_alpha(**SIZES),
+    "crate_alpha": lambda: models.crate_alpha(**SIZES),
     "autoencoder": lambda: models.CRATEMAE(image_size=8, patch_size=4, dim=12, depth=3, heads=2),
     "of torch": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 2), 3, enable_nested_tensor=False),
 }
@@ -237,9 +236,9 @@ def test_bad_settings_are_refused(settings, message):
 def test_networks_without_layers_or_without_anything_to_learn_are_refused(monkeypatch):
     plain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     assert len(optimiser(plain, **SETTINGS).param_groups) == 2
-    with pytest.raises(ValueError, match=r"model must hold its layers in a torch\.nn\.ModuleList of modules of one kind, got Sequential"):
+    with pytest.raises(ValueError, match=r"model must hold its layers in a torch\.nn\.ModuleList of modules of one type, got Sequential"):
         optimiser(plain, layer_decay=0.5, **SETTINGS)
-    with pytest.raises(ValueError, match="model must have something to learn"):
+    with pytest.raises(ValueError, match="model must have a trainable parameter"):
         optimiser(plain.requires_grad_(False), **SETTINGS)
     monkeypatch.delattr(torch.optim, "Muon", raising=False)
     with pytest.raises(ValueError, match=r"optimiser muon needs torch 2\.9 or later, got torch .*; choose adamw, or upgrade torch"):

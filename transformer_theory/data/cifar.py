@@ -149,7 +149,7 @@ class _Reader:
     def __init__(self, path: Path, coarse: bool):
         self.path, self.coarse = path, coarse
         self.form: Form | None = None
-        self.read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.files: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.metas: dict[str, list[str]] = {}
         self.official = True
 
@@ -157,7 +157,7 @@ class _Reader:
         form = next(form for form in FORMS if file in (*form.parts, *form.meta))
         if self.form and form is not self.form:
             raise ValueError(f"a file of {form.folder} among those of {self.form.folder}")
-        if file in self.read or file in self.metas:
+        if file in self.files or file in self.metas:
             raise ValueError("it twice")
         if self.coarse and not form.classes[1]:
             raise ValueError(f"one of {form.name}, which has no coarse classes")
@@ -170,19 +170,19 @@ class _Reader:
         if labels and not 0 <= min(labels) <= max(labels) < classes:
             raise ValueError(f"labels from {min(labels)} to {max(labels)} where classes are 0 to {classes - 1}")
         self.official &= hashlib.md5(blob, usedforsecurity=False).hexdigest() == form.checksums[file]
-        self.read[file] = (pixels, np.array(labels, np.int64))
+        self.files[file] = (pixels, np.array(labels, np.int64))
 
     def images(self) -> tuple[Images, Images]:
         form = self.form
         if form is None:
             known = ", ".join(form.archive for form in FORMS)
             raise ValueError(f"{self.path} must hold the files of CIFAR, got none of them; take one of {known}")
-        if missing := [file for file in (*form.parts, *form.meta) if file not in (*self.read, *self.metas)]:
+        if missing := [file for file in (*form.parts, *form.meta) if file not in (*self.files, *self.metas)]:
             raise ValueError(f"{self.path} lacks {missing[0]}; unpack {form.archive} again")
-        each = {file: len(self.read[file][1]) / part for file, part in form.parts.items()}
+        each = {file: len(self.files[file][1]) / part for file, part in form.parts.items()}
         if len(set(each.values())) > 1 or not all(each.values()):
             short = min(each, key=lambda file: each[file])
-            came = f"{len(self.read[short][1])} images in {short}, but {max(each.values()) * form.parts[short]:g} would fit the others"
+            came = f"{len(self.files[short][1])} images in {short}, but {max(each.values()) * form.parts[short]:g} would fit the others"
             raise ValueError(f"{self.path} must hold whole files, got {came}; get it again")
         meta = form.meta[-1] if len(form.meta) == 1 or not self.coarse else form.meta[0]
         names, classes = tuple(self.metas[meta]), form.classes[self.coarse]
@@ -195,8 +195,8 @@ class _Reader:
 
     def _joined(self, files: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Pixels and labels of some files, which are released."""
-        read = [self.read.pop(file) for file in files]
-        pixels, labels = (np.concatenate(parts) for parts in zip(*read))
+        parts = [self.files.pop(file) for file in files]
+        pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts))
         return torch.from_numpy(pixels).view(-1, CHANNELS, SIZE, SIZE), torch.from_numpy(labels)
 
 

@@ -242,9 +242,8 @@ def _final_rows(result: Result) -> Iterator[Measurement]:
 
 
 def mean_over_heads(rows: Sequence[Measurement]) -> Measurement:
-    """One row for the layers and heads of one quantity at one step: the mean value beside the mean of their median nulls."""
+    """One row for the layers and heads of one quantity at one step: the mean value beside the null of the mean."""
     first, values = rows[0], [row.value for row in rows if row.value is not None]
-    nulls = [row.null.median for row in rows if row.null is not None and row.null.draws]
     where = f"step {first.step:,}" if first.step is not None else ""
     if len(rows) == 1:
         return replace(first, step=None, note="; ".join(filter(None, (first.note, where))))
@@ -252,7 +251,7 @@ def mean_over_heads(rows: Sequence[Measurement]) -> Measurement:
         first,
         value=sum(values) / len(values) if values else None,
         reason="" if values else first.reason,
-        null=Null(first.null.kind, (sum(nulls) / len(nulls),)) if first.null is not None and nulls else None,
+        null=Null.mean_of([row.null for row in rows]),
         split="",
         **dict.fromkeys(("layer", "head", "step", "interval", "p", "agreement", "verdict")),
         note="; ".join(filter(None, (f"mean over layers and heads, {where}".rstrip(", "), first.note))),

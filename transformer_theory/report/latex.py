@@ -40,7 +40,8 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 
 def text(cell: Cell) -> str:
     r"""A cell: names escaped, formulas kept, sources as ``\cite``, notes on a line of their own."""
-    return "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
+    made = "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
+    return made.removeprefix(r"\newline")  # no line stands above it
 
 
 def _piece(piece: Piece) -> str:
@@ -166,8 +167,7 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
         if line.cells:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
         if line.below:
-            below = text(line.below).removeprefix(r"\newline")
-            rows.append((_across((r"\scriptsize " if line.cells else "") + below, columns), False))
+            rows.append((_across((r"\scriptsize " if line.cells else "") + text(line.below), columns), False))
     # a bracket or star that follows an end of line would be taken for its argument
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
     wide = [at > 0 and line.startswith(r"\TTacross") for at, line in enumerate(lines)]

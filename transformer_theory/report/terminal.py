@@ -22,38 +22,36 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
-_SUMMARY = (
-    ("on", 10, 5),
-    ("quantity", 14, 7),
-    ("prediction", 10, 5),
-    ("measured", 10, 3),
-    ("null", 6, 2),
-    ("verdict", 13, 4),
-    ("source", 10, 4),
-)
+_SUMMARY = (("on", 14, 4), ("quantity and prediction", 18, 7), ("measured", 15, 3), ("verdict", 14, 3), ("source", 10, 4))  # widths
 _BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 
-def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Table":
+def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
     """The summary of all theories: a block per theory, a line per view of the data and per trained network."""
-    from rich import box
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    shown = tables.summary(aggregate(result, theories=theories))
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, title_justify="left")
-    made.title = Text(f"Theories of transformers on {result.settings.get('data', 'the data')}", style="bold")
-    for (name, least, share), column in zip(_SUMMARY, shown.columns):
-        made.add_column(name, min_width=least, ratio=share, vertical="top", justify="right" if column.role == "n" else "left")
-    for block in shown.blocks:
-        if made.row_count:
-            made.add_section()
-        title, *_ = pieces(block.heading)
-        made.add_row(Text(plain(str(title)), style="bold"))
+    parts: list[RenderableType] = [Text(f"Theories of transformers on {result.settings.get('data', 'the data')}", style="bold")]
+    for block in tables.summary(aggregate(result, theories=theories)).blocks:
+        title, _, question = pieces(block.heading)
+        made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=len(parts) == 1, header_style="dim")
+        below: list[RenderableType] = []
+        for name, least, share in _SUMMARY:
+            made.add_column(name, min_width=least, ratio=share, vertical="top")
+        parts.append(Text(f"\n{plain(str(title))}", style="bold").append(f" · {plain(str(question))}", style="not bold dim"))
         for line in block.lines:
-            # notes of the quantity are for the page
-            made.add_row(*(_cell(cell, notes=at not in (0, 1) or not line.cells[3]) for at, cell in enumerate(line.cells)))
-    return made
+            if not line.cells:
+                below.append(Padding(_cell(line.below), (0, 0, 0, 2)))
+                continue
+            on, quantity, prediction, value, null, judged, source = line.cells
+            missing = not value
+            measured = _cell(value).append("" if missing or null == format.NOTHING else f"\nnull {pieces(null)[0]}", style="dim")
+            shown = _cell(quantity, notes=missing).append(f" {prediction}" if prediction else "")
+            made.add_row(_cell(on), shown, measured, _cell(judged), _cell(source))
+        parts += [made, *below]
+    return Group(*parts)
 
 
 def _cell(cell: Cell, *, notes: bool = True) -> "Text":

@@ -5,7 +5,7 @@ A network's *run* is the result that ``train`` wrote beside its file. Of several
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..models import build
 from .folder import network_file
 from .monitor import PICTURED, Metrics, Monitor, attention_maps, measured_network
 from .networks import Pixels
-from .objectives import ACCURACY, OBJECTIVES, Objective
+from .objectives import ACCURACY, OBJECTIVES, Objectives
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import outputs, scaled
 from .saved import Saved, load
@@ -74,7 +74,7 @@ def stored_networks(
     models: Sequence[str | Path | Saved],
     images: Images,
     *,
-    objectives: Mapping[str, type[Objective]] = OBJECTIVES,
+    objectives: Objectives = OBJECTIVES,
     device: str = "cpu",
 ) -> list[StoredNetwork]:
     """Loads networks, each once and with a unique name.
@@ -248,7 +248,7 @@ class ClassScore:
 
 
 def evaluate(
-    network: str | Path, train: Images, test: Images, *, objectives: Mapping[str, type[Objective]] = OBJECTIVES
+    network: str | Path, train: Images, test: Images, *, objectives: Objectives = OBJECTIVES
 ) -> tuple[list[Measurement], list[ClassScore]]:
     """Measures a network from a file or a run on test images.
 

@@ -18,7 +18,7 @@ from ..core.files import replacing
 from ..models.weights import fill, load_weights
 from .folder import network_file
 from .networks import Pixels, Sizes
-from .objectives import OBJECTIVES, Objective
+from .objectives import OBJECTIVES, Objective, Objectives
 
 FORMAT = 1
 KEY = "transformer_theory"
@@ -84,7 +84,7 @@ def save(
         draft.write_bytes(serialised(tensors, metadata={KEY: json.dumps(record)}))
 
 
-def load(path: str | Path, *, objectives: Mapping[str, type[Objective]] = OBJECTIVES) -> Saved:
+def load(path: str | Path, *, objectives: Objectives = OBJECTIVES) -> Saved:
     """Loads the network from a file that a training wrote.
 
     Args:

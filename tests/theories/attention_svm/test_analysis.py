@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.problem import equal_distractors
 from transformer_theory.maths.linalg import cosine
+from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.analysis import unit_scale
+from transformer_theory.theories.attention_svm.problem import equal_distractors
 from transformer_theory.theories.attention_svm.selection import attention_threshold
 
 SHORT = (10, 50, 100, 200, 300)
@@ -221,11 +221,11 @@ def test_a_run_that_has_not_settled_is_marked():
         (lambda x, z, s: attention_svm.analyse(x[:0], z[:0], s[:0]), "at least one input"),
         (lambda x, z, s: attention_svm.analyse(x[None], z[None], s[None]), r"\[n, T, d\].*one problem"),
         (lambda x, z, s: attention_svm.analyse(x, z, s, seed=-1), "seed"),
-        (lambda x, z, s: attention_svm.analyse(x, 0 * z, s), "query other than zero"),
+        (lambda x, z, s: attention_svm.analyse(x, 0 * z, s), "zero"),
         (lambda x, z, s: attention_svm.analyse(x / 0, z, s), "finite"),
-        (lambda x, z, s: attention_svm.analyse(x, z, s[:2]), r"scores must be"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s[:2]), r"scores must have shape \[3, 4\]"),
         (lambda x, z, s: attention_svm.analyse(x, z, s, steps=(50, 10)), "must increase"),
-        (lambda x, z, s: attention_svm.analyse(x, z, s, steps=()), "at least one step"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s, steps=()), "steps must hold at least one"),
     ],
 )
 def test_bad_input_is_refused(make, message, unchecked):

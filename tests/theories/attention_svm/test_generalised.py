@@ -6,9 +6,8 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.errors import Infeasible
-from transformer_theory.theories.attention_svm import builders, dynamics, solvers
+from transformer_theory.theories.attention_svm import builders, dynamics, sharing, solvers
 from transformer_theory.theories.attention_svm.problem import cross_attention, token_logits, token_scores
-from transformer_theory.theories.attention_svm import sharing
 
 
 def planted(seed, n=3, T=4, d=6, trials=None):

@@ -10,10 +10,10 @@ from scipy.stats import binom
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.selection import locally_optimal
 from transformer_theory.theories.attention_svm.figures.common import references, size
 from transformer_theory.theories.attention_svm.figures.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
 from transformer_theory.theories.attention_svm.figures.probability_map import QUANTITIES, ProbabilityMap, count
+from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
 @pytest.mark.parametrize(("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)])

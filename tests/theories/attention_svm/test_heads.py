@@ -89,11 +89,7 @@ def test_a_single_trial_needs_no_batch(problem, generator):
     assert_close(one.W, dynamics.normalised_descent(together, begin, steps=60).W[0], rtol=0, atol=1e-9)
 
 
-def test_bad_heads_and_labels_are_named(problem, unchecked):
+def test_heads_of_other_shapes_are_refused(problem, unchecked):
     x, z, labels, _ = problem
-    with pytest.raises(ValueError, match=r"labels must be -1 or 1, got \[-0.5, 0.5\]"):
-        dynamics.HeadInstance(x, z, 0.5 * labels, dynamics.relu_head(torch.ones(6, 2, dtype=torch.float64)))
-    with pytest.raises(ValueError, match=r"labels must be a tensor \[3, 4\] of -1 and 1, one an input, got torch.float64 \[3, 2\]"):
-        dynamics.HeadInstance(x, z, labels[:, :2], dynamics.relu_head(torch.ones(6, 2, dtype=torch.float64)))
-    with pytest.raises(ValueError, match=r"head must give a float64 value \[3, 4\] of mixtures \[3, 4, 6\], got torch.float64 \[3, 4, 2\]"):
+    with pytest.raises(ValueError, match=r"head must return a float64 value \[3, 4\] .*got torch.float64 \[3, 4, 2\]"):
         dynamics.HeadInstance(x, z, labels, dynamics.differentiable(lambda o: o[..., :2]))

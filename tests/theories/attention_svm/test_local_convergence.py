@@ -8,10 +8,10 @@ from transformer_theory.core.measurement import Table
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.dynamics import random_start
-from transformer_theory.theories.attention_svm.problem import published_instance
-from transformer_theory.theories.attention_svm.published import published_instances
 from transformer_theory.theories.attention_svm.figures.common import references
 from transformer_theory.theories.attention_svm.figures.local_convergence import BEST_SELECTED, PUBLISHED, QUANTITIES, RUNS, LocalConvergence
+from transformer_theory.theories.attention_svm.problem import published_instance
+from transformer_theory.theories.attention_svm.published import published_instances
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def result(run):
 
 
 @pytest.mark.parametrize(
-    ("kind", "run", "step", "number", "within"),
+    ("kind", "descent", "step", "number", "within"),
     [
         ("frobenius", "W", 1000, 0.989, 0.003),
         ("nuclear", "W", 1000, 0.858, 0.02),
@@ -35,9 +35,9 @@ def result(run):
         ("attention", "KQ", 90, 1.0, 0.01),
     ],
 )
-def test_the_published_numbers(result, kind, run, step, number, within):
+def test_the_published_numbers(result, kind, descent, step, number, within):
     """The starts are not the published ones, so means over 100 trials agree to their own spread."""
-    row = result.select(quantity=QUANTITIES[kind], setting=RUNS[run], step=step).one()
+    row = result.select(quantity=QUANTITIES[kind], setting=RUNS[descent], step=step).one()
     assert row.value == pytest.approx(number, abs=within)
 
 

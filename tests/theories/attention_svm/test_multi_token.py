@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.attention_svm.figures.multi_token import MultiToken, descend, draw_trials
+from transformer_theory.theories.attention_svm.figures.multi_token import ACCEPTED, DISTANCE, TARGETS, MultiToken, descend, draw_trials
 
 
 def test_the_data_are_the_published_ones():
@@ -38,22 +38,19 @@ def result(run):
 
 
 def test_the_prediction_is_nearer_than_the_direction_and_both_than_one_token(result):
-    ends = {name: next(r["value"] for r in result.table if r["quantity"] == f"1 - cosine to the {name}, d=4") for name in KEYS}
+    ends = {name: result.table.select(quantity=DISTANCE, setting=f"{name}, d=4").one().value for name in TARGETS}
     assert ends["prediction"] < ends["direction"] < ends["one token"]
     assert ends["prediction"] < 0.1 < ends["one token"]
 
 
-KEYS = ("prediction", "direction", "one token")
-
-
 def test_the_share_of_accepted_trials_is_shown_and_counted(result):
-    row = next(r for r in result.table if r["quantity"] == "share of trials accepted, d=4")
+    row = result.table.select(quantity=ACCEPTED).one()
     accepted, tried = int(result.arrays["attention_svm/accepted"][0]), len(draw_trials(range(1, 201), inputs=3, tokens=4, dim=4).labels)
-    assert row["value"] == accepted / tried
-    assert f"{accepted} of {tried} trials" in row["note"]
+    assert row.value == accepted / tried
+    assert row.n == tried
     assert len(result.arrays["attention_svm/masked_4"]) == accepted
     assert (result.arrays["attention_svm/masked_4"] <= 1e-6).all()
-    assert result.arrays["attention_svm/low"][0] < row["value"] < result.arrays["attention_svm/high"][0]
+    assert result.arrays["attention_svm/low"][0] < row.value < result.arrays["attention_svm/high"][0]
 
 
 def test_distances_fall_on_the_way(result):
@@ -63,7 +60,7 @@ def test_distances_fall_on_the_way(result):
 
 
 def test_the_figure_names_what_it_shows(result):
-    figure = MultiToken().draw(result)
+    figure = MultiToken().plot(result)
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "1 − cosine of W to",
         "Share of trials accepted",
@@ -72,7 +69,7 @@ def test_the_figure_names_what_it_shows(result):
 
 
 def test_the_published_numbers_stand_beside_ours_only_at_the_published_settings(result):
-    assert not any("predicted" in row for row in result.table)
+    assert all(row.predicted is None for row in result.table)
 
 
 def test_no_accepted_trial_gives_rows_and_a_figure_all_the_same():
@@ -80,5 +77,5 @@ def test_no_accepted_trial_gives_rows_and_a_figure_all_the_same():
     found = descend(range(1, 20), 4, 3, 4, 10, 10, 0.1, 0.0, 0)
     assert len(found["apart"]) == 0
     result = MultiToken(dims=(4,), trials=20, steps=10, every=10).run()
-    assert [row["value"] for row in result.table] == [0.0]
-    assert MultiToken().draw(result).axes
+    assert [row.value for row in result.table] == [0.0]
+    assert MultiToken().plot(result).axes

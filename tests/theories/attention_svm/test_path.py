@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, solvers
-from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
 from transformer_theory.theories.attention_svm.dynamics.losses import EXPONENTIAL, LINEAR, LOGISTIC
+from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
 
 
 def small(seed: int = 0, trials: int | None = None) -> Instance:
@@ -94,14 +94,3 @@ def test_both_paths_go_to_their_own_solution(seed, unchecked):
     assert 1 - float(cosine(factors.W[-1], nuclear)) < 6e-3
     assert 1 - float(cosine(ball.W[-1], nuclear)) > 3e-2
     assert torch.linalg.matrix_norm(factors.W, ord="nuc")[-1].item() == pytest.approx(100, rel=1e-4)  # the ball, written in factors
-
-
-def test_bad_input_is_refused():
-    generator = torch.Generator()
-    for radii in ((), (0.0, 1.0), (2.0, 1.0)):
-        with pytest.raises(ValueError, match=r"radii must (increase|be positive)"):
-            dynamics.regularisation_path(small(), radii, generator=generator)
-    with pytest.raises(ValueError, match="starts must be at least 1"):
-        dynamics.factored_path(small(), (1.0,), generator=generator, starts=0)
-    with pytest.raises(ValueError, match="must be a single one"):
-        dynamics.regularisation_path(small(trials=2), (1.0,), generator=generator)

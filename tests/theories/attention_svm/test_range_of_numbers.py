@@ -48,7 +48,9 @@ def test_a_shift_of_the_scores_scales_an_exponential_loss_and_no_more(shift):
     drawn = problem(3, 4, 5)
     instance = replace(drawn, scores=(drawn.scores * 64).round() / 64)  # the shift is exact
     far = replace(instance, scores=instance.scores + shift)
-    losses = [dynamics.EXPONENTIAL] + [dynamics.LOGISTIC] * (shift > 0)  # where it is positive, the logistic loss is exponential to all digits
+    losses = [dynamics.EXPONENTIAL] + [dynamics.LOGISTIC] * (
+        shift > 0
+    )  # where it is positive, the logistic loss is exponential to all digits
     for begin in both_kinds(instance):
         want = dynamics.normalised_descent(instance, begin, steps=40, loss=dynamics.EXPONENTIAL).W
         for loss in losses:

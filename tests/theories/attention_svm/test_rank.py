@@ -9,9 +9,9 @@ from scipy.stats import binom, nbinom
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories.attention_svm import solvers
-from transformer_theory.theories.attention_svm.claims import rank as claims
-from transformer_theory.theories.attention_svm.experiments import RankMap
+from transformer_theory.theories.attention_svm.claims import solutions as claims
 from transformer_theory.theories.attention_svm.figures.rank import (
+    MEAN_RANK,
     Rank,
     Ranks,
     feasible_interval,
@@ -19,7 +19,7 @@ from transformer_theory.theories.attention_svm.figures.rank import (
     published_constraints,
     ranks,
 )
-from transformer_theory.theories.attention_svm.figures.rank_map import feasible_ranks
+from transformer_theory.theories.attention_svm.figures.rank_map import RankMap, feasible_ranks
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from transformer_theory.theories.attention_svm.figures.rank_map import feasible_
 )
 def test_means_of_the_published_seeds(size, tried, frobenius, nuclear, unchecked):
     """Means and numbers of seeds of an independent computation."""
-    found = ranks(*size, feasible=100, most=400, official=0)
+    found = ranks(*size, feasible=100, max_seeds=400, official=0)
     assert found.tried == tried
     assert found.unverified == 0
     assert found.frobenius.mean() == pytest.approx(frobenius, abs=1e-9)
@@ -36,7 +36,7 @@ def test_means_of_the_published_seeds(size, tried, frobenius, nuclear, unchecked
 
 
 def test_few_feasible_seeds_are_all_taken():
-    found = ranks(10, 5, 3, feasible=40, most=40, official=0)
+    found = ranks(10, 5, 3, feasible=40, max_seeds=40, official=0)
     share = solvers.frobenius_max_margins(published_constraints(range(40), 10, 5, 3)).solved
     assert 0 < share.sum() < 40
     assert (found.tried, len(found.frobenius), len(found.nuclear)) == (40, int(share.sum()), int(share.sum()))
@@ -45,36 +45,28 @@ def test_few_feasible_seeds_are_all_taken():
 def test_the_published_recipe_counts_errors_and_failures():
     pairs = published_constraints(range(4), 10, 5, 10)
     problems = [pairs.problem(at) for at in range(4)]
-    true, printed = ([room.rank(c, compat=compat) for c in problems] for compat in ("truth", "official"))
-    assert printed == [solvers.official_rank(c) for c in problems]
+    solutions = [solvers.nuclear_max_margin(c) for c in problems]
+    true, printed = [solution.rank for solution in solutions], [solvers.official_rank(c) for c in problems]
     assert sum(printed) > 2 * sum(true)
-    active = [int((solvers.nuclear_max_margin(c).margins <= 1 + 1e-9).sum()) for c in problems]
+    active = [int((solution.margins <= 1 + 1e-9).sum()) for solution in solutions]
     assert all(r * (r + 1) / 2 <= count for r, count in zip(true, active))
     assert any(r * (r + 1) / 2 > count for r, count in zip(printed, active))
-    assert room.rank(problems[0], norm="frobenius") == solvers.official_rank(problems[0], norm="frobenius") == 10
+    assert solvers.frobenius_max_margin(problems[0]).rank == solvers.official_rank(problems[0], norm="frobenius") == 10
     infeasible = published_constraints(range(1), 15, 5, 2).problem(0)
-    assert room.rank(infeasible, compat="official") == 1
+    assert solvers.official_rank(infeasible) == 1
     with pytest.raises(Infeasible):
-        room.rank(infeasible)
-
-
-def test_other_words_are_refused(unchecked):
-    c = published_constraints(range(1), 3, 3, 4).problem(0)
-    with pytest.raises(ValueError, match="compat must be"):
-        room.rank(c, compat="paper")
-    with pytest.raises(ValueError, match="norm must be"):
-        room.rank(c, norm="spectral")
+        solvers.nuclear_max_margin(infeasible)
 
 
 def test_the_figure_has_a_panel_a_size_and_gaps_where_nothing_is_feasible():
-    experiment = Rank(inputs=(5, 15), tokens=(5,), dims=(1, 10), feasible=5, most=10, official=1)
+    experiment = Rank(inputs=(5, 15), tokens=(5,), dims=(1, 10), feasible=5, max_seeds=10, official=1)
     result = experiment.run()
     a = result.arrays
     assert np.isnan(a["attention_svm/nuclear"][:, 0]).all()
     assert (a["attention_svm/feasible"] == [[0, 1], [0, 1]]).all()
     assert (a["attention_svm/official_nuclear"][:, 0] == 1).all()
-    assert not any("predicted" in row for row in result.table)  # one seed, where the paper has 100
-    first, second, legend = experiment.draw(result).axes[:3]
+    assert all(row.predicted is None for row in result.table)  # one seed, where the paper has 100
+    first, second, legend = experiment.plot(result).axes[:3]
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("n = 5, T = 5", "n = 15, T = 5")
     assert len(legend.get_legend().get_texts()) == 5
 
@@ -84,12 +76,13 @@ def test_published_and_true_means_stand_beside_enough_problems_only():
 
     def beside(**settings):
         rows = Rank(**settings)._rows(15, 5, 10, found)
-        return {row["quantity"].split(", n=")[0]: (row["predicted"], row["basis"]) for row in rows if "predicted" in row}
+        names = {quantity: name for name, quantity in MEAN_RANK.items()}
+        return {names[row.quantity]: (row.predicted, row.basis) for row in rows if row.predicted is not None}
 
-    true = {"mean rank, frobenius, true": (10, "recomputed"), "mean rank, nuclear, true": (4.67, "recomputed")}
-    paper = {"mean rank, frobenius, as published": (10, "figure"), "mean rank, nuclear, as published": (9.6, "figure")}
+    true = {"frobenius": (10, "recomputed"), "nuclear": (4.67, "recomputed")}
+    paper = {"official_frobenius": (10, "figure"), "official_nuclear": (9.6, "figure")}
     assert beside() == true | paper
-    assert beside(feasible=50) == beside(most=300) == paper
+    assert beside(feasible=50) == beside(max_seeds=300) == paper
     assert beside(official=9) == true
     assert beside(official=100) == true | paper
 
@@ -110,12 +103,12 @@ def test_the_map_is_bounded_and_banded(run):
     k = round(15 * a["feasible"][1, 0, 0])
     assert binom.sf(k - 1, 15, a["feasible_low"][1, 0, 0]) == pytest.approx(0.025)
     assert len(result.table) == 12
-    assert len(experiment.draw(result).axes) == 6
+    assert len(experiment.plot(result).axes) == 6
 
 
 def test_the_map_writes_whole_numbers():
     experiment = RankMap(inputs=(10,), tokens=(3,), dims=(12,), trials=4)
-    feasible, frobenius, _ = experiment.draw(experiment.run()).axes
+    feasible, frobenius, _ = experiment.plot(experiment.run()).axes
     assert feasible.texts[0].get_text().startswith("1.00\n")
     assert frobenius.texts[0].get_text() == "10.0\n±.00"
 
@@ -125,15 +118,15 @@ def test_a_size_without_feasible_problems():
     assert len(frobenius) == len(nuclear) == 0
     experiment = RankMap(inputs=(15,), tokens=(15,), dims=(2,), trials=5)
     result = experiment.run()
-    assert [row["value"] for row in result.table] == [0, None, None]
-    experiment.draw(result)
+    assert [row.value for row in result.table] == [0, None, None]
+    experiment.plot(result)
 
 
 def test_the_bound_on_the_rank_notices_a_solver_that_always_says_one(monkeypatch, generator):
     real = solvers.nuclear_max_margin
     monkeypatch.setattr(claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1))
     evidence = claims._pataki(generator)
-    assert evidence.value > evidence.bound
+    assert evidence.value > evidence.threshold
     assert evidence.detail["excess"] < 0
 
 

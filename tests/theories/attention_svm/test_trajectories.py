@@ -6,10 +6,10 @@ import torch
 from tests.problems.attention_svm import PICTURES
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.problem import published_instance
-from transformer_theory.theories.attention_svm.published import published_instances, published_picture
 from transformer_theory.theories.attention_svm.figures.common import references
 from transformer_theory.theories.attention_svm.figures.trajectories import COSINES, Trajectories, example
+from transformer_theory.theories.attention_svm.problem import published_instance
+from transformer_theory.theories.attention_svm.published import published_instances, published_picture
 
 
 @pytest.fixture

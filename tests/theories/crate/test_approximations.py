@@ -5,17 +5,19 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
-from transformer_theory.models.crate.network.subspace_attention import coordinates, expansion
 
 from tests.problems.crate import axis_subspaces, flat_tokens, gaussian, subspaces
+from transformer_theory.models import crate as blocks
+from transformer_theory.models.crate.compression import coordinates, expansion
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.claims.instance import complete_instance
+from transformer_theory.theories.crate import approximations
+from transformer_theory.theories.crate.claims.compression import complete_instance
 
 
 def test_neumann_sum_is_its_powers():
     A = gaussian(4, 4)
-    assert_close(crate.neumann_sum(A, terms=0), torch.eye(4, dtype=torch.float64))
-    assert_close(crate.neumann_sum(A, terms=3), torch.eye(4).double() - A + A @ A - A @ A @ A)
+    assert_close(approximations.neumann_sum(A, terms=0), torch.eye(4, dtype=torch.float64))
+    assert_close(approximations.neumann_sum(A, terms=3), torch.eye(4).double() - A + A @ A - A @ A @ A)
 
 
 @pytest.mark.parametrize(("radius", "terms"), [(0.3, 1), (0.3, 4), (2.0, 1), (2.0, 3)])
@@ -34,9 +36,9 @@ def test_error_of_the_gradient_of_flat_tokens_is_the_square_of_the_radius(sigma)
     assert float(error) == pytest.approx((sigma**2 / 0.25) ** 2, rel=1e-9)
 
 
-def test_on_layer_normalised_tokens_the_series_is_no_approximation():
+def test_the_series_does_not_approximate_on_layer_normalised_tokens():
     torch.manual_seed(0)
-    block = crate.ReleasedAttention(192, heads=3, head_dim=64).double()
+    block = blocks.ReleasedAttention(192, heads=3, head_dim=64).double()
     tokens = torch.nn.functional.layer_norm(gaussian(65, 192), (192,))
     error, radius = crate.gradient_error(tokens, block.subspaces().detach(), eps=math.sqrt(0.5))
     assert 100 < float(radius) < 400
@@ -46,7 +48,7 @@ def test_on_layer_normalised_tokens_the_series_is_no_approximation():
 
 
 def spread(values):
-    """Mean, least and largest; the page on the theory quotes them to three digits."""
+    """Mean, smallest and largest value; the page on the theory quotes them to three digits."""
     return sum(values) / len(values), min(values), max(values)
 
 
@@ -63,8 +65,8 @@ def test_error_of_the_series_at_a_spectral_radius(radius, quoted):
     for seed in range(20):
         tokens, bases = complete_instance(torch.Generator().manual_seed(seed))
         drawn = float(crate.gradient_error(tokens, bases, eps=1.0)[1])
-        error, found = crate.gradient_error(tokens * (radius / drawn) ** 0.5, bases, eps=1.0)
-        assert float(found) == pytest.approx(radius)
+        error, scaled = crate.gradient_error(tokens * (radius / drawn) ** 0.5, bases, eps=1.0)
+        assert float(scaled) == pytest.approx(radius)
         errors.append(float(error))
     assert spread(errors) == rounded(quoted)
 
@@ -73,23 +75,23 @@ def test_spectral_radius_of_layer_normalised_tokens():
     radii = {0.5: [], 0.01: []}
     for seed in range(20):
         torch.manual_seed(seed)
-        bases = crate.ReleasedAttention(192, heads=3, head_dim=64).subspaces().detach().double()
+        bases = blocks.ReleasedAttention(192, heads=3, head_dim=64).subspaces().detach().double()
         tokens = torch.nn.functional.layer_norm(gaussian(65, 192, seed=seed), (192,))
-        for square, found in radii.items():
-            found.append(float(crate.gradient_error(tokens, bases, eps=math.sqrt(square))[1]))
+        for square, values in radii.items():
+            values.append(float(crate.gradient_error(tokens, bases, eps=math.sqrt(square))[1]))
     assert spread(radii[0.5]) == rounded([208, 188, 230])
     assert spread(radii[0.01]) == rounded([10_400, 9_400, 11_500])
 
 
-def test_what_denoisers_leave():
-    """Of the norm of the signal: softmax over subspaces, projection on the true one, softmax over tokens."""
+def test_remaining_noise_of_the_denoisers():
+    """Relative to the signal: softmax over subspaces, projection on the true one, softmax over tokens."""
     (claim,) = (each for each in crate.THEORY.claims if each.id == "crate/denoiser")
     ours, known, tokens = [], [], []
     for seed in range(20):
         measured = claim.check(torch.Generator().manual_seed(seed)).detail
-        ours.append(measured["noise left"])
+        ours.append(measured["remaining noise"])
         known.append(measured["oracle"])
-        tokens.append(claim.control(torch.Generator().manual_seed(seed)).detail["noise left"])
+        tokens.append(claim.control(torch.Generator().manual_seed(seed)).detail["remaining noise"])
     assert spread(ours) == rounded([0.304, 0.273, 0.315])
     assert spread(known) == rounded([0.288, 0.268, 0.299])
     assert spread(tokens) == rounded([0.962, 0.957, 0.971])
@@ -99,32 +101,32 @@ def test_denoiser_is_the_posterior_mean_by_sampling():
     """E[z_0 | z] as the mean of clean samples, each weighted by how likely it makes the noisy token."""
     generator = torch.Generator().manual_seed(0)
     bases, sigma, samples = subspaces(3, 6, 2), 0.8, 400_000
-    owner = torch.randint(3, (samples,), generator=generator)
+    subspace = torch.randint(3, (samples,), generator=generator)
     clean = torch.empty(samples, 6, dtype=torch.float64)
     for k in range(3):
-        clean[owner == k] = torch.randn(int((owner == k).sum()), 2, generator=generator, dtype=torch.float64) @ bases[k].T
+        clean[subspace == k] = torch.randn(int((subspace == k).sum()), 2, generator=generator, dtype=torch.float64) @ bases[k].T
     noisy = gaussian(2, 6, seed=3)
     weights = (-(noisy[:, None] - clean).square().sum(-1) / (2 * sigma**2)).softmax(-1)
-    found = crate.denoise(noisy, bases, sigma=sigma)
-    assert_close(weights @ clean, found, atol=0.02, rtol=0)
-    assert (found - noisy).norm() > 0.5
+    estimate = approximations.denoise(noisy, bases, sigma=sigma)
+    assert_close(weights @ clean, estimate, atol=0.02, rtol=0)
+    assert (estimate - noisy).norm() > 0.5
 
 
 def test_log_density_is_that_of_the_mixture():
     bases, noisy, sigma = subspaces(3, 6, 2), gaussian(4, 6), 0.3
     covariances = bases @ bases.mT + sigma**2 * torch.eye(6, dtype=torch.float64)
     each = [torch.distributions.MultivariateNormal(torch.zeros(6).double(), C).log_prob(noisy) for C in covariances]
-    assert_close(crate.log_density(noisy, bases, sigma=sigma), torch.stack(each).logsumexp(0) - math.log(3))
+    assert_close(approximations.log_density(noisy, bases, sigma=sigma), torch.stack(each).logsumexp(0) - math.log(3))
 
 
 def test_series_and_gradient_agree_where_the_radius_is_small():
     tokens, bases = 0.01 * gaussian(6, 12), subspaces()
     coords = coordinates(tokens, bases)
     A = expansion(bases, n=6, eps=0.5) * coords @ coords.mT
-    by_series = expansion(bases, n=6, eps=0.5) * (crate.neumann_sum(A, terms=6) @ coords @ bases.mT).sum(-3)
+    by_series = expansion(bases, n=6, eps=0.5) * (approximations.neumann_sum(A, terms=6) @ coords @ bases.mT).sum(-3)
     assert_close(by_series, crate.rate_gradient(tokens, bases, eps=0.5), atol=1e-14, rtol=1e-12)
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="radius and terms must be >= 0, got -1 and 1"):
+    with pytest.raises(ValueError, match="got -1 and 1"):
         crate.neumann_error(-1)

@@ -1,4 +1,4 @@
-"""What the room's claims ask for and measure; that they hold and their controls fail is in the contract and the ledger."""
+"""What the claims assume and measure. The contract tests and the ledger check that they hold and that their controls fail."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from tests.problems.crate import axis_subspaces
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.claims import causal, token_statistics
+from transformer_theory.theories.crate.claims import causal, compression
 
 
 def test_the_paper_step_claim_measures_that_the_neumann_series_converges(generator):
@@ -26,7 +26,7 @@ def named(name):
 
 
 def test_long_tokens_of_unequal_length_lower_the_rate_in_the_tied_residual_form():
-    """Why `crate/released-sign` asks for tokens of norm one: one head, U the identity."""
+    """Why `crate/released-sign` assumes tokens of norm one: one head, U the identity."""
     rows = [[-16.6, 3.6, -0.2, 15.9], [6.4, -7.9, 2.3, -11.1], [-16.2, 7.1, -0.2, 17.5], [3.8, -3.1, 0.7, -6.1], [9.2, -5.3, 1, -11.8],
             [7.1, -7.4, 2.1, -11.4], [14.1, -3.1, -0.2, -12], [1.7, 2.6, -1.3, -0.8], [1.7, 2.6, -1.3, -0.8], [-17.7, -0.9, 1.7, 13.9],
             [0.9, 2.5, -1.9, 1.3], [0.7, 2.2, -1.8, 1.2]]  # fmt: skip
@@ -41,7 +41,7 @@ def test_long_tokens_of_unequal_length_lower_the_rate_in_the_tied_residual_form(
 
 
 def test_the_paper_step_raises_the_rate_of_a_single_token_beyond_a_beta_of_one():
-    """Why `crate/paper-step` asks for beta <= 1: the token is multiplied by 1 + kappa beta (beta - 1), the series converging or not."""
+    """Why `crate/paper-step` assumes beta <= 1: the token is multiplied by 1 + kappa beta (beta - 1), the series converging or not."""
     bases = axis_subspaces(4, 6)
     token = torch.zeros(1, 24, dtype=torch.float64)
     token[0, ::6] = 0.5
@@ -51,9 +51,9 @@ def test_the_paper_step_raises_the_rate_of_a_single_token_beyond_a_beta_of_one()
     assert rates == pytest.approx([1.119, 2.773], abs=5e-4)
 
 
-def test_statements_in_two_halves_are_checked_in_both(generator, monkeypatch):
-    bound, rates = token_statistics.variational_rate, causal.added_rates
-    monkeypatch.setattr(token_statistics, "variational_rate", lambda *args, **kwargs: 2 * bound(*args, **kwargs))
+def test_both_halves_of_a_statement_are_checked(generator, monkeypatch):
+    bound, rates = compression.variational_rate, causal.added_rates
+    monkeypatch.setattr(compression, "variational_rate", lambda *args, **kwargs: 2 * bound(*args, **kwargs))
     assert named("tssa-bound").check(generator).verdict == "violated"
     monkeypatch.setattr(causal, "added_rates", lambda *args, **kwargs: rates(*args, **kwargs) + 1)
     assert named("causal-exact-step").check(generator).verdict == "violated"
@@ -61,9 +61,9 @@ def test_statements_in_two_halves_are_checked_in_both(generator, monkeypatch):
 
 def test_the_spectral_radius_of_the_series_is_drawn():
     claim = named("neumann-converges")
-    for check, least, most in ((claim.check, 0.2, 0.99), (claim.control, 1.01, 3.0)):
-        found = [check(torch.Generator().manual_seed(seed)) for seed in range(5)]
-        assert len({round(evidence.value, 3) for evidence in found}) == 5
-        for evidence in found:
-            assert least < evidence.detail["rho"] < most
+    for check, low, high in ((claim.check, 0.2, 0.99), (claim.control, 1.01, 3.0)):
+        evidence_of_seeds = [check(torch.Generator().manual_seed(seed)) for seed in range(5)]
+        assert len({round(evidence.value, 3) for evidence in evidence_of_seeds}) == 5
+        for evidence in evidence_of_seeds:
+            assert low < evidence.detail["rho"] < high
             assert evidence.value == pytest.approx(evidence.detail["rho"], rel=1e-5)

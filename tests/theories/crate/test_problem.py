@@ -9,7 +9,7 @@ from transformer_theory.metrics.coding import coding_rate, subspace_coding_rate
 from transformer_theory.theories import crate
 
 
-def test_random_subspaces_are_orthonormal_and_orthogonal_where_there_is_room():
+def test_random_subspaces_are_orthonormal_and_orthogonal_as_far_as_dimensions_allow():
     bases = subspaces(3, 12, 4)
     assert crate.incoherence(bases) < 1e-14
     assert crate.incompleteness(bases) < 1e-14
@@ -29,20 +29,20 @@ def test_incoherence_and_incompleteness_of_planes_at_an_angle():
 def test_fitted_subspaces_are_those_of_a_mixture():
     true = subspaces(3, 12, 2, seed=4)
     tokens = torch.cat([gaussian(60, 2, seed=k) @ true[k].T for k in range(3)])
-    bases, owner = crate.fit_subspaces(tokens, K=3, p=2, generator=torch.Generator().manual_seed(0))
-    assert len({tuple(owner[60 * k : 60 * k + 60].unique().tolist()) for k in range(3)}) == 3
-    projected = torch.stack([z @ bases[k] @ bases[k].T for z, k in zip(tokens, owner)])
+    bases, assigned = crate.fit_subspaces(tokens, K=3, p=2, generator=torch.Generator().manual_seed(0))
+    assert len({tuple(assigned[60 * k : 60 * k + 60].unique().tolist()) for k in range(3)}) == 3
+    projected = torch.stack([z @ bases[k] @ bases[k].T for z, k in zip(tokens, assigned)])
     assert_close(projected, tokens, atol=1e-10, rtol=0)
 
 
 def test_objective_is_its_three_terms():
     tokens, bases = gaussian(2, 5, 12).relu(), subspaces()
-    whole = crate.sparse_rate_objective(tokens, bases, eps=0.5, lam=0.1)
+    objective = crate.sparse_rate_objective(tokens, bases, eps=0.5, lam=0.1)
     count = torch.tensor([float((z > 0).sum()) for z in tokens], dtype=torch.float64)
-    assert_close(whole, subspace_coding_rate(tokens, bases, eps=0.5) + 0.1 * count - coding_rate(tokens, eps=0.5))
+    assert_close(objective, subspace_coding_rate(tokens, bases, eps=0.5) + 0.1 * count - coding_rate(tokens, eps=0.5))
     assert_close(crate.nonzeros(tokens), count / 60)
 
 
-def test_subspaces_without_room_are_refused():
+def test_subspaces_larger_than_the_space_are_refused():
     with pytest.raises(ValueError, match="p=5, d=4"):
         subspaces(2, 4, 5)

@@ -44,11 +44,11 @@ def test_velocity_is_the_gradient_of_an_explicit_network(form, activation, loss)
         value = (h - torch.eye(4, dtype=torch.float64)[contexts.targets]).square().sum(-1).mean() / 2
     dW, dz = torch.autograd.grad(value, (W, z))
     model = Model(form, activation, loss, rate_logits=0.3, rate_lower=0.7)
-    found = model.velocity(block, contexts)
+    result = model.velocity(block, contexts)
     assert_close(model.mean_loss(block, contexts), value.detach())
-    assert_close(found.logits, -0.3 * dz)
-    assert_close(found.lower, -0.7 * (U[:, :6].T @ dW).T)
-    assert_close(found.offset, -0.7 * (U[:, 6:].T @ dW).T)
+    assert_close(result.logits, -0.3 * dz)
+    assert_close(result.lower, -0.7 * (U[:, :6].T @ dW).T)
+    assert_close(result.offset, -0.7 * (U[:, 6:].T @ dW).T)
 
 
 def test_decay_is_that_of_sgd():
@@ -162,9 +162,9 @@ def test_equal_contexts_leave_only_the_motion_of_the_mean(unchecked):
 
 def test_the_error_sees_a_wrong_size_and_the_correlation_does_not():
     true = torch.randn(7, generator=generator(), dtype=torch.float64)
-    found = invariants.goodness_of_fit(3 * true + 5, true)
-    assert_close(found.correlation, torch.tensor(1.0, dtype=torch.float64))
-    assert_close(found.error, torch.tensor(2.0, dtype=torch.float64))
+    result = invariants.goodness_of_fit(3 * true + 5, true)
+    assert_close(result.correlation, torch.tensor(1.0, dtype=torch.float64))
+    assert_close(result.error, torch.tensor(2.0, dtype=torch.float64))
 
 
 def test_signed_loss_has_a_constant_gradient():

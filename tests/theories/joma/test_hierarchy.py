@@ -60,9 +60,9 @@ def test_computing_the_padding_once_is_exact():
         model = Stack(vocabulary=12, classes=4, dim=8, width=10, depth=2).double()
     ids = torch.tensor([[11, 11, 11, 11, 3, 4, 5], [11, 11, 11, 11, 11, 2, 9], [11, 11, 11, 11, 11, 11, 7]])
     logits, hidden, entropies = plain_stack(model, ids)
-    found, traces = model.trace(ids)
+    logits_again, traces = model.trace(ids)
     assert traces[0].hidden.shape[1] == 4  # one padding, then what differs
-    assert_close(found, logits)
+    assert_close(logits_again, logits)
     for layer, h, entropy in zip(traces, hidden, entropies):
         assert_close(layer.hidden.amax(1), h)
         assert_close(layer.entropy, entropy)
@@ -74,8 +74,8 @@ def test_recovery_is_numpys_largest_correlation():
     rng = np.random.default_rng(0)
     h, a = rng.random((9, 4)), np.array([[0, 1, 1], [1, 1, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 0], [1, 1, 1]])
     wanted = np.mean([max(np.corrcoef(h[:, u], a[:, latent])[0, 1] for u in range(4)) for latent in (0, 2)])  # all have latent 1
-    found = recovery(torch.tensor(h), torch.tensor(a, dtype=torch.bool))
-    assert float(found) == pytest.approx(wanted, abs=1e-12)
+    run = recovery(torch.tensor(h), torch.tensor(a, dtype=torch.bool))
+    assert float(run) == pytest.approx(wanted, abs=1e-12)
     cosine = (h / np.linalg.norm(h, axis=0)).T @ (a / np.linalg.norm(a, axis=0))
     assert float(uncentred_recovery(torch.tensor(h), torch.tensor(a, dtype=torch.bool))) == pytest.approx(cosine.max(0).mean(), abs=1e-12)
 
@@ -98,25 +98,25 @@ def test_the_largest_of_many_correlations_is_large_by_chance(generator):
 
 def test_a_training_measures_what_it_says(generator):
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
-    found = fit_stack(drawn, generator, steps=60, rate=1e-2, length=12, dim=16, width=20, measure_steps=(30,))
-    assert found.steps == (0, 30, 60)
-    assert found.recovered.shape == found.rank.shape == found.entropy.shape == (3, 3)
-    assert float(found.loss[-1]) < 0.8 * float(found.loss[0])
-    assert float(found.entropy[0].max()) <= math.log(12) + 1e-6
-    for side, index in ((found.before, 0), (found.after, -1)):
+    run = fit_stack(drawn, generator, steps=60, rate=1e-2, length=12, dim=16, width=20, measure_steps=(30,))
+    assert run.steps == (0, 30, 60)
+    assert run.recovered.shape == run.rank.shape == run.entropy.shape == (3, 3)
+    assert float(run.loss[-1]) < 0.8 * float(run.loss[0])
+    assert float(run.entropy[0].max()) <= math.log(12) + 1e-6
+    for side, index in ((run.before, 0), (run.after, -1)):
         again = torch.stack([recovery(h, a) for h, a in zip(side, drawn.activity()[1:])])
-        assert_close(found.recovered[index], again)
-    layer = found.model.layers[1]
+        assert_close(run.recovered[index], again)
+    layer = run.model.layers[1]
     assert isinstance(layer, Layer)
     lower = layer.lower.weight.detach().double().numpy()
     values = np.linalg.svd(lower, compute_uv=False)
-    assert float(found.rank[-1, 1]) == pytest.approx((values**2).sum() / values[0] ** 2, rel=1e-6)
+    assert float(run.rank[-1, 1]) == pytest.approx((values**2).sum() / values[0] ** 2, rel=1e-6)
 
 
 def test_weighting_classes_by_their_draws_is_the_batch(generator):
     """One Adam step on the weighted classes is one on the repeated sequences."""
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
-    found = fit_stack(drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10)
+    run = fit_stack(drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10)
     again = torch.Generator().manual_seed(3)
     model = build(lambda: Stack(vocabulary=12, classes=6, dim=8, width=10, depth=3), again)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=1e-4)
@@ -125,7 +125,7 @@ def test_weighting_classes_by_their_draws_is_the_batch(generator):
     torch.nn.functional.cross_entropy(model(drawn.sequences(12)[labels]), labels).backward()
     optimiser.step()
     for name, value in model.state_dict().items():
-        assert_close(found.model.state_dict()[name], value, atol=2e-4, rtol=1e-3, msg=name)  # Adam's first step amplifies rounding
+        assert_close(run.model.state_dict()[name], value, atol=2e-4, rtol=1e-3, msg=name)  # Adam's first step amplifies rounding
 
 
 def test_impossible_hierarchies_and_constant_latents_are_refused(unchecked, generator):

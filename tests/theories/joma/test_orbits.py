@@ -22,19 +22,21 @@ DELTA = torch.tensor([1.0, 0.8, -0.5, 0.1], dtype=torch.float64)
 def test_orbit_solves_its_equation():
     """t = int_0^v e^{-u^2/2} du / Delta, by quadrature."""
     remaining = torch.tensor([0.7, 0.2, 1e-3], dtype=torch.float64)
-    found = orbit.orbit(DELTA, remaining)
+    result = orbit.orbit(DELTA, remaining)
     for at, r in enumerate(remaining.tolist()):
         t = (1 - r) * orbit.blow_up_time(DELTA)
         for token, delta in enumerate(DELTA.tolist()):
-            passed = mpmath.quad(lambda u: mpmath.exp(-u * u / 2), [0, float(found[at, token])])
+            passed = mpmath.quad(lambda u: mpmath.exp(-u * u / 2), [0, float(result[at, token])])
             assert float(passed) == pytest.approx(delta * t, rel=1e-12)
 
 
 def test_near_the_end_the_leader_grows_and_the_others_stop():
-    found = orbit.orbit(DELTA, torch.tensor([1e-12, 1e-300], dtype=torch.float64))
-    assert float(found[0, 0]) == pytest.approx(float(mpmath.findroot(lambda v: mpmath.erfc(v / mpmath.sqrt(2)) - mpmath.mpf("1e-12"), 7.1)))
-    assert torch.isfinite(found).all()
-    assert_close(found[1, 1:], orbit.limits(DELTA)[1:])
+    result = orbit.orbit(DELTA, torch.tensor([1e-12, 1e-300], dtype=torch.float64))
+    assert float(result[0, 0]) == pytest.approx(
+        float(mpmath.findroot(lambda v: mpmath.erfc(v / mpmath.sqrt(2)) - mpmath.mpf("1e-12"), 7.1))
+    )
+    assert torch.isfinite(result).all()
+    assert_close(result[1, 1:], orbit.limits(DELTA)[1:])
     assert float(orbit.limits(DELTA)[0]) == math.inf
 
 
@@ -90,8 +92,8 @@ def test_what_is_left_to_learn_by_quadrature(time):
     logs = nonlinear.log_remaining(mu, torch.tensor([time], dtype=torch.float64))[0]
     for value, log_delta in zip(mu.tolist(), logs.tolist()):
         assert time_to(value, log_delta) == pytest.approx(time, rel=1e-7)
-    for found, wanted in zip((logs / logs[-1]).tolist(), two_phases.RATIOS[time]):
-        assert found == pytest.approx(wanted, rel=4e-3)
+    for result, wanted in zip((logs / logs[-1]).tolist(), two_phases.RATIOS[time]):
+        assert result == pytest.approx(wanted, rel=4e-3)
 
 
 def test_ratios_tend_to_their_limit():
@@ -112,15 +114,15 @@ def test_figure_four_by_a_plain_loop():
         entropies.append(-sum(x * math.log(x) for x in shares))
         if step < 5000:
             v = [x + 0.02 * (m - x) * a for x, m, a in zip(v, mu, shares)]
-    found = nonlinear.salient_descent(nonlinear.published_mu())
-    assert_close(found[-1], torch.tensor(v, dtype=torch.float64), rtol=0, atol=1e-12)
-    bounced = nonlinear.bounce(nonlinear.attention_entropy(found, temperature=3.0))
+    result = nonlinear.salient_descent(nonlinear.published_mu())
+    assert_close(result[-1], torch.tensor(v, dtype=torch.float64), rtol=0, atol=1e-12)
+    bounced = nonlinear.bounce(nonlinear.attention_entropy(result, temperature=3.0))
     assert bounced.index == entropies.index(min(entropies)) == two_phases.PUBLISHED_LEAST_STEP
     for value, plain, wanted in zip(
         (bounced.start, bounced.least, bounced.end), (entropies[0], min(entropies), entropies[-1]), two_phases.PUBLISHED_ENTROPY.values()
     ):
         assert value == pytest.approx(plain, abs=1e-12) == pytest.approx(wanted, abs=5e-5)
-    assert found[-1].tolist() == pytest.approx(two_phases.PUBLISHED_COMPONENTS, abs=6e-4)
+    assert result[-1].tolist() == pytest.approx(two_phases.PUBLISHED_COMPONENTS, abs=6e-4)
 
 
 def test_normalising_keeps_the_nonlinear_orbit():
@@ -149,15 +151,15 @@ def joint_flow(pull, K, M, time):
         dV = pull(V) * np.exp(z)
         return np.concatenate([dV.ravel(), (V * dV).sum(0)])
 
-    found = solve_ivp(velocity, (0, time), np.zeros(K * M + M), rtol=1e-11, atol=1e-12, method="DOP853")
-    return torch.from_numpy(found.y[: K * M, -1].reshape(K, M))
+    result = solve_ivp(velocity, (0, time), np.zeros(K * M + M), rtol=1e-11, atol=1e-12, method="DOP853")
+    return torch.from_numpy(result.y[: K * M, -1].reshape(K, M))
 
 
 def test_nonlinear_units_follow_the_joint_flow(generator):
     points = gaussian_points(generator, units=3, tokens=5, scale=0.8)
     times = torch.tensor([0.05, 0.3, 1.0, 3.0], dtype=torch.float64)
-    found = nonlinear_layer(points, times)
-    for time, layer in zip(times.tolist(), found):
+    result = nonlinear_layer(points, times)
+    for time, layer in zip(times.tolist(), result):
         assert_close(layer, joint_flow(lambda V: points.numpy() - V, 3, 5, time), rtol=1e-8, atol=1e-9)
 
 

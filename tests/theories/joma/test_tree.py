@@ -18,7 +18,7 @@ UNEVEN = Tree((0.3, 0.9, 0.55), (0.8, -0.4))
 
 def enumerated(tree: Tree) -> dict[tuple[int, ...], float]:
     """P of each set of leaves, by summing over the label and the values of all nodes."""
-    found: dict[tuple[int, ...], float] = {}
+    chances: dict[tuple[int, ...], float] = {}
     for zero in tree.zero:
         states: dict[tuple[int, ...], float] = {}
         for value in itertools.product((0, 1), repeat=2):
@@ -32,8 +32,8 @@ def enumerated(tree: Tree) -> dict[tuple[int, ...], float]:
                     below[children] = below.get(children, 0) + chance * edges
             states = below
         for leaves, chance in states.items():
-            found[leaves] = found.get(leaves, 0) + chance
-    return found
+            chances[leaves] = chances.get(leaves, 0) + chance
+    return chances
 
 
 @pytest.mark.parametrize("tree", [UNEVEN, uniform_tree(rho=0.7, levels=3, zero=(0.4, 0.82))], ids=["uneven", "uniform"])
@@ -57,8 +57,8 @@ def test_kinship_is_the_number_of_levels_to_the_common_ancestor():
 
 def test_the_published_setting():
     tree = uniform_tree(rho=relatives.RHO, levels=relatives.LEVELS, zero=relatives.ZERO)
-    found = {up: round(tree.cooccurrence(up), 5) for up in relatives.RECOMPUTED}
-    assert found == relatives.RECOMPUTED
+    chances = {up: round(tree.cooccurrence(up), 5) for up in relatives.RECOMPUTED}
+    assert chances == relatives.RECOMPUTED
 
 
 def test_draws_have_the_joint_distribution_of_the_enumeration(generator):

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.testing import assert_close
-from transformer_theory.theories.scan_snap.language_training import adam, next_word_loss, sgd, train_decoder
 
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.models.embedding import build
+from transformer_theory.theories.scan_snap.language_training import adam, next_word_loss, sgd, train_decoder
 
 WORDS = [f"w{i * i % 23:02d}" for i in range(400)]
 TEXT = Text(Vocabulary.of(WORDS).numbers(WORDS), Vocabulary.of(WORDS))

@@ -190,7 +190,7 @@ def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, 
     # Classes of similar size form one batched product and one batched Cholesky factorisation, on the smaller side: sizes [c],
     # rows [c, size] and features [c, size, d] of each group.
     groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
-    grams = [smaller_gram(own) for _, _, own in groups]
+    grams = [smaller_gram(members) for _, _, members in groups]
     large = [rows.shape[1] > d for _, rows, _ in groups]  # their Gram matrices are [d, d]
     # Where all classes have more samples than dimensions, their moments add up to X^T X, and both operators of a class are one matrix.
     whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
@@ -200,14 +200,14 @@ def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, 
     spread = outer @ X if n <= d else None
     class_rate = X.new_zeros(())
     gradient = torch.empty_like(padded)
-    for (sizes, rows, own), gram, of_dimensions in zip(groups, grams, large):
+    for (sizes, rows, members), gram, of_dimensions in zip(groups, grams, large):
         rates, inverses = rate_and_inverse(gram, d / (sizes * eps**2))
         class_rate = class_rate + (sizes / n) @ rates
         inner = alpha * inverses  # (n_j / n) alpha_j = alpha
         if of_dimensions:
-            gradient[rows] = own @ (outer - inner)
+            gradient[rows] = members @ (outer - inner)
         else:
-            gradient[rows] = (own @ outer if spread is None else spread[rows.clamp(max=n - 1)]) - inner @ own
+            gradient[rows] = (members @ outer if spread is None else spread[rows.clamp(max=n - 1)]) - inner @ members
     return expansion, rate, class_rate, gradient[:-1]
 
 

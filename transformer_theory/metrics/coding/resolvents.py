@@ -71,7 +71,7 @@ def rate_and_inverse(
         if bool(failed.any()) or not bool((moved <= LOGDET_ATOL).all()):
             raise ValueError(
                 f"moments must have d ||X||^2 / (n eps^2) of at most {LARGEST_GRAM_CONDITION:g} where they have less than full rank, "
-                f"beyond which rounding is seen next to the identity, got {float(largest.max()):.1e}; take a larger eps"
+                f"beyond which rounding shows next to the identity, got {float(largest.max()):.1e}; take a larger eps"
             )
     return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), inverse
 

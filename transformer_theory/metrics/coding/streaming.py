@@ -56,8 +56,8 @@ class SecondMoments:
             if is_soft(labels):
                 moments[j] = rows.mT @ (labels[:, j, None].detach().double() * rows)
             else:
-                own = rows[labels == j]
-                moments[j] = own.mT @ own
+                members = rows[labels == j]
+                moments[j] = members.mT @ members
         self._add(counts, moments)
 
     def merge(self, other: "SecondMoments") -> None:

@@ -302,7 +302,7 @@ def analyse(
     if not isinstance(steps, Iterable):
         raise TypeError(f"steps must be a sequence such as (10, 100, 1000), got {type(steps).__name__}; the last one ends the run")
     steps = tuple(steps)
-    integers(at_least=0, seed=seed)
+    integers(minimum=0, seed=seed)
     if not steps:
         raise ValueError("steps must hold at least one number of steps, got none; the last one ends the run")
     if tokens.ndim > 3:

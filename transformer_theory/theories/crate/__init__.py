@@ -5,7 +5,7 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.fista(tokens, dictionary, lam=0.1).code           # the non-negative LASSO
 
 Definitions: :mod:`.problem`; compression: :mod:`.steps`; what attention approximates: :mod:`.approximations`; sparsification:
-:mod:`.sparse_coding`; the unrolled model: :mod:`.unrolled`; any network layer by layer: :mod:`.layerwise`, :mod:`.segmentation`; the blocks
+:mod:`.sparse_coding`; the unrolled model: :mod:`.unrolled`; any network layer by layer: :mod:`.layer_curves`, :mod:`.segmentation`; the blocks
 and networks: :mod:`transformer_theory.models.crate`; training on the objective: :mod:`.tasks`.
 """
 
@@ -18,7 +18,7 @@ from .claims import CLAIMS
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, Compression, Growth, Sparsity
 from .ladder import LADDER
-from .layerwise import layerwise
+from .layer_curves import layerwise
 from .on_data import ON_DATA
 from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces, sparse_rate_objective
 from .segmentation import class_attention, components, overlap, top_mass

@@ -21,7 +21,7 @@ from ...core.metric import Activations, Metric
 from ...metrics.networks import AttentionMaps
 from ...models.crate import layers_of
 from ...probes import NoAttention, probe
-from .layerwise import compression_layers, converted_inputs, on_layers
+from .layer_curves import compression_layers, converted_inputs, on_layers
 
 MASS = 0.6  # share of a map that the selected patches hold
 COMPONENTS = 2  # with both signs as many candidates as four heads

@@ -33,7 +33,7 @@ from ...training.networks import Sizes
 from ...training.objectives.cross_entropy import CrossEntropy, classified
 from ...training.objectives.protocol import ACCURACY, Batch, Gather, Labelled, Targets, measured
 from .in_networks import NONZEROS
-from .layerwise import CompressionLayer, Listener, compression_layers, on_layers
+from .layer_curves import CompressionLayer, Listener, compression_layers, on_layers
 from .problem import nonzeros
 
 OBJECTIVE, EXCESS, L1_NORM = "sparse rate reduction", "R^c - R", "l1 norm of a token"

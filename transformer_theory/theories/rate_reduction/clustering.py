@@ -134,10 +134,10 @@ class _Groups:
         """Replaces the factors of i and j by that of their union; returns its singular values and vectors."""
         parts = []
         for rows, (groups, factors) in [*self.factors.items()]:
-            own = (groups == i) | (groups == j)
-            if own.any():
-                parts += [*factors[own]]
-                self.factors[rows] = groups[~own], factors[~own]
+            merged = (groups == i) | (groups == j)
+            if merged.any():
+                parts += [*factors[merged]]
+                self.factors[rows] = groups[~merged], factors[~merged]
         _, sizes, directions = np.linalg.svd(np.concatenate(parts), full_matrices=False)
         kept = max(1, int((sizes > min(RANK_RTOL * sizes[0], RANK_ATOL)).sum()))
         sizes, directions = sizes[:kept], directions[:kept]

@@ -136,7 +136,8 @@ def orthogonal_critical_point(
     Raises:
         ValueError: they do not fit into the classes or, together, into the dimension.
     """
-    spectra = [[low] * few + [high] * many for few, many, (low, high) in zip(smaller, larger, problem.squares(), strict=True)]
+    counts = zip(smaller, larger, problem.squares(), strict=True)
+    spectra = [[low] * n_low + [high] * n_high for n_low, n_high, (low, high) in counts]
     return with_spectra(problem.sizes, spectra, problem.dim, generator=generator)
 
 

@@ -23,7 +23,7 @@ Saddles are flat spectra above the bound; spectra :math:`(a, b, \dots, b)` with
 :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one of which two share a line
 (:func:`on_lines`); all classes on one line give the minimum ΔR = 0.
 
-:cite:t:`wang2024global` treat the problem with a penalty. About this problem nothing is claimed: what is not derived above is observed.
+:cite:t:`wang2024global` treat the problem with a penalty. This problem has no claims here: statements that are not derived above are observations.
 
 Source: the problem of :cite:t:`yu2020learning`; derivatives are textbook.
 """
@@ -122,8 +122,8 @@ class OnSpheres:
 
     def _radii(self, X: Tensor) -> Tensor:
         """Unit vectors from the centres of the spheres to X, ``[nd, k]``."""
-        own = torch.nn.functional.one_hot(sorted_labels(self.sizes)).to(X.dtype)
-        return torch.einsum("np,nj->npj", X, own / own.sum(0).sqrt()).flatten(0, 1)
+        memberships = torch.nn.functional.one_hot(sorted_labels(self.sizes)).to(X.dtype)
+        return torch.einsum("np,nj->npj", X, memberships / memberships.sum(0).sqrt()).flatten(0, 1)
 
 
 def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:

@@ -67,8 +67,8 @@ class RateReduction:
             ValueError: targets are no shares of classes, all images are of one class, or features are not finite.
         """
         check_targets(targets, len(images))
-        outputs_here = model(images)
-        features = gather(unit_norm(outputs_here.to(torch.promote_types(outputs_here.dtype, torch.float32))))
+        logits = model(images)
+        features = gather(unit_norm(logits.to(torch.promote_types(logits.dtype, torch.float32))))
         memberships = gather(targets.to(features.dtype))
         if int((memberships.sum(0) > 0).sum()) < 2:
             raise ValueError("a batch must hold images of two classes at least, which have a rate reduction, got one; take a larger batch")

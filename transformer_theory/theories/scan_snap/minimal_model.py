@@ -6,7 +6,7 @@ memorisation.
 The flows describe infinitely long sequences. How long is long enough depends on the classes, the rates and the number of steps, not on
 length alone, so it is measured (:func:`redrawn_error`): as many sequences, of the same length and with the same next tokens, are drawn from
 the counted :math:`P(l | n)` and learnt with the same rates and steps. There the theory holds up to the finite length. If the exact flow is
-wrong on *these* sequences, its error on the data is no evidence against it.
+wrong on *these* sequences, its error on the data is no evidence against it. Source of the model: :cite:t:`tian2023scan`.
 """
 
 import math

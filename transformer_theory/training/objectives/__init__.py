@@ -5,9 +5,9 @@ A training loop needs no more of an objective than :class:`Objective` states. Th
 
 from .cross_entropy import CrossEntropy
 from .masked_autoencoding import MaskedAutoencoding
-from .protocol import ACCURACY, LOSS, UNTRAINED, Gather, Labelled, Objective, alone
+from .protocol import ACCURACY, LOSS, UNTRAINED, Gather, Labelled, Objective, Objectives, alone
 
-OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (CrossEntropy, MaskedAutoencoding)}
+OBJECTIVES: Objectives = {kind.name: kind for kind in (CrossEntropy, MaskedAutoencoding)}
 
 __all__ = [
     "ACCURACY",
@@ -19,5 +19,6 @@ __all__ = [
     "Labelled",
     "MaskedAutoencoding",
     "Objective",
+    "Objectives",
     "alone",
 ]

@@ -7,7 +7,7 @@ order of the processes, so that each copy computes the loss of *all* images. In 
 either by adding up the W equal losses or at once; the average then removes the factor, and the gradient is that of one process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -82,6 +82,10 @@ class Objective(Protocol):
             ValueError: there is no image, or images and labels differ in number.
         """
         ...
+
+
+Objectives = Mapping[str, Callable[..., Objective]]
+"""Classes of objectives by name, which make an objective from its fields."""
 
 
 def measured(quantity: str, value: float, images: Labelled, **columns) -> Measurement:

@@ -26,6 +26,8 @@ from .tolerances import (
     CONTRADICTION_RTOL,
     DENSE_SIZE,
     EPSILON,
+    EQUATION_RANK_RTOL,
+    EQUATION_RTOL,
     EXCHANGES,
     GRAM_RANK_RTOL,
     LEAST_SQUARES_SIZE,
@@ -36,6 +38,7 @@ from .tolerances import (
     PIVOTING_RTOL,
     REFINEMENTS,
     ROW_REFINEMENTS,
+    WEIGHT_RTOL,
 )
 
 
@@ -144,23 +147,55 @@ def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray 
 
 
 def least_distance(pairs: Pairs) -> np.ndarray:
-    """Multipliers up to a positive factor, ``[m]``.
+    """Multipliers of the inequalities up to a positive factor, ``[m]``; zero on equations.
 
     Raises:
         Contradiction: no W meets the constraints.
         NotConverged: least squares stopped early.
     """
-    # An equation is the two inequalities <F, W> >= b and <-F, W> >= -b; the difference of their multipliers is its own.
-    equations = pairs.free.nonzero()[0]
-    index = np.concatenate([np.arange(len(pairs)), equations])
-    sign = np.concatenate([np.ones(len(pairs)), -np.ones(len(equations))])
     wide = pairs.difference.shape[1] * pairs.query.shape[1] > len(pairs)
     factor = root(pairs.gram) if wide else pairs.rows().T * pairs.length
-    parts = sign * nearest(factor[:, index] * sign, pairs.rhs[index] * sign, pairs.length[index])
-    weights = np.zeros(len(pairs))
-    np.add.at(weights, index, parts)
+    if pairs.free.any():
+        return _least_distance_on_equations(pairs, factor)
+    weights = nearest(factor, pairs.rhs, pairs.length)
     refute(pairs, weights)
     return weights
+
+
+def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray:
+    """:func:`least_distance` in the affine space that the equations leave; the constraints are the columns of ``factor``."""
+    free, scale = pairs.free, np.where(pairs.free, pairs.length, 1.0)
+    # The equations say E^T w = b. Their least-norm solution is E^+T b; what b has outside the row space of E contradicts.
+    left, sigma, right = np.linalg.svd(factor[:, free] / scale[free], full_matrices=False)
+    rank = int((sigma > EQUATION_RANK_RTOL * sigma[0]).sum())
+    left, right = left[:, :rank] / sigma[:rank], right[:rank]
+    rhs = pairs.rhs[free] / scale[free]
+    contradicting = rhs - right.T @ (right @ rhs)
+    size = np.abs(contradicting)
+    if size.max() > EQUATION_RTOL * np.abs(rhs).max():
+        weights = np.where(size > WEIGHT_RTOL * size.max(), contradicting, 0.0) / scale[free]
+        raise Contradiction(_spread(weights, free))
+    # Inequalities are reduced to their part orthogonal to the equations; the least-norm solution moves their right-hand sides.
+    rest = factor[:, ~free]
+    overlap = left.T @ rest
+    reduced = rest - (left * sigma[:rank] ** 2) @ overlap
+    asked = pairs.rhs[~free] - (right @ rhs) @ overlap
+    length = np.linalg.norm(reduced, axis=0)
+    decided = length <= WEIGHT_RTOL * pairs.length[~free]  # by the equations alone
+
+    def lifted(weights: np.ndarray) -> np.ndarray:
+        """Weights of the inequalities, with those of the equations that cancel their overlap."""
+        full = _spread(weights, ~free)
+        full[free] = -(right.T @ (overlap @ weights)) / scale[free]
+        return full
+
+    if (asked[decided] > EQUATION_RTOL).any():
+        raise Contradiction(lifted(np.where(decided, asked, -np.inf) == asked[decided].max()))
+    weights = np.zeros(len(asked))
+    if not decided.all():
+        weights[~decided] = nearest(reduced[:, ~decided], asked[~decided], length[~decided])
+        refute(pairs, lifted(weights))
+    return _spread(weights, ~free)
 
 
 def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:

@@ -22,6 +22,9 @@ NULL_SQUARE_RTOL = 1e-10  # of its square, formed from inner products, from whic
 # ---- ranks and factorisations
 GRAM_RANK_RTOL = 1e-14  # eigenvalues of a Gram matrix, relative to the largest
 NULL_RANK_RTOL = 1e-13  # the same, for the null space of contradictory constraints
+EQUATION_RANK_RTOL = 1e-11  # singular values of the equations, relative to the largest
+EQUATION_RTOL = 1e-9  # right-hand sides that the equations contradict, relative to the largest
+WEIGHT_RTOL = 1e-10  # lengths and weights that are zero up to rounding, relative to the largest
 CHOLESKY_RTOL = 1e-5  # smallest to largest pivot, from which a Cholesky factor stands in for the eigenvectors
 PIVOTING_RTOL = 1e-4  # the same, for block pivoting
 RIDGE = 1e-11  # added to unit diagonals so that dependent constraints can be factorised; refinement removes its effect

@@ -11,7 +11,7 @@ from torch import nn
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ..in_networks import AFTER
-from ..layerwise import curves
+from ..layer_curves import curves
 from ..networks import DataParts, accuracy, crate, digit_parts, fit
 
 NETWORKS, DEPTH = 3, 3  # single networks differ, so their mean is compared with the threshold

@@ -38,7 +38,7 @@ from ....models.crate.attention import Batch
 from ....models.crate.compression import coordinates, expansion, rate_gradient
 from .. import networks
 from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, PAPER, SIGN, Growth
-from ..layerwise import INPUT, CompressionLayer, compression_layers, converted_inputs, curves, on_layers, run_metrics
+from ..layer_curves import INPUT, CompressionLayer, compression_layers, converted_inputs, curves, on_layers, run_metrics
 from ..problem import incoherence
 from ..steps import mssa
 

@@ -18,7 +18,7 @@ from ....core.sources import Source
 from ....models.crate import PaperAttention
 from .. import networks
 from ..in_networks import AFTER, BEFORE, NONZEROS, PAPER
-from ..layerwise import CURVES, INPUT, REDUCTION, layerwise
+from ..layer_curves import CURVES, INPUT, REDUCTION, layerwise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from ....core.sources import Source
 from ....models.crate import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
 from .. import networks
 from ..in_networks import AFTER, NONZEROS, PAPER
-from ..layerwise import curves
+from ..layer_curves import curves
 from ..on_data import LASSO
 
 if TYPE_CHECKING:

@@ -124,8 +124,8 @@ def _speeds(generator: Generator, *, squared: bool) -> Evidence:
 
 def _entropy_bounce(generator: Generator, descent: Callable[..., Tensor]) -> Evidence:
     """The smaller of drop and rebound of attention's entropy over 5000 steps, nats."""
-    found = bounce(attention_entropy(descent(random_mu(generator), temperature=TEMPERATURE), temperature=TEMPERATURE))
-    return Evidence(min(found.drop, found.rebound), 0.01, ">=", detail={"drop": found.drop, "rebound": found.rebound, "step": found.index})
+    curve = bounce(attention_entropy(descent(random_mu(generator), temperature=TEMPERATURE), temperature=TEMPERATURE))
+    return Evidence(min(curve.drop, curve.rebound), 0.01, ">=", detail={"drop": curve.drop, "rebound": curve.rebound, "step": curve.index})
 
 
 def _floor(generator: Generator, *, share: float) -> Evidence:
@@ -148,9 +148,9 @@ def _rank_rebound(generator: Generator, *, linear: bool) -> Evidence:
         layers = linear_layer(points, torch.logspace(0, -12, 100, dtype=torch.float64)[1:])
     else:
         layers = nonlinear_layer(points, torch.logspace(-7, 3, 200, dtype=torch.float64))
-    found = rank_bounce(points, layers)
-    share = min(found.drop, found.rebound) / found.start
-    return Evidence(share, 0.05, ">=", detail={"start": found.start, "least": found.least, "end": found.end})
+    curve = rank_bounce(points, layers)
+    share = min(curve.drop, curve.rebound) / curve.start
+    return Evidence(share, 0.05, ">=", detail={"start": curve.start, "least": curve.least, "end": curve.end})
 
 
 def _mixture(generator: Generator, *, flattened: float) -> Evidence:

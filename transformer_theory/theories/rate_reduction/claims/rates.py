@@ -70,8 +70,8 @@ def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
     """Weighted mean of the squared distances of the second moments S_j from their mean; and the largest eigenvalue of any S_j."""
     classes = [features[labels == j] for j in labels.unique()]
     mean = features.mT @ features / len(features)
-    moments = [own.mT @ own / len(own) for own in classes]
-    spread = sum(len(own) / len(features) * float((S - mean).square().sum()) for own, S in zip(classes, moments))
+    moments = [members.mT @ members / len(members) for members in classes]
+    spread = sum(len(members) / len(features) * float((S - mean).square().sum()) for members, S in zip(classes, moments))
     return spread, max(float(torch.linalg.eigvalsh(S)[-1]) for S in moments)
 
 
@@ -95,7 +95,7 @@ def _equal_moments_control(generator: Generator) -> Evidence:
     """Classes with equal means and different second moments: distances of means do not bound ΔR from above."""
     labels = torch.arange(3).repeat_interleave(20)
     classes = [_random_features(generator, 20, 6) for _ in range(3)]
-    features = torch.cat([own - own.mean(0) for own in classes])
+    features = torch.cat([members - members.mean(0) for members in classes])
     means = torch.stack([features[labels == j].mean(0) for j in range(3)])
     spread = float((means - features.mean(0)).square().sum(1).mean())
     return Evidence(0.25 * (6 / EPS**2) ** 2 * spread / float(rate_reduction(features, labels, eps=EPS)), 1.0, ">=")

@@ -125,7 +125,7 @@ def grow(
     layers, curve = [layer], [rates]
     for _ in range(steps):
         moves = layer[0] - shares.view(shape) * layer[1:]  # x E - γ_j x C_j is one product
-        rows = unit_norm(rows + step * torch.cat([own @ move for own, move in zip(rows.split(lengths, -2), moves)], -2))
+        rows = unit_norm(rows + step * torch.cat([members @ move for members, move in zip(rows.split(lengths, -2), moves)], -2))
         layer, rates = _operators(rows, sizes, lengths, eps)
         layers.append(layer)
         curve.append(rates)
@@ -134,7 +134,7 @@ def grow(
 
 
 def _operators(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple[Tensor, Tensor]:
-    return operators(torch.stack([own.mH @ own for own in rows.split(lengths, -2)]), sizes, eps=eps)
+    return operators(torch.stack([members.mH @ members for members in rows.split(lengths, -2)]), sizes, eps=eps)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Spectrum:
 
     Attributes:
         grid: places along each axis.
-        weights: how many of all T frequencies each kept one stands for (itself, and its mirror image if that is not kept), ``[f]``.
+        weights: number of the T frequencies that each kept one represents (itself, and its mirror image if that is not kept), ``[f]``.
     """
 
     grid: tuple[int, ...]
@@ -71,12 +71,12 @@ class Spectrum:
         values = rows.permute(1, 2, 0).unflatten(2, kept)
         return torch.fft.irfftn(values, s=self.grid, dim=tuple(range(2, values.ndim)))
 
-    def norms(self, rows: Complex[Tensor, "*many f n c"]) -> Float[Tensor, "*many n"]:
+    def norms(self, rows: Complex[Tensor, "*batch f n c"]) -> Float[Tensor, "*batch n"]:
         """Norm of each whole sample, by Parseval's identity."""
         squares = torch.view_as_real(rows).square().sum((-2, -1))
         return torch.einsum("...fn,f->...n", squares, self.weights / math.prod(self.grid)).sqrt()
 
-    def total(self, rates: Float[Tensor, "*many f"]) -> Float[Tensor, "*many"]:
+    def total(self, rates: Float[Tensor, "*batch f"]) -> Float[Tensor, "*batch"]:
         """Sum over all T frequencies."""
         return rates @ self.weights
 
@@ -106,9 +106,9 @@ class SpectralLayer:
     def advance(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float) -> Complex[Tensor, "f n c"]:
         """New samples of norm 1 after this layer, with estimated memberships."""
         compressed = rows @ self.compressions
-        guessed = self.shares * torch.softmax(-sharpness * spectrum.norms(compressed).mT, dim=-1)
-        together = torch.einsum("nj,jfnc->fnc", guessed.to(rows.dtype), compressed)
-        return spectrum.unit_norm(rows + step * (rows @ self.expansion - together))
+        estimated = self.shares * torch.softmax(-sharpness * spectrum.norms(compressed).mT, dim=-1)
+        compression = torch.einsum("nj,jfnc->fnc", estimated.to(rows.dtype), compressed)
+        return spectrum.unit_norm(rows + step * (rows @ self.expansion - compression))
 
 
 @dataclass(frozen=True)

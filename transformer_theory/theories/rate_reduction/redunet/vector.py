@@ -59,8 +59,8 @@ class Layer:
     def advance(self, features: Float[Tensor, "n d"], *, step: float, sharpness: float) -> Float[Tensor, "n d"]:
         """New samples ``[n, d]`` of norm 1 after this layer, with estimated memberships."""
         compressed = features @ self.compressions
-        guessed = torch.softmax(-sharpness * torch.linalg.vector_norm(compressed, dim=-1).mT, dim=-1)
-        return unit_norm(features + step * self._moves(features, compressed, guessed))
+        estimated = torch.softmax(-sharpness * torch.linalg.vector_norm(compressed, dim=-1).mT, dim=-1)
+        return unit_norm(features + step * self._moves(features, compressed, estimated))
 
 
 @converted(floats=("features",), int64=("labels",))

@@ -1,0 +1,229 @@
+"""Numbers, formulas, BibTeX and the tables in the terminal."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from tests.report.synthetic import THEORIES, on_data, small
+from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.sources import entries
+from transformer_theory.report import bibtex, mathml, terminal
+from transformer_theory.report.format import (
+    amount,
+    beside_null,
+    label,
+    number,
+    place,
+    prediction,
+    slug,
+    unexpected_side,
+    unique,
+    verdict_style,
+    with_unit,
+)
+from transformer_theory.theories import list_theories
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "—"),
+        (float("nan"), "—"),
+        (float("inf"), "—"),
+        (0.0, "0"),
+        (1.0, "1"),
+        (-3, "−3"),
+        (1797, "1,797"),
+        (0.9137, "0.914"),
+        (0.9999, "1.00"),
+        (-0.02, "−0.0200"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (999.9, "1,000"),
+        (1234.5, "1,234"),
+        (1.2e-13, "1.20·10⁻¹³"),
+        (-2.5e7, "−2.50·10⁷"),
+    ],
+)
+def test_three_significant_digits(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(0.5685, "share", "56.85 %"), (1.0, "share", "100.00 %"), (2e-6, "share", "2.00·10⁻⁴ %"), (0.5685, "", "0.569"), (None, "share", "—")],
+)
+def test_only_shares_are_in_per_cent(value, unit, text):
+    assert amount(value, unit).replace("\u00a0", " ") == text
+
+
+def test_units_are_named_once():
+    assert with_unit(61.91, "nats") == "61.9\u00a0nats"
+    assert with_unit(0.5, "share") == "50.00\u00a0%"
+    assert with_unit(None, "nats") == "—"
+
+
+def test_predictions_name_limit_and_threshold():
+    null = Null("n", (0.2,))
+    rows = (
+        {"predicted": 1.0, "threshold": 0.99, "op": ">="},
+        {"predicted": 0.0, "threshold": 0.0, "op": ">="},
+        {"predicted": 0.5},
+        {"threshold": 1e-12, "op": "<="},
+        {"op": None},
+        {"predicted": 0.0, "threshold": -1e-9, "op": ">="},
+        {"predicted": 1.0, "threshold": 1 - 1e-6, "op": ">="},
+        {"predicted": -1.0, "threshold": -0.9999, "op": "<="},
+        {"side": ">=", "null": null, "op": None},
+        {"side": ">=", "null": null, "predicted": 0.2, "threshold": 0.2, "op": ">="},
+    )
+    shown = [prediction(on_data(1.0, **columns)).replace("\u00a0", " ") for columns in rows]
+    assert shown[:5] == ["→ 1 (threshold: ≥ 0.990)", "≥ 0", "→ 0.500", "≤ 1.00·10⁻¹²", "—"]
+    assert shown[5:] == ["≥ 0", "≥ 1", "→ −1 (threshold: ≤ −1.00)", "≥ null", "≥ 0.200"]
+
+
+@pytest.mark.parametrize(("value", "null", "side"), [(0.1371, 0.1369, "at"), (0.138, 0.137, "above"), (0.136, 0.137, "below")])
+def test_values_that_print_as_their_null_are_on_no_side(value, null, side):
+    row = on_data(value, null=Null("n", (null,)), side=">=")
+    assert beside_null(row) == side
+    assert unexpected_side(row) == (side == "below")
+
+
+def test_names_and_places():
+    assert verdict_style("consistent") == ("good", "✓")
+    assert verdict_style("control PASSES: no power")[0] == "bad"
+    assert slug("CRATE (paper form)") == "crate-paper-form"
+    assert unique(["a", "a", "b", "a"]) == ["a", "a-2", "b", "a-3"]
+    row = Measurement("crate", "figure", "rate", 1.0, setting="modified flow", layer=2, step=1000)
+    assert place(row) == "modified flow, layer 2, step 1,000"
+    assert label(Measurement("network", "network", "accuracy", 0.5, split="test")) == "test accuracy"
+
+
+def test_formulas_are_converted_and_text_is_escaped():
+    made = mathml(r"for $x_t^\top W z \ge 1$ & <b>")
+    assert made.startswith("for <math")
+    assert "<msubsup>" in made
+    assert made.endswith("&amp; &lt;b&gt;")
+    assert 'display="block"' in mathml(r"$$\frac{a}{b}$$")
+    assert mathml(r"costs \$5") == "costs $5"
+    assert "<mi>softmax</mi>" in mathml(r"$\mathrm{softmax}(z)$")
+    assert "<mo>*</mo>" not in mathml(r"$\operatorname*{arg\,min}_W f$")
+
+
+@pytest.mark.parametrize(
+    "latex_code", [r"\frac{", r"\unknowncommand{x}", r"\text{<script>alert(1)</script>}", r"\text{<img src=x onerror=y>}"]
+)
+def test_what_cannot_be_converted_is_shown_as_code(latex_code):
+    made = mathml(f"see ${latex_code}$")
+    assert made.startswith("see <code>")
+    assert "<script" not in made
+    assert "<img" not in made
+
+
+def test_links_cannot_be_made_in_formulas():
+    assert "href" not in mathml(r"$\href{javascript:alert(1)}{x}$").split("<code>")[0]
+
+
+@pytest.mark.parametrize(
+    ("latex", "text"),
+    [
+        (r"2\ln\ln t", "2 ln ln t"),
+        (r"\log_2 x + \exp(x)", "log2 x + exp(x)"),
+        (r"\arg\min_W L(W)", "arg minW L(W)"),
+        (r"\log\big\|x/\|y\|\big\|_F", "log‖x/‖y‖‖F"),
+        (r"W^{\mathrm{mm}} z", "Wmmz"),
+    ],
+)
+def test_functions_stand_apart_and_bars_are_bars(latex, text):
+    made = re.sub(r"<mo>\+</mo>", " + ", str(mathml(f"${latex}$"))).replace('<mspace width="0.167em" />', " ")
+    assert re.sub(r"<[^>]*>", "", made) == text
+
+
+def test_every_formula_of_the_registry_becomes_mathml():
+    """A formula that the converter cannot read would be shown as its LaTeX, in <code>."""
+    for theory in list_theories():
+        texts = [theory.question, theory.statement, *theory.assumptions]
+        for claim in theory.claims:
+            texts += [claim.statement, *claim.assumptions, claim.measures, claim.control_description, claim.corrects]
+        assert [text for text in texts if "<code>" in mathml(text) or "\\" in mathml(text)] == []
+        assert any("<math" in mathml(text) for text in texts)
+
+
+def test_bibtex_holds_each_entry_once(compared, theories):
+    made = bibtex(compared, theories=theories)
+    keys = re.findall(r"^@\w+\{([^,]+),", made, re.MULTILINE)
+    assert len(keys) == len(set(keys)) == 5
+    assert set(keys) <= set(entries())
+    assert bibtex(small(theories=[]), theories=()) == ""
+
+
+def printed(shown, width=100) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(shown)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_summary_in_the_terminal_fits_and_cuts_no_word(compared, theories, width):
+    text = printed(terminal.summary(compared, theories=theories), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for word in ("white-box", "consistent", "covered", "Tarzanagh", "0.999", "null 0.118", "above", "<script>"):
+        assert word in text, word
+
+
+def test_names_in_the_terminal_are_no_markup():
+    assert "[red]x[/red]" in printed(terminal.summary(small(data="[red]x[/red]"), theories=THEORIES))
+
+
+def test_verifications_take_one_line_each_where_that_fits():
+    claims = [theory.claims[0].verify(range(2)) for theory in THEORIES[:2]]
+    for width, lines in ((160, 3), (80, 6)):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        text = printed(terminal.verifications(claims, console), width)
+        assert len(text.splitlines()) == lines
+        for piece in (
+            "attention_svm/global-direction",
+            "consistent",
+            "2/2 ",
+            "[0.16, 1.00]",
+            ">= 0.99",
+            "fails as it",
+            "Tarzanagh et al. (2023a), Thm. 3",
+        ):
+            assert piece in text, piece
+
+
+def test_measurements_show_the_columns_that_hold_something():
+    rows = [
+        Measurement("crate", "figure", "rate", 0.25, predicted=0.3, basis="printed", step=7, setting="paper form"),
+        Measurement("crate", "figure", "bound", 0.1, op="<=", threshold=0.5, predicted=0.5, verdict="consistent"),
+    ]
+    text = printed(terminal.measurements(rows))
+    assert text.split() == [
+        *("quantity", "measured", "reference", "which", "is", "threshold", "verdict"),
+        *("rate", "(paper", "form,", "step", "7)", "0.25", "0.3", "printed"),
+        *("bound", "0.1", "<=", "0.5", "✓", "consistent"),
+    ]
+    assert [terminal.has_reference(row) for row in rows] == [True, True]
+    assert not terminal.has_reference(Measurement("crate", "figure", "rate", 0.25))
+
+
+def test_networks_show_quantity_value_and_reason():
+    rows = [
+        Measurement("network", "network", "accuracy", 0.6458, unit="share", split="test", model="vit", n=5000, note="step 40"),
+        Measurement("network", "network", "accuracy", None, setting="equal steps", reason="other images"),
+    ]
+    text = " ".join(printed(terminal.networks(small(rows))).split()).replace("\u00a0", " ")
+    for piece in ("test accuracy", "vit", "64.58 %", "5,000 samples", "step 40", "other images"):
+        assert piece in text, piece
+
+
+def test_catalogue_and_descriptions_name_everything():
+    theory = THEORIES[0]
+    text = printed(terminal.catalogue([theory]))
+    assert all(name in text for name in (theory.name, theory.question, *(claim.id for claim in theory.claims)))
+    assert theory.claims[0].control_description in printed(terminal.about(theory.claims[0]), 120)
+    assert "Each input has exactly one optimal token." in printed(terminal.about(theory), 120)

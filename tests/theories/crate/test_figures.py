@@ -1,0 +1,151 @@
+"""The figures: networks that differ in one point, quantities of known value, and panels."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.core.plotting import COLOURS, axes
+from transformer_theory.core.result import Result
+from transformer_theory.models import crate as blocks
+from transformer_theory.theories import crate
+from transformer_theory.theories.crate import networks
+from transformer_theory.theories.crate.figures import departures, emergence, variants
+from transformer_theory.theories.crate.figures.unrolled import gap_panel
+from transformer_theory.theories.crate.layer_curves import compression_layers
+from transformer_theory.theories.crate.sparse_coding import optimal_code, signed_dictionary
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussian(*shape, seed=0):
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return networks.digit_parts(seed=0)
+
+
+def test_the_parts_are_disjoint_and_have_the_same_classes(data):
+    parts = (data.train, data.validation, data.test)
+    assert [len(part) for part in parts] == [1257, 180, 360]
+    rows = torch.cat([part.tokens.flatten(1) for part in parts])
+    assert len(rows.unique(dim=0)) == len(rows)
+    for part in parts:
+        assert_close(torch.bincount(part.labels) / len(part), torch.full((10,), 0.1), atol=0.02, rtol=0)
+
+
+def test_soft_thresholding_is_the_optimal_code():
+    bases = crate.random_subspaces(3, 12, 4, generator=generator())
+    tokens = gaussian(20, 12)
+    code = optimal_code(tokens, bases, lam=0.3)
+    assert_close(code, crate.fista(tokens, signed_dictionary(bases), lam=0.3).code, atol=1e-8, rtol=0)
+    assert 0.05 < float((code != 0).double().mean()) < 0.5
+
+
+def test_the_tied_residual_is_the_released_step_with_u_as_output():
+    torch.manual_seed(0)
+    module = departures.TiedAttention(12, heads=3, head_dim=4).double()
+    tokens, bases = gaussian(2, 5, 12), module.subspaces()
+    assert_close(tokens + module(tokens), crate.released_step(tokens, bases, bases.mT))
+
+
+def test_unscaled_scores_are_a_softmax_of_the_gram_matrix():
+    torch.manual_seed(0)
+    module = departures.UnscaledAttention(12, heads=1, head_dim=4).double()
+    tokens = gaussian(1, 5, 12)
+    W = tokens[0] @ module.subspaces()[0]
+    assert_close(module(tokens)[0], module.to_out((W @ W.T).softmax(-1) @ W))
+
+
+def test_each_network_undoes_one_departure(data):
+    models = {name: make(data.train, seed=0, dim=16, depth=2) for name, make in departures.NETWORKS.items()}
+    assert {name for departure in departures.DEPARTURES.values() for name in departure.networks} == models.keys() - {"released"}
+    inputs = data.test.tokens[:3].float()
+    outputs = {name: model(inputs).detach() for name, model in models.items()}
+    for name, output in outputs.items():
+        assert torch.isfinite(output).all()
+        assert name == "released" or not torch.allclose(output, outputs["released"]), f"{name} changes nothing"
+    assert not any("norm" in name for name, _ in models["no layer norms"].transformer.named_parameters())
+    assert departures.mean_incoherence(models["U orthonormal"]) < 1e-5 < 0.3 < departures.mean_incoherence(models["released"])
+
+
+@pytest.mark.parametrize("attention", [blocks.ReleasedAttention, blocks.ReleasedTokenStatisticsAttention])
+def test_alignment_of_the_output_matrix_is_one_where_it_is_tied(data, attention):
+    model = networks.crate(data.train, seed=0, attention=attention, dim=16, depth=2)
+    assert abs(departures.output_alignment(model)) < 0.3
+    with torch.no_grad():
+        for _, _, block in compression_layers(model):
+            block.to_out[0].weight.copy_(3 * block.qkv.weight.T)
+    assert departures.output_alignment(model) == pytest.approx(1)
+
+
+def test_only_the_causal_form_hides_later_tokens():
+    assert departures.leak(blocks.CausalReleasedAttention, 16) == 0
+    assert departures.leak(blocks.ReleasedAttention, 16) > 0.01
+
+
+def test_variants_have_the_stated_numbers_of_parameters(data):
+    d, depth = 16, 2
+    counts = {
+        (a, s): networks.parameter_count(variants._network(data, a, s, seed=0, dim=d, depth=depth))
+        for a in variants.ATTENTION
+        for s in variants.SPARSIFY
+    }
+    for (attention, _), count in counts.items():
+        more = {"exact": 0, "paper": 0, "released": depth * (d * d + d), "token statistics": depth * 4}[attention]
+        assert count == counts["exact", "one ISTA step"] + more
+
+
+def line_positions(ax, colour):
+    return [float(line.get_xdata()[0]) for line in ax.get_lines() if line.get_color() == colour and line.get_linestyle() != "None"]
+
+
+def test_the_chance_level_is_shown_only_near_the_networks():
+    count = len(departures.NETWORKS)
+    for accuracy, shown in ((0.12, True), (0.96, False)):
+        table = np.full((count, 3, 2), accuracy) + 0.02 * np.arange(count)[:, None, None] / count
+        ax = departures.Departures.quick().plot(Result("crate.departures", arrays={"crate/departures/table": table})).axes[0]
+        assert departures.CHANCE in line_positions(ax, COLOURS["null"])
+        assert (ax.get_xlim()[0] <= departures.CHANCE) == shown
+
+
+def test_a_curve_that_is_cut_off_is_labelled():
+    arrays = {"crate/gap/ISTA": np.array([1.0, 1e-3]), "crate/gap/FISTA": np.array([1.0, 1e-15])}
+    for gaps, labels in ((arrays, 1), (arrays | {"crate/gap/FISTA": np.array([1.0, 1e-5])}, 0)):
+        _, (ax,) = axes()
+        gap_panel(ax, gaps)
+        assert len([text for text in ax.texts if "rounding" in text.get_text()]) == labels
+
+
+def test_no_marker_of_emergence_lies_on_the_edge():
+    rng = np.random.default_rng(0)
+    arrays = {f"crate/emergence/{kind}": rng.random((2, 3, 3)) for kind in emergence.MAPS}
+    for name in emergence.NETWORKS:
+        arrays |= {
+            f"crate/emergence/{name}/images": rng.random((3, 3, 8, 8)),
+            f"crate/emergence/{name}/attention": rng.random((3, 4, 4, 4)),
+            f"crate/emergence/{name}/components": rng.random((3, 3, 4, 4)),
+        }
+    figure = emergence.Emergence.quick().plot(Result("crate.emergence", arrays=arrays))
+    panels = [ax for ax in figure.axes if ax.get_title(loc="left").startswith("IoU")]
+    largest = max(arrays[f"crate/emergence/{kind}"].max() for kind in emergence.MAPS)
+    assert len(panels) == 2
+    assert all(ax.get_xlim()[1] > 1.05 * largest for ax in panels)
+
+
+def test_the_growth_in_attention_is_the_plain_ratio_of_rates(data):
+    from transformer_theory.metrics.coding import subspace_coding_rate
+
+    model = networks.crate(data.train, seed=0, dim=16, depth=1)
+    inputs, layer = data.test.tokens[:20], model.transformer.layers[0]
+    with torch.no_grad():
+        embedded = model.to_patch_embedding(inputs.float())
+        before = torch.cat([model.cls_token.expand(20, -1, -1), embedded], 1) + model.pos_embedding
+        after = before + layer[0](before)
+    bases = torch.linalg.qr(layer[0].fn.subspaces().detach().double())[0]
+    first, second = (subspace_coding_rate(stream.double(), bases, eps=departures.EPS).mean() for stream in (before, after))
+    assert departures.change_lengths_kept(model, inputs) == pytest.approx(float(second / first), rel=1e-6)

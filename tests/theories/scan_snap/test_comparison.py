@@ -1,0 +1,146 @@
+"""The parts of a comparison: query data, rank correlations, predictions from counts."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+from torch.testing import assert_close
+
+from tests.problems.scan_snap import ideal_sequences, one_common
+from transformer_theory import scan_snap
+from transformer_theory.theories.scan_snap import closed_form, exact_flow
+from transformer_theory.theories.scan_snap import predictions as predictions_module
+from transformer_theory.theories.scan_snap.comparison import chance_level, correlate, rank_correlation
+from transformer_theory.theories.scan_snap.predictions import half_way_step, predictions
+from transformer_theory.theories.scan_snap.query_data import QueryData, distinctness, select_query, token_groups
+
+
+def tensor(*values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_held_out_sequences_are_others_of_the_same_classes(generator):
+    tokens = ideal_sequences(n=300, context=50, classes=3, generator=torch.Generator().manual_seed(0))
+    ids, query, following = tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id
+    selected = select_query(ids, query, following, query_id=500, vocab_size=1000, max_classes=20, generator=generator)
+    assert isinstance(selected, QueryData)
+    assert selected.held_out is not None
+    assert selected.used == 300
+    assert torch.bincount(selected.held_out.target).tolist() == [30, 30, 30]
+    both = torch.cat([selected.counted.counts, selected.held_out.counts])
+    whole = scan_snap.count_sequences(ids, query, following, 1000)
+    assert sorted(both.tolist()) == sorted(whole.counts.tolist())  # nothing twice, nothing lost
+
+
+def test_distinctness_by_hand():
+    assert distinctness(tensor([0.5, 0.5, 0.0], [0.0, 0.25, 0.75])).tolist() == [1.0, pytest.approx(2 / 3), 1.0]
+
+
+def test_token_groups_fall_back_to_quarters():
+    clear = token_groups(tensor(0.9, 1.0, 0.55), 2)
+    assert clear.distinct.tolist() == [True, True, False]
+    assert clear.common.tolist() == [False, False, True]
+    vague = token_groups(torch.linspace(0.1, 0.4, 8, dtype=torch.float64), 10)
+    assert vague.distinct.tolist() == [False] * 6 + [True] * 2
+    assert vague.common.tolist() == [True] * 2 + [False] * 6
+
+
+def test_null_distinctness_is_that_of_recounted_classes():
+    tokens = ideal_sequences(n=60, context=50, generator=torch.Generator().manual_seed(0))
+    (comparison,) = scan_snap.analyse(tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5).comparisons
+    values = []
+    for target in comparison.runs.shuffled.tolist():
+        counts = np.zeros((2, 11))
+        for c, row in zip(target, comparison.data.counted.counts.numpy()):
+            counts[c] += row
+        counts /= counts.sum(1, keepdims=True)
+        values.append(float((comparison.data.frequency.numpy() * counts.max(0) / counts.sum(0)).sum()))
+    assert comparison.null_distinctness.draws == pytest.approx(values)
+
+
+# ---- rank correlations
+
+
+def test_rank_correlation_by_hand():
+    a = tensor(1.0, 2.0, 2.0, 3.0)
+    assert float(rank_correlation(a, a)) == 1.0
+    assert float(rank_correlation(a, -a)) == -1.0
+    # five pairs are not tied in a; (1, 5) is discordant in b, the others agree
+    assert float(rank_correlation(a, tensor(1.0, 0.0, 5.0, 9.0))) == pytest.approx(3 / 5)
+    assert bool(torch.isnan(rank_correlation(a, torch.ones(4, dtype=torch.float64))))
+
+
+def test_rank_correlation_without_ties_is_kendalls(generator):
+    a, b = torch.randn(2, 30, generator=generator, dtype=torch.float64)
+    assert float(rank_correlation(a, b)) == pytest.approx(kendalltau(a.numpy(), b.numpy()).statistic)
+    order = correlate(a, torch.stack([a.exp(), -a, b]), generator)
+    assert (order.value, order.tokens) == (1.0, 30)
+    assert order.null.mean == pytest.approx((-1 + float(rank_correlation(a, b))) / 2)
+    assert order.threshold == order.chance > order.null.mean
+    assert math.isnan(correlate(a, torch.stack([b, a, a]), generator).threshold)  # shuffled next tokens reach the largest value
+    tied = correlate(a, torch.stack([b, b, b]), generator)
+    assert tied.threshold > tied.value
+
+
+@pytest.mark.parametrize(("tokens", "smallest", "largest"), [(3, 0.0, 0.0), (11, 0.0, 0.0), (31, 0.01, 0.08)])
+def test_random_changes_are_significant_in_at_most_five_per_cent(tokens: int, smallest: float, largest: float, generator):
+    """One common token among distinct ones: with ten or fewer the best order has a larger probability than 5 %."""
+    predicted = torch.ones(tokens, dtype=torch.float64)
+    predicted[0] = 0.5
+    changes = torch.randn(200, 1, tokens, generator=generator, dtype=torch.float64)
+    orders = [correlate(predicted, change, generator) for change in changes]
+    assert smallest <= sum(order.value >= order.threshold for order in orders) / 200 <= largest
+    assert all(math.isnan(order.threshold) for order in orders) == (largest == 0)
+
+
+def test_the_chance_level_falls_with_the_number_of_tokens(generator):
+    few, many = torch.randn(8, generator=generator).double(), torch.randn(150, generator=generator).double()
+    assert 0.3 < chance_level(few, few, generator) < 0.7
+    assert chance_level(many, many, generator) < 0.15
+
+
+# ---- predictions
+
+
+def test_half_way_step_of_known_curves():
+    t = tensor(0.0, 1.0, 2.0, 4.0)
+    assert half_way_step(t, t[:, None] * tensor(3.0, 4.0)) == pytest.approx(2.0)
+    assert half_way_step(t, tensor([0.0], [2.0], [0.0], [1.0])) == pytest.approx(3.0)  # the last crossing
+    assert half_way_step(t, torch.zeros(4, 2, dtype=torch.float64)) == 0.0
+
+
+def test_predictions_are_the_flows_and_the_closed_form_where_it_applies():
+    classes, times = one_common(2, 1000, 0.2), tensor(0.0, 10.0, 1000.0)
+    exact, _, _, closed = predictions(classes, times, eta_y=1.0, eta_z=0.01)
+    assert_close(exact.logits, exact_flow(classes, times, eta_y=1.0, eta_z=0.01, tolerance=1e-11).logits[:, 0], rtol=0, atol=1e-6)
+    assert closed.tokens.tolist() == [0]
+    B = closed_form.B(times, classes=2, vocab_size=1000, eta_y=1.0, eta_z=0.01, overlap=float(classes.overlap()[0, 1]))
+    assert_close(closed.logits[:, 0], -B)
+    uneven = replace(classes, share=tensor(0.2, 0.8))
+    assert "shares that differ by 120%" in predictions(uneven, times, eta_y=1.0, eta_z=0.01)[3].reason
+    twice = scan_snap.SequenceClasses(classes.conditional[[0, 0]], classes.query, 1000)
+    exact, modified, lemma4, closed = predictions(twice, times, eta_y=1.0, eta_z=0.01)
+    assert "less than 1e-08" in exact.reason
+    assert "linearly independent" in modified.reason
+    assert modified.reason == lemma4.reason
+    assert modified.resolved
+    assert "got 11" in closed.reason
+
+
+def test_a_flow_that_moves_by_less_than_its_error_is_not_resolved(monkeypatch):
+    def rough(*arguments, **rates):
+        path = exact_flow(*arguments, **rates)
+        return replace(path, error=0.02 * float(path.logits.abs().max()))
+
+    monkeypatch.setattr(predictions_module, "FLOWS", (("exact flow", rough),))
+    prediction = predictions(one_common(2, 1000, 0.2), tensor(0.0, 10.0), eta_y=1.0, eta_z=0.01)[0]
+    assert not prediction.resolved
+    assert "two integrations differ by" in prediction.reason
+
+
+def test_horizons_that_overflow_are_refused():
+    with pytest.raises(ValueError, match=r"times must be at most 1e.297"):
+        predictions(one_common(2, 1000, 0.2), tensor(1e299), eta_y=1.0, eta_z=0.1)

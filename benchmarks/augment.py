@@ -19,7 +19,7 @@ ROUNDS, PADDING, CLASSES = 31, 4, 10
 
 
 def interleaved(functions: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Seconds of each function, a round each in turn after one warm-up, all from one seed a round."""
+    """Seconds of each function, in turn, after one warm-up, all from one seed per round."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(-1, rounds):
         for name, function in functions.items():
@@ -38,7 +38,7 @@ def against_others(pixels: Tensor) -> None:
     torch.manual_seed(0)
     theirs = crop_and_flip(pixels, padding=PADDING)
     assert torch.equal(ours, theirs), "crops and flips differ from Pillow's"
-    for what, functions, least in (
+    for title, functions, target in (
         (
             "crop and flip, bytes",
             {"ours": lambda: flip(crop(pixels, padding=PADDING)), "Pillow": lambda: crop_and_flip(pixels, padding=PADDING)},
@@ -54,14 +54,14 @@ def against_others(pixels: Tensor) -> None:
         times = interleaved(functions)
         baseline = next(name for name in functions if name != "ours")
         factor = ratio(times, baseline)
-        print(f"{what}, {len(pixels)} images of 32 x 32, {ROUNDS} rounds")
+        print(f"{title}, {len(pixels)} images of 32 x 32, {ROUNDS} rounds")
         print(f"  ours       {1e3 * statistics.median(times['ours']):7.2f} ms")
         line = f"  {baseline:10} {1e3 * statistics.median(times[baseline]):7.2f} ms   {factor:.1f}x slower"
-        print(f"{line}; target >= {least:g}x ({verdict(factor >= least)})")
+        print(f"{line}; target >= {target:g}x ({verdict(factor >= target)})")
 
 
 def whole(pixels: Tensor, labels: Tensor) -> None:
-    """What a training step pays, to float images and soft targets."""
+    """The augmentation of a training step, from bytes to float images and soft targets."""
     print(f"a step's augmentation, {len(pixels)} images of 32 x 32 from bytes to float32, {ROUNDS} rounds")
     usual = {"crop": PADDING, "flip": 0.5}
     cases = {
@@ -70,10 +70,10 @@ def whole(pixels: Tensor, labels: Tensor) -> None:
         "and mixup or cutmix": (Augmentation(**usual, mixup=0.8, cutmix=1.0), 2.0),
         "and RandAugment (2, 9)": (Augmentation(**usual, operations=2), 8.0),
     }
-    times = interleaved({name: lambda change=change: change(pixels, labels, CLASSES) for name, (change, _) in cases.items()})
-    for name, (_, most) in cases.items():
+    times = interleaved({name: lambda augment=augment: augment(pixels, labels, CLASSES) for name, (augment, _) in cases.items()})
+    for name, (_, target) in cases.items():
         taken = 1e3 * statistics.median(times[name])
-        print(f"  {name:23} {taken:6.2f} ms; target < {most:g} ms ({verdict(taken < most)})")
+        print(f"  {name:23} {taken:6.2f} ms; target < {target:g} ms ({verdict(taken < target)})")
 
 
 def main() -> None:

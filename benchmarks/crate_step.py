@@ -2,9 +2,9 @@
 
 d = 192, 6 layers, 3 heads, 32 x 32 pixels in patches of 4 (65 tokens), batches of 128, forward + backward + fused AdamW, one thread.
 Parameters and function are the same, which is checked before anything is timed. The variants take turns in every round; times are
-processor times and ratios medians over the rounds. Memory is what autograd keeps for the backward pass, every storage once.
+processor times and ratios medians over the rounds. Memory is what autograd saves for the backward pass, every storage once.
 
-``python -m benchmarks.crate_step FIGURE.svg`` also draws what a compression costs against the number of tokens.
+``python -m benchmarks.crate_step FIGURE.svg`` also plots the cost of a compression against the number of tokens.
 """
 
 import copy
@@ -33,24 +33,24 @@ TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 819
 def models() -> dict[str, CRATE]:
     """One CRATE in each formulation, with the same parameters."""
     torch.manual_seed(0)
-    made = {name: CRATE.for_images(**SIZES, **blocks) for name, blocks in VARIANTS.items()}
-    for model in made.values():
-        model.load_state_dict(made["ours"].state_dict())
-    return made
+    networks = {name: CRATE.for_images(**SIZES, **blocks) for name, blocks in VARIANTS.items()}
+    for model in networks.values():
+        model.load_state_dict(networks["ours"].state_dict())
+    return networks
 
 
-def disagreement(made: dict[str, CRATE]) -> float:
+def disagreement(networks: dict[str, CRATE]) -> float:
     """Largest relative difference of logits and gradients between ours and the others, in float64."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(16, 3, 32, 32, generator=generator, dtype=torch.float64)
     labels = torch.arange(16) % 10
-    found = {}
-    for name, model in made.items():
+    results = {}
+    for name, model in networks.items():
         wide = copy.deepcopy(model).double()
         logits = wide(images)
         functional.cross_entropy(logits, labels).backward()
-        found[name] = [logits.detach(), *(p.grad for p in wide.parameters() if p.grad is not None)]
-    return max(float((a - b).norm() / b.norm()) for name in found for a, b in zip(found["ours"], found[name]))
+        results[name] = [logits.detach(), *(p.grad for p in wide.parameters() if p.grad is not None)]
+    return max(float((a - b).norm() / b.norm()) for name in results for a, b in zip(results["ours"], results[name]))
 
 
 def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool) -> float:
@@ -64,14 +64,14 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, lab
     return time.process_time() - started
 
 
-def kept(model: nn.Module, images: Tensor, low: bool) -> float:
-    """MiB kept for the backward pass, parameters not counted."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
+    """MiB saved for the backward pass, without parameters."""
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
     storages: dict[int, tuple[int, Tensor]] = {}
 
     def pack(saved: Tensor) -> Tensor:
         storage = saved.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in parameters:
             storages[storage.data_ptr()] = storage.nbytes(), saved
         return saved
 
@@ -104,7 +104,7 @@ def ratio(seconds: dict[str, list[float]], ours: str, other: str) -> float:
 
 
 def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[float]]:
-    """Processor seconds a token of forward + backward of the compressions, by number of tokens; they take turns."""
+    """Processor seconds per token of forward + backward of the compressions, by number of tokens; they take turns."""
     torch.manual_seed(0)
     sizes = {"heads": HEADS, "head_dim": DIM // HEADS}
     blocks = {
@@ -112,32 +112,32 @@ def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[fl
         "softmax": ReleasedAttention(DIM, **sizes),
         "token statistics": TokenStatisticsAttention(DIM, **sizes),
     }
-    found: dict[str, list[float]] = {name: [] for name in blocks}
+    costs: dict[str, list[float]] = {name: [] for name in blocks}
     for n in tokens:
         stream = functional.layer_norm(torch.randn(max(1, ENTRIES // n), n, DIM), (DIM,))
         seconds: dict[str, list[float]] = {name: [] for name in blocks}
         for turn in range(-1, rounds):
             for name, block in blocks.items():
-                given = stream.clone().requires_grad_()
+                leaf = stream.clone().requires_grad_()
                 started = time.process_time()
-                block(given).sum().backward()
+                block(leaf).sum().backward()
                 if turn >= 0:
                     seconds[name].append((time.process_time() - started) / (stream.shape[0] * n))
         for name in blocks:
-            found[name].append(statistics.median(seconds[name]))
-    return found
+            costs[name].append(statistics.median(seconds[name]))
+    return costs
 
 
-def draw(found: dict[str, list[float]], caption: str):
-    """Milliseconds a sequence against its tokens, both on logarithmic axes, with the slope of proportional growth as a dotted line."""
+def plot(costs: dict[str, list[float]], caption: str):
+    """Milliseconds per sequence against its tokens, both on logarithmic axes, with the slope of proportional growth as a dotted line."""
     from transformer_theory.core.plotting import COLOURS, axes, style
 
-    tints = dict(zip(found, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))
+    tints = dict(zip(costs, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))
     with style():
         figure, (ax,) = axes(width=5.0)
-        for name, seconds in found.items():
+        for name, seconds in costs.items():
             ax.loglog(TOKENS, [1e3 * n * s for n, s in zip(TOKENS, seconds)], marker="o", markersize=3, color=tints[name], label=name)
-        first = 1e3 * TOKENS[0] * min(seconds[0] for seconds in found.values())
+        first = 1e3 * TOKENS[0] * min(seconds[0] for seconds in costs.values())
         ax.plot(
             (TOKENS[0], TOKENS[-1]),
             (first, first * TOKENS[-1] / TOKENS[0]),
@@ -148,8 +148,8 @@ def draw(found: dict[str, list[float]], caption: str):
         )
         ax.set_xticks(TOKENS, [str(n) for n in TOKENS])
         ax.minorticks_off()
-        ax.set(xlabel="tokens of a sequence", ylabel="milliseconds, forward + backward")
-        ax.set_title("What a compression costs")
+        ax.set(xlabel="tokens per sequence", ylabel="milliseconds, forward + backward")
+        ax.set_title("Cost of a compression")
         ax.legend(loc="upper left", fontsize=7)
         figure.supxlabel(caption, fontsize=6.5, color=COLOURS["raw"])
     return figure
@@ -161,13 +161,15 @@ def verdict(met: bool) -> str:
 
 def main(path: Path | None = None) -> None:
     """Prints times, ratios and memory; draws the costs if a path is given."""
-    made = models()
-    print(f"CRATE d = 192, 6 layers, 65 tokens, batch {BATCH}: largest difference in float64 {disagreement(made):.0e}")
+    networks = models()
+    print(f"CRATE d = 192, 6 layers, 65 tokens, batch {BATCH}: largest difference in float64 {disagreement(networks):.0e}")
     seconds = run()
     images = torch.randn(32, 3, 32, 32)
-    memory = {f"{name}, {word}": kept(model, images, word == "bf16") for name, model in made.items() for word in ("fp32", "bf16")}
+    memory = {
+        f"{name}, {word}": saved_memory(model, images, word == "bf16") for name, model in networks.items() for word in ("fp32", "bf16")
+    }
     for name, times in seconds.items():
-        print(f"  {name:14} {1e3 * statistics.median(times):7.0f} ms a step   {memory[name]:6.1f} MiB kept at batch 32")
+        print(f"  {name:14} {1e3 * statistics.median(times):7.0f} ms per step   {memory[name]:6.1f} MiB saved at batch 32")
     for plain in ("softmax", "SDPA"):
         rows = {
             "fp32": ratio(seconds, "ours, fp32", f"{plain}, fp32"),
@@ -175,17 +177,16 @@ def main(path: Path | None = None) -> None:
             "bf16 against plain fp32": ratio(seconds, "ours, bf16", f"{plain}, fp32"),
         }
         share = memory["ours, bf16"] / memory[f"{plain}, fp32"]
-        told = [f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})" for name, value in rows.items()]
-        print(
-            f"  against {plain}: {', '.join(told)}, memory {share:.2f} (target {TARGETS['memory']}: {verdict(share <= TARGETS['memory'])})"
-        )
-    found = cost()
-    print("  forward + backward of one compression, microseconds a token at 64 ... 4096 tokens")
-    for name, times in found.items():
+        ratios = [f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})" for name, value in rows.items()]
+        print(f"  against {plain}: {', '.join(ratios)}")
+        print(f"    memory {share:.2f} (target {TARGETS['memory']}: {verdict(share <= TARGETS['memory'])})")
+    costs = cost()
+    print("  forward + backward of one compression, microseconds per token at 64 ... 4096 tokens")
+    for name, times in costs.items():
         print(f"    {name:17}" + " ".join(f"{1e6 * s:7.1f}" for s in times))
     if path is not None:
         setting = f"d = {DIM}, {HEADS} heads, float32 · processor time of one thread, medians"
-        write(path, lambda caption: draw(found, caption), setting)
+        write(path, lambda caption: plot(costs, caption), setting)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How the cost of attention-SVM grows: CPU time a problem, and a step, against n inputs, T tokens, dimension d and the size of the batch.
+"""How the cost of attention-SVM grows: CPU time per problem, and per step, against n inputs, T tokens, dimension d and the size of the batch.
 
 ``python -m benchmarks.scaling FIGURE.svg`` draws it too.
 """
@@ -21,7 +21,7 @@ VARIED = {"n": (2, 4, 8, 16, 32), "T": (2, 4, 8, 16, 32), "d": (8, 16, 32, 64, 1
 NAMES = {"n": "inputs n", "T": "tokens T", "d": "dimension d", "batch": "problems at once"}
 STEPS, ROUNDS = 50, 3
 LABELS = ("Frobenius, one by one", "Frobenius, batched", "nuclear, batched", "descent on W", "descent on K and Q")
-SOLVERS = 3  # the first labels; the others count a step
+SOLVERS = 3  # the first labels; the others count steps
 
 
 def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Callable[[], object]]]:
@@ -41,7 +41,7 @@ def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Calla
 
 
 def run(rounds: int = ROUNDS, varied: dict[str, tuple[int, ...]] = VARIED) -> dict[str, dict[str, list[float]]]:
-    """Median CPU seconds a problem or a step: ``run()[axis][label]`` is a list over ``varied[axis]``. The calls take turns."""
+    """Median CPU seconds per problem or step: ``run()[axis][label]`` is a list over ``varied[axis]``. The calls take turns."""
     found = {}
     for axis, sizes in varied.items():
         found[axis] = {label: [] for label in LABELS}
@@ -66,7 +66,7 @@ def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
 
 
 def draw(found: dict[str, dict[str, list[float]]], caption: str):
-    """Two rows, solvers and descent, a column an axis, with the slope of proportional growth as a grey line."""
+    """Two rows, solvers and descent, one column per axis, with the slope of proportional growth as a grey line."""
     from transformer_theory.core.plotting import COLOURS, axes, style
 
     tints = dict(zip(LABELS, (COLOURS[name] for name in ("attention_svm", "attention_svm", "scan_snap", "rate_reduction", "crate"))))
@@ -90,8 +90,8 @@ def draw(found: dict[str, dict[str, list[float]]], caption: str):
                 ax.minorticks_off()
                 ax.set(xlabel=NAMES[axis])
                 if not column:
-                    ax.set_title(("Max-margin problems", "Normalised descent, a trial")[row])
-                    ax.set(ylabel=f"milliseconds a {unit}")
+                    ax.set_title(("Max-margin problems", "Normalised descent, per trial")[row])
+                    ax.set(ylabel=f"milliseconds per {unit}")
                     ax.legend(loc="upper left", fontsize=6.5)
             for ax in panels[4 * row : 4 * row + 4]:
                 ax.set_ylim(
@@ -106,10 +106,10 @@ def main(path: Path | None = None) -> None:
     found = run()
     base = ", ".join(f"{name} = {value}" for name, value in BASE.items())
     print(f"cost at {base}, and the exponent of its growth in each (1: proportional); CPU time, medians of {ROUNDS} rounds")
-    for at, label in enumerate(LABELS):
-        here = 1e3 * found["n"][label][VARIED["n"].index(BASE["n"])]
+    for number, label in enumerate(LABELS):
+        base_time = 1e3 * found["n"][label][VARIED["n"].index(BASE["n"])]
         growth = "  ".join(f"{axis} {exponent(sizes, found[axis][label]):+.1f}" for axis, sizes in VARIED.items())
-        print(f"  {label:<22} {here:8.4f} ms a {'problem' if at < SOLVERS else 'step   '}   {growth}")
+        print(f"  {label:<22} {base_time:8.4f} ms per {'problem' if number < SOLVERS else 'step   '}   {growth}")
     if path is not None:
         setting = f"{base} where not varied · CPU time on one thread, medians of {ROUNDS} rounds"
         write(path, lambda caption: draw(found, caption), setting)

@@ -1,11 +1,12 @@
 """Training of scan-and-snap's model, sampling included: ours in count form, against autograd on one-hot sequences and on counts.
 
-The textbook version makes a key of every token, scores it by the query and differentiates through all of it. Two better ones: by way of the
-query's row of Z, and on counts drawn as we draw them: against that one, closed-form directions, few columns and runs in a batch remain.
+The textbook version makes a key of every token, scores it by the query and differentiates through everything. Two better baselines: one
+that uses only the query's row of Z, and one on counts drawn as we draw them; against the latter, our advantages are closed-form directions,
+few columns and batched runs.
 
 A batch of 128 and momentum 0.9; one run from zero (K + 1 columns of the decoder for us) or from random weights (all M), and sixteen runs of
-different seeds beside each other. All versions take turns on one thread; times are CPU milliseconds a step and run, medians, and ratios are
-medians of the rounds' ratios. Every version draws new sequences at each step.
+different seeds side by side. All versions alternate on one thread; times are medians of CPU milliseconds per step and run, ratios are
+medians over the rounds. Every version draws new sequences at each step.
 """
 
 import statistics
@@ -21,12 +22,12 @@ from benchmarks.baselines.scan_snap import OneLayer, counted, optimiser, sequenc
 from transformer_theory.theories.scan_snap import HeavyBall, Weights, gradient_descent, sampled, synthetic
 
 BATCH, MOMENTUM, RUNS, ROUNDS = 128, 0.9, 16, 7
-OURS, THEIRS = 32, 4  # steps timed a round
+OURS, THEIRS = 32, 4  # steps timed per round
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: sizes, the start, and the ratios that we want for one run and for one of sixteen."""
+    """One row of the table: sizes, and the target ratios for a single run and for one of sixteen."""
 
     classes: int
     per_query: int
@@ -39,7 +40,7 @@ CASES = (Case(2, 1, 128, 15, 25), Case(20, 2, 128, 40, 70), Case(2, 1, 1024, 100
 
 
 def versions(case: Case, start: str):
-    """The work of each version as functions without arguments, with the number of steps times runs that each does."""
+    """Each version as a function without arguments, with its number of steps times runs."""
     classes = synthetic(case.classes, per_query=case.per_query)
     M, S = classes.vocab_size, classes.tokens
 

@@ -1,8 +1,8 @@
-"""The whole training loop: does what CRATE's blocks gain survive data, changes of images, logging and checkpoints?
+"""The whole training loop: does the speed of CRATE's blocks survive data, augmentation, logging and checkpoints?
 
 Short trainings of :func:`transformer_theory.training.loop.train` on generated 32 x 32 images take turns: the network with our blocks and
 with the plain ones, in float32 and bfloat16; beside them the bare step (forward, backward, clipping, fused AdamW on one fixed batch). One
-thread, processor time. An interval of the loop (held-out measures, readings of all theories, files) is told by itself.
+thread, processor time, without intervals (measurements and files).
 """
 
 import statistics
@@ -18,31 +18,31 @@ from torch.nn import functional
 
 from benchmarks.baselines.crate import SoftmaxAttention, ThreeProductIsta
 from transformer_theory.data import Images, shapes
-from transformer_theory.training.image_recipes import recipe
 from transformer_theory.training.loop import train
 from transformer_theory.training.networks import Sizes, crate
 from transformer_theory.training.objectives import CrossEntropy
 from transformer_theory.training.processes import Hardware
+from transformer_theory.training.recipes import image_recipe
 from transformer_theory.training.settings import Settings
 
 ROUNDS, STEPS, WARM = 3, 10, 3
 SETTINGS = {
-    "patches of 4 pixels, 6 layers": replace(recipe("crate"), patch_size=4, depth=6),
-    "patches of 8 pixels, 4 layers": recipe("crate"),
+    "patches of 4 pixels, 6 layers": replace(image_recipe("crate"), patch_size=4, depth=6),
+    "patches of 8 pixels, 4 layers": image_recipe("crate"),
 }
 LOW = {"float32": False, "bfloat16": True}
 
 
 @dataclass(frozen=True)
 class Plain(CrossEntropy):
-    """Cross-entropy of a CRATE whose blocks are spelt out."""
+    """Cross-entropy of a CRATE with plain blocks."""
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
         return crate(sizes, attention=SoftmaxAttention, sparsify=ThreeProductIsta)
 
 
 def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: str) -> float:
-    """Processor seconds of a step inside the loop, the first few left out."""
+    """Processor seconds of a step inside the loop, without the first few."""
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         train(
@@ -50,11 +50,10 @@ def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: Cros
             replace(settings, epochs=1, interval=10**6),
             Path(folder) / "run",
             objective=objective,
-            theories=(),
             hardware=Hardware(device="cpu", precision=precision),
-            tell=lambda moment: times.append(time.process_time()),
+            callback=lambda moment: times.append(time.process_time()),
         )
-    ends = times[1:][:STEPS]  # the first is told before the first step
+    ends = times[1:][:STEPS]  # the first call comes before the first step
     return statistics.median(after - before for before, after in zip(ends[WARM:], ends[WARM + 1 :]))
 
 
@@ -81,24 +80,24 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     data = (shapes(round(128 * STEPS / 0.9) + 8, generator=generator), shapes(64, generator=generator))
     for title, settings in SETTINGS.items():
-        found: dict[str, list[float]] = {}
+        times: dict[str, list[float]] = {}
         for _ in range(ROUNDS):
             for precision in LOW:
                 for name, objective in (("ours", CrossEntropy()), ("plain", Plain())):
-                    found.setdefault(f"{name}, {precision}, bare", []).append(bare(settings, objective, precision))
-                    found.setdefault(f"{name}, {precision}, loop", []).append(in_the_loop(data, settings, objective, precision))
+                    times.setdefault(f"{name}, {precision}, bare", []).append(bare(settings, objective, precision))
+                    times.setdefault(f"{name}, {precision}, loop", []).append(in_the_loop(data, settings, objective, precision))
 
-        def ratio(ours: str, other: str, found: dict[str, list[float]] = found) -> float:
-            return statistics.median(b / a for a, b in zip(found[ours], found[other]))
+        def ratio(ours: str, other: str, times: dict[str, list[float]] = times) -> float:
+            return statistics.median(b / a for a, b in zip(times[ours], times[other]))
 
         print(f"CRATE d = 192, {title}, batch {settings.batch_size}")
         for precision in LOW:
             bare_gain = ratio(f"ours, {precision}, bare", f"plain, {precision}, bare")
             loop_gain = ratio(f"ours, {precision}, loop", f"plain, {precision}, loop")
             around = ratio(f"ours, {precision}, bare", f"ours, {precision}, loop") - 1
-            step = 1e3 * statistics.median(found[f"ours, {precision}, loop"])
+            step = 1e3 * statistics.median(times[f"ours, {precision}, loop"])
             print(
-                f"  {precision:9} {step:6.1f} ms a step in the loop, {around:.1%} above the bare step;"
+                f"  {precision:9} {step:6.1f} ms per step in the loop, {around:.1%} above the bare step;"
                 f" plain blocks take {loop_gain:.2f}x in the loop, {bare_gain:.2f}x bare"
             )
         total = ratio("ours, bfloat16, loop", "plain, float32, loop")

@@ -1,11 +1,11 @@
 """
-Do trained layers compress? CRATE beside a ViT
-==============================================
+Do trained layers compress? CRATE and a ViT
+===========================================
 
-Layer by layer, on the same axes: rates before and after attention, exact zeros, and how far classes are apart.
+Layer by layer: rates before and after attention, exact zeros, and the rate reduction by class.
 
-CRATE's layers are derived as steps that compress tokens and make them sparse. Whether trained ones do can be read in any network. Each
-curve has a null, for random weights have curves too.
+CRATE's layers are derived as steps that compress tokens and make them sparse. Whether trained layers do so can be measured in any network.
+Each curve has a chance level, since random weights have curves too.
 """
 
 import torch
@@ -13,7 +13,9 @@ import torch
 import transformer_theory as tt
 from transformer_theory import crate, models
 from transformer_theory.core.plotting import axes, line
-from transformer_theory.training import accuracy, train
+from transformer_theory.theories.crate.in_networks import AFTER, NONZEROS
+from transformer_theory.theories.crate.layer_curves import REDUCTION
+from transformer_theory.training import accuracy, train_classifier
 
 # %%
 # Handwritten digits as 16 patches of four pixels; two networks of the same width, depth and number of heads learn them for 200 steps, each
@@ -29,32 +31,29 @@ networks = {
 }
 rates = {"CRATE": 3e-3, "ViT": 2e-3}
 for name, model in networks.items():
-    train(model, data, held_out, steps=200, warm_up=20, learning_rate=rates[name], generator=generator)
+    train_classifier(model, data, held_out, steps=200, warm_up=20, learning_rate=rates[name], generator=generator)
     count = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{name:>5}: {count:,} parameters, {accuracy(model, held_out):.1%} of {len(held_out)} held-out digits")
+    print(f"{name:>5}: {count:,} parameters, accuracy {accuracy(model, held_out):.1%} on {len(held_out)} held-out digits")
 
 # %%
-# One line a network. The null is the same weights with the entries of every tensor in another order.
+# One line per network. The null is the same weights with the entries of every tensor in another order.
 
-rows = [row for name, model in networks.items() for row in crate.layerwise(model, held_out.tokens, held_out.labels, name=name)]
-for row in rows:
-    print(f"{row['model']:>5} layer {row['layer']} {row['quantity']:40} {row['value']:8.3f} (null {row['null']:.3f})")
+tables = {name: crate.layerwise(model, held_out.tokens, held_out.labels, name=name) for name, model in networks.items()}
+for name, table in tables.items():
+    for row in table:
+        print(f"{name:>5} layer {row.layer} {row.quantity:30} {row.value:8.3f} (null {row.null.median:.3f})")
 
 # %%
-# What heads read, what attention leaves, zeros and classes; dashed: the null.
+# Rates after attention, zeros and classes; dashed: the null.
 
-PANELS = {
-    "R^c of Z^{l+1/2}, after attention": "$R^c$ after attention, nats",
-    "share of non-zeros": "share of non-zeros",
-    "rate reduction by class": "$\\Delta R$ by class, nats",
-}
+PANELS = {AFTER: "$R^c$ after attention, nats", NONZEROS: "share of non-zeros", REDUCTION: "$\\Delta R$ by class, nats"}
 figure, panels = axes(1, 3, height=2.6)
 for panel, (quantity, title) in zip(panels, PANELS.items()):
     for name, colour in (("CRATE", "crate"), ("ViT", "attention_svm")):
-        own = [row for row in rows if row["quantity"] == quantity and row["model"] == name]
-        layers = [row["layer"] + 1 for row in own]
-        line(panel, layers, [row["value"] for row in own], name=colour, label=name)
-        line(panel, layers, [row["null"] for row in own], name=colour, linestyle="--")
+        curve = tables[name].select(quantity=quantity)
+        layers = [layer + 1 for layer in curve.column("layer")]
+        line(panel, layers, curve.column("value"), name=colour, label=name)
+        line(panel, layers, [row.null.median for row in curve], name=colour, linestyle="--")
     panel.set(title=title, xlabel="layer", xticks=layers, ylim=(0, None))
 panels[0].legend(loc="lower left")
 figure.savefig("crate_layers.png", dpi=150)

@@ -46,9 +46,10 @@ left.set_title("Attention logit of the common token")
 left.legend()
 
 # %%
-# Handwritten digits: 16 visual words per image, the last one is the query, the label is the next token. No word belongs to one digit alone,
-# so the theorems do not apply. From counts alone the exact flow still predicts the order in which the words gain, and that agreement
-# disappears when the labels are shuffled. The flow overstates the size of the changes: a sequence has 15 words, in the theory infinitely many.
+# Handwritten digits: 16 visual words per image, the last one is the query, the label is the next token. No word belongs to one digit
+# alone, so the theorems do not apply. From counts alone the exact flow still predicts the order in which the words gain, and that
+# agreement disappears when the labels are shuffled. The flow overstates the size of the changes: a sequence has 15 words, in the theory
+# it has infinitely many.
 digits = tt.data.load("digits")
 assert digits.ids is not None
 assert digits.next_id is not None

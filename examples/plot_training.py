@@ -2,9 +2,9 @@
 What happens inside a network while it learns?
 ==============================================
 
-A small CRATE learns digits, and two theories read it as it does: does attention compress, and do classes move apart?
+A small CRATE learns digits, and two theories measure it meanwhile: does attention compress, and do classes move apart?
 
-Every few passes over the images the theories read held-out ones: compression, sparsity, rate reduction. Each reading has its null.
+Every few epochs their metrics are computed on validation images: compression, sparsity, rate reduction, each with its null.
 """
 
 import tempfile
@@ -14,42 +14,45 @@ from pathlib import Path
 import transformer_theory as tt
 from transformer_theory import crate, rate_reduction
 from transformer_theory.core.plotting import axes, line
-from transformer_theory.training.image_recipes import recipe
-from transformer_theory.training.loop import train
+from transformer_theory.training import train
+from transformer_theory.training.monitor import mean_over_heads
+from transformer_theory.training.recipes import image_recipe
 
 # %%
-# Images are bytes with a class each. A recipe holds the settings, one frozen record; what differs from it is said here. On the command
-# line this is ``transformer-theory train crate --data digits --epochs 8 --interval 34 --theories crate,rate_reduction``.
+# Images are bytes with a class each. A recipe holds the settings, one frozen record, of which a few are changed here. On the command line
+# this is ``transformer-theory train crate --data digits --epochs 8 --interval 34 --theories crate,rate_reduction``.
 
 data = tt.data.images("digits")
-settings = replace(recipe("crate", image_size=data[0].size), epochs=8, interval=34)
+settings = replace(image_recipe("crate", image_size=data[0].size), epochs=8, interval=34)
+theories = (crate.THEORY, rate_reduction.THEORY)
 folder = Path(tempfile.mkdtemp()) / "run"
-result = train(data, settings, folder, theories=[crate.THEORY, rate_reduction.THEORY])
-for row in result.select(theory="network", quantity=("held-out accuracy", "test accuracy")):
-    print(f"step {row['step']:4}: {row['quantity']} {row['value']:.1%}")
+result = train(
+    data,
+    settings,
+    folder,
+    metrics=lambda: [metric for theory in theories for metric in theory.in_networks.metrics()],
+    theories=[theory.name for theory in theories],
+    sources=[source for theory in theories for source in theory.sources],
+)
+for row in result.select(theory="network", quantity="accuracy"):
+    print(f"step {row.step:4}: {row.split} accuracy {row.value:.1%}")
 print("stored:", ", ".join(sorted(path.name for path in folder.iterdir())))
 
 # %%
-# All readings are rows of one table: a quantity, a value, its null, the layer and the step. Heads are averaged here; grey is the null.
-
-
-def curve(quantity: str, layer: int, column: str) -> tuple[list[int], list[float]]:
-    """Mean over heads of one column of the rows, step by step."""
-    rows = [row for row in result.select(quantity=quantity, layer=layer) if row.get(column) is not None]
-    steps = sorted({row["step"] for row in rows})
-    values = [[row[column] for row in rows if row["step"] == step] for step in steps]
-    return steps, [sum(of_step) / len(of_step) for of_step in values]
-
+# All measurements are rows of one table: quantity, value, null, layer, step. Heads are averaged here; grey is the null.
 
 figure, panels = axes(1, 3, height=2.6)
-for panel, theory, quantity in zip(
-    panels,
-    ("crate", "crate", "rate_reduction"),
-    (crate.THEORY.order_parameter, "share of non-zeros", rate_reduction.THEORY.order_parameter),
-):
-    for layer, shade in ((0, "-"), (1, ":")):
-        line(panel, *curve(quantity, layer, "value"), name=theory, linestyle=shade, label=f"layer {layer + 1}")
-        line(panel, *curve(quantity, layer, "null"), name="null", linestyle=shade)
+quantities = (
+    ("crate", crate.THEORY.in_networks.headline),
+    ("crate", "share of non-zeros"),
+    ("rate_reduction", rate_reduction.THEORY.in_networks.headline),
+)
+for panel, (theory, quantity) in zip(panels, quantities):
+    for layer, dashes in ((0, "-"), (1, ":")):
+        rows = mean_over_heads(result.select(theory=theory, quantity=quantity, layer=layer))
+        steps = [row.step for row in rows]
+        line(panel, steps, [row.value for row in rows], name=theory, linestyle=dashes, label=f"layer {layer + 1}")
+        line(panel, steps, [row.null.mean for row in rows], name="null", linestyle=dashes)
     panel.set(title=quantity, xlabel="step")
 panels[2].legend(loc="upper left")
 figure.savefig("training.png", dpi=150)

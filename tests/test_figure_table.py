@@ -1,4 +1,4 @@
-"""The page that sets stored results beside published numbers: every reference once, nothing by hand, and what is missing is said."""
+"""The page of stored results beside published numbers: every reference once, and missing results are named."""
 
 import importlib.util
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tests.stand_in import SOURCE, THEORY, Coin
 from transformer_theory.core.experiment import Experiment
-from transformer_theory.core.measurement import Row
+from transformer_theory.core.measurement import Measurement, Table
 
 PATH = Path(__file__).parents[1] / "docs" / "figure_table.py"
 
@@ -22,23 +22,29 @@ class Unused(Experiment):
 
 @pytest.fixture
 def figure_table(monkeypatch):
-    """The script as a module, with a made-up room of two experiments."""
+    """The script as a module, with a made-up theory of two experiments."""
     spec = importlib.util.spec_from_file_location("figure_table", PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    room = replace(THEORY, experiments=(Coin, Unused))
-    monkeypatch.setattr(module, "theory", {"stand_in": room}.__getitem__)
+    record = replace(THEORY, experiments=(Coin, Unused))
+    monkeypatch.setattr(module, "theory", {"stand_in": record}.__getitem__)
     return module
 
 
-ROWS = [
-    Row(theory="stand_in", quantity="goes to one", value=0.75, predicted=1.0, basis="limit", step=2000),
-    Row(theory="stand_in", quantity="|p_mm|^2 / 2", value=0.3131894, predicted=0.31319, basis="printed"),
-    Row(theory="stand_in", quantity="norm", value=None, predicted=19.5, basis="figure"),
-    Row(theory="stand_in", quantity="the same", value=2.5, predicted=2.5, basis="recomputed"),
-    Row(theory="stand_in", quantity="a formula", value=2.5, predicted=2.5, basis="theory"),
-    Row(theory="stand_in", quantity="alone", value=2.5),
-]
+def row(quantity, value, **columns):
+    return Measurement("stand_in", "figure", quantity, value, reason="" if value is not None else "lost", **columns)
+
+
+ROWS = Table(
+    [
+        row("goes to one", 0.75, predicted=1.0, basis="limit", step=2000),
+        row("|p_mm|^2 / 2", 0.3131894, predicted=0.31319, basis="printed", setting="paper form"),
+        row("norm of $W$", None, predicted=19.5, basis="figure"),
+        row("the same", 2.5, predicted=2.5, basis="recomputed"),
+        row("a formula", 2.5, predicted=2.5, basis="theory"),
+        row("alone", 2.5),
+    ]
+)
 
 
 def stored(folder: Path, chosen: Experiment) -> Path:
@@ -54,13 +60,13 @@ def test_every_reference_has_a_line_and_limits_come_last(figure_table, tmp_path)
     assert lines[lines.index("| quantity | reference | which is | ours | difference |") :] == [
         "| quantity | reference | which is | ours | difference |",
         "| --- | --- | --- | --- | --- |",
-        r"| \|p\_mm\|^2 / 2 | 0.31319 | printed | 0.3131894 | -6.0e-07 |",
-        "| norm | 19.5 | read off a figure | none |  |",
+        r"| \|p\_mm\|^2 / 2, paper form | 0.31319 | printed | 0.3131894 | -6.0e-07 |",
+        "| norm of $W$ | 19.5 | read off a figure | none |  |",
         "| the same | 2.5 | recomputed | 2.5 | 0 |",
         "| goes to one, step 2,000 | 1 | limit | 0.75 | -2.5e-01 |",
     ]
     assert "| `stand_in.coin` | 1 | 1 | 1 | 1 | 12 | 2 |" in lines
-    assert "Without a result here: `stand_in.unused`." in lines
+    assert "Without a stored result: `stand_in.unused`." in lines
     assert "## `stand_in.coin`" in lines
     assert "Throws a coin." in lines
     (made,) = (line for line in lines if " s in 2 processes on " in line)
@@ -69,7 +75,7 @@ def test_every_reference_has_a_line_and_limits_come_last(figure_table, tmp_path)
     assert "Not the default settings" not in text
 
 
-def test_other_settings_are_said(figure_table, tmp_path):
+def test_other_settings_are_listed(figure_table, tmp_path):
     text = figure_table.page("stand_in", stored(tmp_path, Coin(throws=5, widths=(3, 4))))
     assert "Not the default settings: throws = 5 (default: 1000), widths = [3, 4] (default: [1, 2])." in text
 
@@ -85,12 +91,11 @@ def test_docstrings_become_markdown(figure_table):
     assert figure_table.summary(Formula) == r"The head $h(o) = 1^\top o$ of `a.B` on `x`."
 
 
-def test_the_command_writes_the_page_or_says_in_one_line_why_not(figure_table, tmp_path, capsys):
+def test_the_command_writes_the_page_or_one_line_with_the_error(figure_table, tmp_path, capsys):
     out = tmp_path / "page.md"
     assert figure_table.main(["stand_in", "--results", str(tmp_path), "--out", str(out)]) == 2
-    assert (
-        capsys.readouterr().err == f"figure_table: {tmp_path} must hold results of stand_in, got none; run `make figures ROOM=stand_in`\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "make figures THEORY=stand_in" in line
     assert not out.exists()
     stored(tmp_path, Coin())
     assert figure_table.main(["stand_in", "--results", str(tmp_path), "--out", str(out)]) == 0
@@ -100,7 +105,7 @@ def test_the_command_writes_the_page_or_says_in_one_line_why_not(figure_table, t
     assert "does not hold a readable result" in capsys.readouterr().err
 
 
-def test_an_unknown_room_is_refused():
+def test_an_unknown_theory_is_refused():
     spec = importlib.util.spec_from_file_location("figure_table", PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Linear algebra of the ground: closed forms, accuracy where textbook formulas lose it, and bad input."""
+"""Shared linear algebra: closed forms, accuracy where textbook formulas lose it, and bad input."""
 
 import math
 
@@ -13,23 +13,6 @@ from transformer_theory.maths import linalg
 
 def normal(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def test_logdet_of_a_known_matrix():
-    rotation = linalg.orthonormalise(normal(5, 5))
-    values = torch.tensor([1e-3, 0.1, 1.0, 10.0, 1e3], dtype=torch.float64)
-    A = (rotation * values) @ rotation.mT
-    A = (A + A.mT) / 2
-    assert_close(linalg.logdet(A), values.log().sum(), rtol=1e-9, atol=1e-9)
-
-
-def test_logdet_is_batched_and_differentiable():
-    X = normal(3, 6, 4)
-    A = torch.eye(4, dtype=torch.float64) + X.mT @ X
-    assert_close(linalg.logdet(A), torch.stack([torch.linalg.slogdet(a).logabsdet for a in A]))
-    A.requires_grad_()
-    (grad,) = torch.autograd.grad(linalg.logdet(A).sum(), A)
-    assert_close(grad, torch.linalg.inv(A.detach()))
 
 
 @given(n=st.integers(1, 9), d=st.integers(1, 9), scale=st.floats(0, 1e3), seed=st.integers(0, 100))
@@ -96,22 +79,15 @@ def test_autocast_and_half_precision_do_not_spoil_it():
     assert_close(half.float(), expected, rtol=2e-2, atol=0)
 
 
-def test_gram_holds_inner_products():
-    X = normal(2, 3, 4)
-    assert_close(linalg.gram(X)[1, 0, 2], X[1, 0] @ X[1, 2])
-
-
-def test_cosine_and_angle_of_nearly_parallel_vectors():
+def test_cosines():
     a, tilt = torch.tensor([1.0, 0.0], dtype=torch.float64), 1e-9
     b = torch.tensor([math.cos(tilt), math.sin(tilt)], dtype=torch.float64)
     assert float(linalg.cosine(a, 7 * a)) == 1.0
     assert float(linalg.cosine(a, -a)) == -1.0
-    assert_close(float(linalg.angle(a, b)), tilt, rtol=1e-12, atol=0)
     A, B = normal(5, 3, 4), normal(5, 3, 4, seed=1)
     expected = torch.nn.functional.cosine_similarity(A.flatten(1), B.flatten(1))
     assert_close(linalg.cosine(A, B, dim=(1, 2)), expected)
     assert_close(linalg.cosine(1e-200 * A[0], 1e200 * B[0]), expected[0])
-    assert_close(linalg.angle(A, B, dim=(1, 2)).cos(), expected)
 
 
 def test_orthonormalise_keeps_the_span_and_is_unique():
@@ -154,10 +130,6 @@ def test_principal_angles_agree_with_scipy():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: linalg.logdet(torch.diag(torch.tensor([1.0, -1.0]))), "positive definite"),
-        (lambda: linalg.logdet(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
-        (lambda: linalg.logdet(torch.full((2, 2), math.nan)), "symmetric"),
-        (lambda: linalg.logdet(torch.ones(2, 3)), "square"),
         (lambda: linalg.logdet_identity_plus(torch.tensor([[1.0, math.nan]]), 1.0), "1 NaN or infinite values of 2"),
         (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), -1.0), "scale"),
         (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), math.nan), "scale"),

@@ -47,11 +47,11 @@ def test_the_same_figure_gives_the_same_bytes():
 def test_two_figures_on_one_page_share_no_id():
     ids = [set(re.findall(r'\bid="([^"]+)"', svg(drawn(scale)))) for scale in (1.0, 2.0)]
     assert not ids[0] & ids[1]
-    named = svg(drawn(), prefix="room")
-    assert all(name.startswith("room-") for name in re.findall(r'\bid="([^"]+)"', named))
+    named = svg(drawn(), prefix="theory")
+    assert all(name.startswith("theory-") for name in re.findall(r'\bid="([^"]+)"', named))
     used = set(re.findall(r'href="#([^"]+)"', named)) | set(re.findall(r"url\(#([^)]+)\)", named))
     assert used <= set(re.findall(r'\bid="([^"]+)"', named))
-    assert "*{stroke" not in named.replace("room-figure_1 *{stroke", "")
+    assert "*{stroke" not in named.replace("theory-figure_1 *{stroke", "")
 
 
 def test_labels_stand_where_the_curves_end():
@@ -76,29 +76,30 @@ def test_axes_are_flat_and_leave_the_readers_settings_alone():
         axes(0, 1)
 
 
-def test_axes_carry_their_style():
-    """What is added later, by whom ever, looks as if it were drawn in the style: so nobody has to open one."""
+def titled():
+    figure, (left, right) = axes(1, 2)
+    left.set(title="On the left", xlabel="step")
+    left.plot([0, 1], [0, 1], label="one")
+    left.legend()
+    left.set_xticks([0, 1], ["zero", "one"])
+    heatmap(right, np.eye(2), "bar")
+    figure.add_subplot(2, 2, 4).set_title("Added")
+    return figure
 
-    def titled():
-        figure, (left, right) = axes(1, 2)
-        left.set(title="On the left", xlabel="step")
-        left.plot([0, 1], [0, 1], label="one")
-        left.legend()
-        left.set_xticks([0, 1], ["zero", "one"])
-        heatmap(right, np.eye(2), "bar")
-        figure.add_subplot(2, 2, 4).set_title("Added")
-        return figure
 
-    figure = titled()
-    left, added = figure.axes[0], figure.axes[-1]
+def test_a_decorated_function_plots_in_the_style():
+    """Some settings take effect when a title or a legend is added, so the whole function is decorated."""
+    plain, decorated = titled(), style()(titled)()
+    left, added = decorated.axes[0], decorated.axes[-1]
     assert left.get_title(loc="left") == "On the left"
     assert left.title.get_text() == ""
     assert added.get_title(loc="left") == "Added"
     assert not left.get_legend().get_frame_on()
     assert left.get_xticklabels()[0].get_fontsize() == 7.5
+    assert plain.axes[0].title.get_text() == "On the left"
     with style():
         inside = titled()
-    assert svg(figure) == svg(inside)
+    assert svg(decorated) == svg(inside) != svg(plain)
 
 
 def test_the_style_is_left_as_it_was_entered():
@@ -106,13 +107,12 @@ def test_the_style_is_left_as_it_was_entered():
 
     before = dict(matplotlib.rcParams)
     figure, (ax,) = axes()
-    ax.set_title("title")
     svg(figure)
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError), style():
         ax.plot([0], [0], no_such_property=1)
     assert dict(matplotlib.rcParams) == before
-    with style(), matplotlib.rc_context({"axes.titlesize": 20}):
-        ax.set_title("large")  # a style inside does not undo what stands between
+    with style(), matplotlib.rc_context({"axes.titlesize": 20}), style():
+        ax.set_title("large")  # a style inside a style changes nothing
     assert ax._left_title.get_fontsize() == 20
     assert dict(matplotlib.rcParams) == before
 
@@ -134,10 +134,10 @@ def test_shades_go_from_dark_to_light():
 
 
 def test_pyplot_is_not_imported():
-    """By none of our files, and by nothing that a figure needs: in a process of its own, in which the package is this one file."""
+    """Neither by our files nor by what a figure needs: in a process of its own, in which the package imports nothing by itself."""
     import subprocess
 
-    package = Path(transformer_theory.core.plotting.__file__).parent
+    package = Path(transformer_theory.core.plotting.__file__).parents[1]
     naming = [path.name for path in package.rglob("*.py") if re.search(r"import.*pyplot|pyplot import", path.read_text(encoding="utf-8"))]
     assert not naming
     code = f"""

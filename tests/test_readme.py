@@ -1,4 +1,4 @@
-"""What the README and the pages print works: every command exists, takes those options, and the quick ones run; the Python runs."""
+"""The commands and the Python of the README and the pages: commands exist and take those options, the quick ones run, the Python runs."""
 
 import functools
 import re
@@ -54,15 +54,15 @@ def test_command_exists(line: str, capsys: pytest.CaptureFixture[str]):
 WRONG = {"torchrun --nproc-per-node 2 -m transformer_theory train crat": "unknown network 'crat'", "transformer-theory run": "EXPERIMENT"}
 
 
-@pytest.mark.parametrize(("line", "told"), WRONG.items())
-def test_a_wrong_command_line_is_found(line: str, told: str):
+@pytest.mark.parametrize(("line", "message"), WRONG.items())
+def test_a_wrong_command_line_is_found(line: str, message: str):
     program, *arguments = shlex.split(line)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         parse(ours(program, arguments) or [])
 
 
 def pages() -> list[tuple[str, str]]:
-    """The Python blocks that stand for themselves; those of the page on theories are files of a room (tests/test_docs_skeleton.py)."""
+    """The Python blocks that run by themselves; those of the page on theories are files of a theory (tests/test_docs_skeleton.py)."""
     return [(page, code) for page, code in blocks("python") if page != "docs/adding_a_theory.md"]
 
 
@@ -99,7 +99,7 @@ def test_the_bilinear_form_of_the_page_on_probes_gives_the_scores():
 
 def test_the_table_of_the_readme_is_that_of_the_registry():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for theory in tt.theories():
+    for theory in tt.list_theories():
         assert theory.question in readme
         assert f"docs/theories/{theory.name}.md" in readme
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()

@@ -1,18 +1,27 @@
 """The timeline on results whose order, scale and correlations are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from tests.stand_in import THEORY
+from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import Result
-from transformer_theory.report.timeline import Series, changes, rank_correlations, sentences, series
+from transformer_theory.report.timeline import GEOMETRY, Series, changes, on_timeline, rank_correlations, sentences, series
 
 
 def rows(quantity, values, *, model="ViT", theory="crate", every=10, **columns):
+    kind = "network" if theory == "network" else "in network"
     return [
-        {"theory": theory, "quantity": quantity, "value": value, "step": every * i, "model": model, **columns}
+        Measurement(theory, kind, quantity, value, step=every * i, model=model, reason="lost" if value is None else "", **columns)
         for i, value in enumerate(values)
     ]
+
+
+def result(*parts):
+    return Result("compare", table=Table([row for part in parts for row in part]))
 
 
 def curve(quantity, values, model="ViT", nulls=None):
@@ -26,36 +35,50 @@ def generator(seed=0):
 
 
 def test_layers_and_heads_are_averaged_and_so_are_their_nulls():
-    table = [
-        *rows("a", [1.0, 2.0], layer=0, head=0, null=0.5),
-        *rows("a", [3.0, 6.0], layer=0, head=1, null=1.5),
-        *rows("a", [5.0, 7.0], layer=1, head=0, null=1.0),
-    ]
-    (found,) = series(Result("compare", table=table))
-    assert (found.theory, found.quantity, found.model) == ("crate", "a", "ViT")
+    null = lambda *draws: Null("permuted labels", draws)  # noqa: E731
+    (found,) = series(
+        result(
+            rows("a", [1.0, 2.0], layer=0, head=0, null=null(0.5)),
+            rows("a", [3.0, 6.0], layer=0, head=1, null=null(0.0, 1.5, 9.0)),
+            rows("a", [5.0, 7.0], layer=1, head=0, null=null(1.0)),
+        )
+    )
+    assert (found.theory, found.quantity, found.model, found.label) == ("crate", "a", "ViT", "a")
     np.testing.assert_array_equal(found.steps, [0, 10])
-    np.testing.assert_allclose(found.values, [3.0, 5.0])
+    np.testing.assert_allclose(found.values, [3.5, 5.5])  # of the layers' means 2, 5 and 4, 7
     np.testing.assert_allclose(found.nulls, [1.0, 1.0])
 
 
 def test_a_layer_that_appears_late_does_not_make_the_mean_jump():
-    late = [{**row, "value": None if row["step"] < 20 else 100.0} for row in rows("a", [0.0, 0.0, 0.0], layer=1)]
-    (found,) = series(Result("compare", table=[*rows("a", [1.0, 2.0, 3.0], layer=0), *late]))
+    (found,) = series(result(rows("a", [1.0, 2.0, 3.0], layer=0), rows("a", [None, None, 100.0], layer=1)))
     np.testing.assert_allclose(found.values, [1.0, 2.0, 3.0])
 
 
-def test_series_come_in_the_asked_order_and_skip_what_is_not_a_reading():
-    table = [
-        *rows("a", [1.0, 2.0]),
-        *rows("b", [1.0, 2.0]),
-        *rows("c", [float("nan"), None]),
-        {"theory": "crate", "quantity": "b", "value": 1.0, "model": "raw"},
-        {"theory": "crate", "quantity": "b", "value": 1.0, "step": 3},
-    ]
-    result = Result("compare", table=table)
-    assert [s.quantity for s in series(result)] == ["a", "b"]
-    assert [s.quantity for s in series(result, [("crate", "c"), ("crate", "b"), ("crate", "a"), ("joma", "a")])] == ["b", "a"]
+def test_series_come_in_the_asked_order_and_skip_rows_without_step_value_or_network():
+    together = result(
+        rows("a", [1.0, 2.0]),
+        rows("b", [1.0, 2.0]),
+        rows("c", [None, None]),
+        [Measurement("crate", "on data", "b", 1.0, model="ViT"), Measurement("crate", "in network", "b", 1.0, step=3)],
+        [Measurement("crate", "figure", "d", 1.0, step=3, model="ViT")],
+    )
+    assert [s.quantity for s in series(together)] == ["a", "b"]
+    assert [s.quantity for s in series(together, [("crate", "c"), ("crate", "b"), ("crate", "a"), ("joma", "a")])] == ["b", "a"]
     assert series(Result("compare")) == []
+
+
+def test_the_timeline_shows_headlines_validation_curves_and_geometry():
+    theories = [replace(THEORY, name="crate", claims=(), experiments=(), in_networks=replace(THEORY.in_networks, headline="a"))]
+    network = {"theory": "network", "model": "ViT"}
+    together = result(
+        rows(GEOMETRY[0], [1.0, 2.0], layer=0, split="validation", **network),
+        rows("accuracy", [0.1, 0.2], split="train", **network),
+        rows("accuracy", [0.1, 0.2], split="validation", **network),
+        rows("attention entropy", [0.1, 0.2], layer=0, split="validation", **network),
+        rows("b", [1.0, 2.0], layer=0),
+        rows("a", [1.0, 2.0], layer=0, split="validation"),
+    )
+    assert [s.label for s in on_timeline(together, theories)] == ["a", "validation accuracy", GEOMETRY[0]]
 
 
 def test_scaled_has_its_null_at_zero_and_its_farthest_value_at_one():
@@ -75,7 +98,7 @@ def test_crossing_is_the_first_step_beyond_half_of_the_change():
 
 
 def test_crossing_belongs_to_the_curve_that_is_drawn():
-    """The value rises early, its null with it: what is drawn, the excess, rises late."""
+    """The value and its null rise early; their difference, which is drawn, rises late."""
     values, nulls = np.array([0.0, 8.0, 8.0, 9.0, 10.0]), np.array([0.0, 8.0, 7.9, 6.5, 6.0])
     moving = Series("crate", "a", "ViT", 10 * np.arange(5), values, nulls)
     np.testing.assert_allclose(moving.excess, [0, 0, 0.1, 2.5, 4.0])
@@ -104,6 +127,8 @@ def test_sentences_name_the_order_of_events():
         "In CRATE, ΔR crosses half of its change at step 20.",
     ]
     assert sentences([]) == []
+    braces = curve("$R^{c}$", [0, 1, 1, 1])
+    assert sentences([braces]) == ["In ViT, $R^{c}$ crosses half of its change at step 10."]
 
 
 def test_monotone_transforms_correlate_perfectly_and_opposites_negatively():

@@ -7,7 +7,7 @@
     print(tt.cite("crate"))                                    # BibTeX
 
 Theories: attention_svm, scan_snap, joma, rate_reduction, crate. What they share: data, metrics, models, probes, training.
-Names are imported when they are first used.
+Other names than ``compare`` are imported when they are first used.
 """
 
 from importlib import import_module
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+from .compare import compare  # at once: importing the module of this name later would replace the function
+
 if TYPE_CHECKING:
     from . import data, metrics, models
-    from .compare import compare
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment, RandomExperiment
@@ -37,7 +38,6 @@ _FROM = {
     "core.result": ("Result",),
     "core.sources": ("Source",),
     "core.theory": ("Theory",),
-    "compare": ("compare",),
     "data": ("TokenData",),
     "probes": ("probe",),
     "theories": ("cite", "list_theories", "verify"),

@@ -227,7 +227,7 @@ def test_max_samples_are_evenly_spaced():
         for name in ("tokens", "output", "query", "value", "weights", "after_attention"):
             assert_close(getattr(seen, name), getattr(expected, name))
     assert [len(seen.tokens) for seen in seen_in(model, x, max_samples=100).seen] == [9] * 4
-    assert p.result().settings["most"] == 3
+    assert p.result().settings["max_samples"] == 3
 
 
 def test_labels_of_the_model_are_used():

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm import Constraints, Instance
+from transformer_theory.theories.attention_svm import Constraints, Instance, published
 
 
 def two_tokens(generator: torch.Generator, dim: int = 5) -> tuple[Constraints, Tensor]:
@@ -14,7 +13,7 @@ def two_tokens(generator: torch.Generator, dim: int = 5) -> tuple[Constraints, T
 
 
 def orthogonal_constraints(generator: torch.Generator, count: int = 4, dim: int = 6) -> tuple[Constraints, Tensor, Tensor]:
-    """Orthonormal differences, and queries of any kind: the constraints are orthogonal and W = sum_c d_c z_c^T / |z_c|^2.
+    """Orthonormal differences, and arbitrary queries: the constraints are orthogonal and W = sum_c d_c z_c^T / |z_c|^2.
 
     Multipliers: 1 / |z_c|^2. All constraints are active.
     """
@@ -24,8 +23,8 @@ def orthogonal_constraints(generator: torch.Generator, count: int = 4, dim: int 
     return Constraints(d.contiguous(), z), (d * multipliers[:, None]).T @ z, multipliers
 
 
-# The paper's two pictured examples, to the digits known: norms of the Frobenius and nuclear solutions, the former, the tokens that
-# they select, rank of the nuclear one, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
+# The paper's two pictured examples, to the digits known: the Frobenius solution, norms of the Frobenius and nuclear solutions, the rank of
+# the latter, the selected tokens, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
 PICTURES = {
     1: {
         "W": [[2.85369, -2.70294], [5.37124, 5.58053]],
@@ -47,5 +46,5 @@ PICTURES = {
 
 
 def published_picture(number: int) -> tuple[Instance, dict]:
-    """One of the pictured examples with what is known about it."""
-    return attention_svm.published_picture(number), PICTURES[number]
+    """One of the pictured examples with the numbers known of it."""
+    return published.published_picture(number), PICTURES[number]

@@ -1,4 +1,4 @@
-"""Two processes that talk over gloo, for whatever adds up over ranks."""
+"""Two processes of torch.distributed over gloo, for tests of sums over ranks."""
 
 import multiprocessing
 import os
@@ -10,14 +10,14 @@ import torch
 
 
 def on_two_ranks(work: Callable[[int], Any], folder: Path) -> list[Any]:
-    """What ``work(rank)`` returns on each of two ranks. Forked, so that nothing is imported again; the ranks meet in a file."""
+    """The results of ``work(rank)`` on two ranks. Processes are forked, so that nothing is imported again; they meet in a file."""
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(work, rank, folder)) for rank in (0, 1)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(60)
-    assert [each.exitcode for each in ranks] == [0, 0]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    assert [process.exitcode for process in ranks] == [0, 0]
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Coding rates with a closed form, and the textbook way to compute them."""
+"""Features whose coding rate has a closed form, and the rate computed as the papers write it."""
 
 import math
 
@@ -16,12 +16,12 @@ def flat_features(n: int, d: int, rank: int, *, generator: torch.Generator) -> T
 
 
 def flat_rate(d: int, rank: int, eps: float) -> float:
-    """Coding rate of :func:`flat_features`: (r/2) log(1 + d / (r eps^2)), whatever n is."""
+    """Coding rate of :func:`flat_features`: (r/2) log(1 + d / (r eps^2)), for any n."""
     return rank / 2 * math.log(1 + d / (rank * eps**2))
 
 
 def textbook_class_rate(features: Tensor, labels: Tensor, eps: float) -> Tensor:
-    """R^c with a diagonal membership matrix a class, as the papers write it."""
+    """R^c with one diagonal membership matrix per class, as the papers write it."""
     n, d = features.shape
     total = features.new_zeros(())
     for j in range(int(labels.max()) + 1):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.report.browser import open_browser
-from tests.report.synthetic import MODELS, STEPS
-from transformer_theory.report import html
+from tests.report.synthetic import MODELS, STEPS, violated
+from transformer_theory.report import page as page_of
 
 ROWS = "[...document.querySelectorAll('.claims > tbody > tr')]"
 SHOWN = f"return {ROWS}.filter((row) => row.checkVisibility()).map((row) => row.querySelector('th a').textContent)"
@@ -15,24 +15,18 @@ OWN = ["global direction", "local selection", "relative gain", "non negative"]  
 
 
 def varied(result):
-    """One claim violated on a seed, one whose control passes; the numbers of all four differ."""
-    rows = []
-    for row in result.table:
-        changed = dict(row)
-        if "local-selection" in row["quantity"]:
-            changed |= {"verdict": "violated", "value": 0.5 if row.get("seed") == 1 else 1.0}
-        if "relative-gain" in row["quantity"]:
-            changed |= {"control": "passes"} | ({"verdict": "control PASSES: no power"} if "verdict:" in row["quantity"] else {})
-            changed |= {"bound": 0.2} if "bound" in row else {}
-        rows.append(changed)
-    pictures = {name: array for name, array in result.arrays.items() if name.startswith("network/")}  # the rooms' figures take seconds
-    return replace(result, table=rows, arrays=pictures)
+    """One claim violated on a seed, one whose control passes and whose threshold differs; the numbers of all four differ."""
+    first, second, third, fourth = result.verifications
+    evidence = tuple(replace(one, threshold=0.2) for one in third.evidence)
+    third = replace(violated(third, value=1.0), evidence=evidence)
+    pictures = {name: array for name, array in result.arrays.items() if name.startswith("network/")}  # the theories' figures take seconds
+    return replace(result, verifications=(first, violated(second), third, fourth), arrays=pictures)
 
 
 @pytest.fixture(scope="module")
 def page(compared, theories, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(html(varied(compared), theories=theories), encoding="utf-8")
+    path.write_text(page_of(varied(compared), theories=theories), encoding="utf-8")
     return path
 
 
@@ -75,7 +69,7 @@ def test_columns_sort_up_and_down_and_keep_the_order_of_equals(browser, page):
     assert status(browser) == "4 claims, sorted by claim, ascending"
     press(browser, "verdict")  # those that need a look first
     assert browser.run(SHOWN) == ["local selection", "relative gain", "global direction", "non negative"]
-    for name in ("theory", "seeds", "line", "control", "source"):
+    for name in ("theory", "seeds", "threshold", "control", "source"):
         assert press(browser, name) == "ascending"
 
 
@@ -114,35 +108,36 @@ def test_the_slider_shows_every_step_by_keys_and_buttons(browser, page):
     from selenium.webdriver.common.keys import Keys
 
     browser.show(page)
-    films = browser.driver.find_elements("css selector", ".film")
-    assert len(films) == len(MODELS)
-    film = films[0]
-    slider, output = (film.find_element("css selector", name) for name in ("input", "output"))
-    assert film.find_element("css selector", "label").get_attribute("for") == slider.get_attribute("id")
-    seen = "const film = document.querySelector('.film'); return [...film.querySelectorAll('canvas')].map((one) => one.toDataURL()).join()"
-    placed = " + [...film.querySelectorAll('circle')].map((one) => one.style.transform).join()"
+    sliders = browser.driver.find_elements("css selector", ".slider")
+    assert len(sliders) == len(MODELS)
+    figure = sliders[0]
+    range_, output = (figure.find_element("css selector", name) for name in ("input", "output"))
+    assert figure.find_element("css selector", "label").get_attribute("for") == range_.get_attribute("id")
+    seen = "const figure = document.querySelector('.slider'); "
+    seen += "return [...figure.querySelectorAll('canvas')].map((one) => one.toDataURL()).join()"
+    placed = " + [...figure.querySelectorAll('circle')].map((one) => one.style.transform).join()"
     last = browser.run(seen + placed)
     assert output.text.startswith("step 600 of 600, validation accuracy ")
-    slider.send_keys(Keys.ARROW_LEFT)
+    range_.send_keys(Keys.ARROW_LEFT)
     assert output.text.startswith(f"step {STEPS[-2]} of 600")
-    assert slider.get_attribute("aria-valuetext").replace("\u00a0", " ") == output.text
+    assert range_.get_attribute("aria-valuetext").replace("\u00a0", " ") == output.text
     assert output.get_attribute("aria-live") == "off"  # the slider has told it
     assert browser.run(seen + placed) != last
-    slider.send_keys(Keys.HOME)
-    back, on, play = film.find_elements("css selector", "button")
+    range_.send_keys(Keys.HOME)
+    back, on, play = figure.find_elements("css selector", "button")
     assert back.get_attribute("aria-disabled") == "true"
     on.click()
     assert output.text.startswith(f"step {STEPS[1]} of 600")
     assert output.get_attribute("aria-live") == "polite"
-    slider.send_keys(Keys.END)
+    range_.send_keys(Keys.END)
     on.click()  # beyond the end
     assert browser.run(seen + placed) == last
     assert not play.is_displayed()  # the reader prefers that nothing moves
     browser.show(page, still=False)
-    play = browser.driver.find_element("css selector", ".film [data-play]")
+    play = browser.driver.find_element("css selector", ".slider [data-play]")
     play.send_keys(Keys.ENTER)
     assert play.text == "Pause"
-    assert browser.driver.find_element("css selector", ".film output").text.startswith("step 0 of 600")
+    assert browser.driver.find_element("css selector", ".slider output").text.startswith("step 0 of 600")
     play.send_keys(Keys.ENTER)
     assert play.text == "Play"
 
@@ -164,7 +159,7 @@ def test_a_phone_shows_all_of_it(browser, page):
 
 
 def test_print_has_figures_in_place_of_sliders_and_no_controls(browser, page):
-    shown = "return ['.film', '.still', '#claims form', 'nav', 'details .matrix, details table'].map((name) => {"
+    shown = "return ['.slider', '.still', '#claims form', 'nav', 'details .matrix, details table'].map((name) => {"
     shown += (
         "const found = document.querySelector(name); return found !== null && found.checkVisibility({ contentVisibilityAuto: true }) })"
     )
@@ -182,10 +177,30 @@ def test_without_script_the_page_is_whole(browser, page, tmp_path):
     assert status(browser) == "4 claims"
     assert not browser.driver.find_element("css selector", "#claims form").is_displayed()
     assert not browser.driver.find_elements("css selector", "#claims th button")
-    assert not any(film.is_displayed() for film in browser.driver.find_elements("css selector", ".film"))
+    assert not any(one.is_displayed() for one in browser.driver.find_elements("css selector", ".slider"))
     stills = browser.driver.find_elements("css selector", ".still")
     assert len(stills) == len(MODELS) + 1
     assert all(still.is_displayed() for still in stills)
+
+
+STOPS = """
+const style = (box) => getComputedStyle(box);
+const scrolls = (box) => /auto|scroll/.test(style(box).overflowX) && box.scrollWidth > box.clientWidth;
+const tall = (box) => box.matches(".tall") && box.scrollHeight > box.clientHeight;
+const shown = (box) => box.checkVisibility({ contentVisibilityAuto: true });
+const boxes = [...document.querySelectorAll(".scroll, .card, .text, math")].filter(shown);
+return [boxes.length, boxes.filter((box) => (box.tabIndex === 0) !== (scrolls(box) || tall(box))).length];
+"""
+
+
+@pytest.mark.parametrize("width", [1200, 360])
+def test_only_boxes_that_scroll_are_tab_stops(browser, page, width):
+    browser.show(page, width=width)
+    boxes, wrong = browser.run(STOPS)
+    assert boxes > 50
+    assert wrong == 0
+    formulas = browser.run("return [...document.querySelectorAll('math')].filter((one) => one.tabIndex === 0).length")
+    assert formulas == 0 or width == 360
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)], ids=["light", "dark on a phone"])

@@ -1,4 +1,4 @@
-"""The attention-SVM room: solvers against closed forms and other solvers, descent against autograd, claims, and reading data."""
+"""Max-margin solvers against closed forms and other solvers, infeasible selections, descent against autograd, selections."""
 
 import math
 
@@ -25,8 +25,8 @@ def problem(inputs=6, tokens=8, dim=10, seed=0):
 
 
 def narrow(seed):
-    """Too many inputs for the dimension: infeasible, as the certificate shows."""
-    instance, _ = problem(inputs=12, tokens=6, dim=3, seed=seed)
+    """An infeasible selection: too many inputs for the dimension."""
+    instance = problem(inputs=12, tokens=6, dim=3, seed=seed)[0]
     select = random_selection(instance, generator=torch.Generator().manual_seed(seed))
     return select, attention_svm.constraints(instance.tokens, instance.query, select)
 
@@ -51,13 +51,13 @@ def test_gram_matrix_is_that_of_the_outer_products():
     assert_close(pairs.gram(), flat @ flat.T)
 
 
-def test_a_single_token_has_no_constraint_and_the_solution_is_zero(generator):
+@pytest.mark.parametrize("solve", [attention_svm.frobenius_max_margin, attention_svm.nuclear_max_margin])
+def test_a_single_token_has_no_constraint_and_the_solution_is_zero(solve, generator):
     x, z = torch.randn(3, 1, 4, generator=generator).double(), torch.randn(3, 4, generator=generator).double()
-    solution = attention_svm.frobenius_max_margin(attention_svm.constraints(x, z, torch.zeros(3, dtype=torch.long)))
+    solution = solve(attention_svm.constraints(x, z, torch.zeros(3, dtype=torch.long)))
     assert solution.W.shape == (4, 4)
     assert not solution.W.any()
     assert solution.rank == 0
-    assert not attention_svm.nuclear_max_margin(attention_svm.constraints(x, z, torch.zeros(3, dtype=torch.long))).W.any()
 
 
 # ---- max-margin solvers
@@ -112,8 +112,8 @@ def cvxpy_solution(pairs, norm):
 @pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (4, 12, 3), (10, 5, 6)])
 def test_frobenius_agrees_with_an_interior_point_solver(n, T, d):
     _, pairs = problem(n, T, d, seed=3)
-    solution = attention_svm.frobenius_max_margin(pairs)
-    assert_close(solution.W, cvxpy_solution(pairs, "fro"), rtol=0, atol=1e-5 * solution.norm)
+    W = attention_svm.frobenius_max_margin(pairs).W
+    assert_close(W, cvxpy_solution(pairs, "fro"), rtol=0, atol=1e-5 * float(W.norm()))
 
 
 def test_frobenius_agrees_with_a_linear_support_vector_machine():
@@ -222,7 +222,7 @@ def test_infeasibility_agrees_with_linear_programming():
     assert min(agreed.values()) >= 3
 
 
-def test_equal_tokens_are_infeasible_and_named_or_left_out_on_request():
+def test_equal_tokens_are_infeasible_and_named_or_dropped_on_request():
     instance, _ = problem(3, 4, 6)
     tokens = instance.tokens.clone()
     tokens[1, 3] = tokens[1, 0]
@@ -244,7 +244,7 @@ def test_a_zero_query_is_infeasible():
 
 @pytest.mark.parametrize("width", [1e-3, 1e-6, 1e-9, 1e-12])
 def test_margins_below_rounding_are_not_reported_as_solved(width):
-    """Directions (1, 0) and (-1, width): feasible by a margin of about width / 2. Either solved to 1e-12, or refused."""
+    """Directions (1, 0) and (-1, width), feasible by a margin of about width / 2, are solved to 1e-12 or refused."""
     u = torch.tensor([[1.0, 0.0], [-1.0, width]], dtype=torch.float64)
     pairs = attention_svm.Constraints(u, torch.ones(2, 1, dtype=torch.float64))
     try:
@@ -260,17 +260,15 @@ def test_margins_below_rounding_are_not_reported_as_solved(width):
     ("change", "message"),
     [
         (lambda x, z, a: (x * torch.nan, z, a), "tokens must be finite, got 72 NaN"),
-        (lambda x, z, a: (x.float(), z, a), r"tokens must be float64.*got torch.float32"),
-        (lambda x, z, a: (x[0], z, a), r"tokens must be a tensor \[..., n, T, d\], got torch.float64 \[4, 6\]"),
+        (lambda x, z, a: (x[0], z, a), r"tokens must .*\[4, 6\]"),
         (lambda x, z, a: (x[:0], z[:0], a[:0]), "at least one input"),
-        (lambda x, z, a: (x, z[:2], a), r"query must have one row an input, \[3\]"),
+        (lambda x, z, a: (x, z[:2], a), r"query must .*\[3\]"),
         (lambda x, z, a: (x, z / 0, a), "query must be finite"),
         (lambda x, z, a: (x, z, a + 3), r"select must lie in \[0, 4\), got"),
-        (lambda x, z, a: (x, z, a[:1]), "select must have length 3, got 1"),
-        (lambda x, z, a: (x, z, a.double()), "select must be a tensor .* of integers"),
+        (lambda x, z, a: (x, z, a[:1]), r"select must .*\[1\]"),
     ],
 )
-def test_bad_input_is_named(change, message, unchecked):
+def test_bad_input_is_refused(change, message, unchecked):
     instance, _ = problem(3, 4, 6)
     with pytest.raises(ValueError, match=message):
         attention_svm.constraints(*change(instance.tokens, instance.query, instance.optimal()))
@@ -351,18 +349,17 @@ def test_the_error_falls_like_one_over_the_square_of_time_and_never_rises():
 @pytest.mark.parametrize("number", [1, 2])
 def test_descent_goes_to_the_published_solution(number):
     instance, known = published_picture(number)
-    end = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=2000)
-    target = torch.tensor(known["W"], dtype=torch.float64)
-    assert float((end.W * target).sum() / end.W.norm() / target.norm()) > 0.999
-    assert instance.selected(end.W).tolist() == known["select"]
+    W, target = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=2000).W, torch.tensor(known["W"]).double()
+    assert float((W * target).sum() / W.norm() / target.norm()) > 0.999
+    assert instance.selected(W).tolist() == known["select"]
 
 
-def test_descent_refuses_what_it_cannot_do(unchecked):
+def test_descent_refuses_bad_arguments(unchecked):
     instance, _ = problem(2, 3, 4)
     single = attention_svm.Instance(instance.tokens[:, :1], instance.query, instance.scores[:, :1])
     with pytest.raises(ValueError, match="at least two tokens"):
         attention_svm.start(single)
-    with pytest.raises(ValueError, match=r"W must be float64 \[4, 4\]"):
+    with pytest.raises(ValueError, match=r"W must .*\[4, 4\]"):
         attention_svm.start(instance, W=torch.zeros(3, 4))
     with pytest.raises(ValueError, match="rate must be positive and finite, got 0"):
         attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=5, rate=0)
@@ -392,5 +389,14 @@ def test_first_step_condition_by_hand():
     """One input: the first step is along sum_t c_t x_t z^T with c_t = (gamma_t - mean) / T."""
     instance = equal_distractors(inputs=1, tokens=2, dim=4, generator=torch.Generator().manual_seed(0))
     assert first_step_condition(instance) == pytest.approx(1)  # a single direction: parallel to the constraint
-    flipped = attention_svm.Instance(instance.tokens, instance.query, torch.stack([instance.scores[:, 0], instance.scores[:, 1]], -1) * 1.0)
-    assert first_step_condition(flipped) == pytest.approx(1)
+
+
+def test_constraints_take_numpy_arrays_float32_and_lists():
+    instance, pairs = problem(3, 4, 6)
+    x, z, a = instance.tokens, instance.query, instance.optimal()
+    assert_close(attention_svm.constraints(x.numpy(), z.numpy(), a.tolist()).difference, pairs.difference)
+    single = attention_svm.constraints(x.float(), z.float(), a.int())
+    assert single.difference.dtype == torch.float64
+    assert_close(single.difference, pairs.difference, rtol=0, atol=1e-6)
+    with pytest.raises(TypeError, match="select"):
+        attention_svm.constraints(x, z, a.double())

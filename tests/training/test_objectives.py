@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn.functional import log_softmax, one_hot
 from torch.testing import assert_close
-from transformer_theory.theories.crate.layerwise import compression_layers
 
 from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import rate_reduction, unit_norm
 from transformer_theory.models import random_mask
+from transformer_theory.theories.crate.layer_curves import compression_layers
 from transformer_theory.theories.crate.tasks import SparseRateReduction, sparse_rate_reduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training.networks import Pixels, Sizes

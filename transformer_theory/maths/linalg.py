@@ -3,11 +3,11 @@ r"""Linear algebra that several theories share: log-determinants, cosines, bases
 Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``. Everything is batched
 and differentiable where the mathematics is.
 
-A trap that is avoided here: :math:`\log\det(I + sX^\top X)` by LU of the larger Gram matrix in float32 loses every eigenvalue below
-:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`, and can be wrong by more than half without a word. The Cholesky factor of the *smaller* Gram matrix
+:math:`\log\det(I + sX^\top X)` by LU of the larger Gram matrix in float32 loses every eigenvalue below
+:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`, and can silently be wrong by more than half. The Cholesky factor of the *smaller* Gram matrix
 cannot turn negative, costs less, and is computed in float64 whenever float32 could not hold three digits. (The determinants agree by
 Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) A Gram matrix squares the singular values of X: where its
-rounding would reach a millionth of the identity, they are taken from X itself.
+rounding would reach a millionth of the identity, they are computed from X itself.
 """
 
 import torch
@@ -19,38 +19,14 @@ LARGEST_GRAM_CONDITION = 1e10  # times the rounding unit 1e-16: a millionth of t
 LARGEST_CONDITION = 1e20  # the same for its root, by which singular values of the vectors themselves are off
 
 
-def logdet(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
-    r"""Natural logarithm of the determinant of a symmetric positive definite matrix, :math:`2\sum_i \log L_{ii}` with :math:`A = LL^\top`.
-
-    The factorisation runs in float64 whatever the dtype of ``A``; the result has the dtype of ``A``.
-
-    Args:
-        A: symmetric positive definite, ``[*batch, d, d]``.
-    Returns:
-        ``[*batch]``, nats.
-    Raises:
-        ValueError: A is not symmetric to rounding, not positive definite, or not finite.
-    Source: textbook (Cholesky).
-    """
-    if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
-        raise ValueError(f"logdet expects square matrices [*batch, d, d], got {list(A.shape)}")
-    tolerance = 100 * torch.finfo(A.dtype).eps
-    if not bool(((A - A.mT).abs().amax() if A.numel() else A.sum()) <= tolerance * (A.abs().amax() if A.numel() else 1.0)):
-        raise ValueError("logdet expects finite symmetric matrices, got one that is not; symmetrise it with (A + A.mT) / 2")
-    factor, info = torch.linalg.cholesky_ex(A.double())
-    if bool(info.any()):
-        raise ValueError("logdet expects positive definite matrices, got one with an eigenvalue <= 0; add a multiple of the identity")
-    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).to(A.dtype)
-
-
 def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
     r"""``log det(I + scale X^T X)`` through the smaller of the two Gram matrices, with its gradient in closed form.
 
     Value :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), gradient
-    :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor; second derivatives exist. Rows of zeros change nothing, so that batches of
+    :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor; second derivatives exist. Rows of zeros change nothing, so batches of
     unequal size may be padded. float32 input is promoted to float64 inside if ``scale ||X||_F^2`` exceeds 1e4, half precision to float32
-    at least; autocast is switched off. From 1e10 on singular values of X take the place of the Gram matrix, which would lose digits where
-    X has less than full rank: slower, and good to a millionth of each logarithm up to 1e20. The result has the dtype of ``X``.
+    at least; autocast is switched off. From 1e10 on the singular values of X replace the Gram matrix, which would lose digits where X has
+    less than full rank; they are slower, and accurate to a millionth of each logarithm up to 1e20. The result has the dtype of ``X``.
 
     Args:
         X: rows are vectors, ``[*batch, n, d]``.
@@ -60,7 +36,6 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     Raises:
         ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e20, where adding the
             identity is lost to rounding.
-    Source: textbook (Sylvester's determinant identity, Cholesky).
     """
     if X.ndim < 2:
         raise ValueError(f"X must have shape [*batch, n, d], got {list(X.shape)}")
@@ -91,7 +66,7 @@ def _diagnose(X: Tensor, s: Tensor, largest: float) -> None:
 
 
 class _LogdetIdentityPlus(torch.autograd.Function):
-    """log det(I + s X^T X); what factors the forward pass serves the backward pass."""
+    """log det(I + s X^T X); the backward pass reuses the factor of the forward pass."""
 
     @staticmethod
     def forward(ctx, X: Tensor, s: Tensor) -> Tensor:
@@ -107,11 +82,11 @@ class _LogdetIdentityPlus(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        X, s, made = ctx.saved_tensors
-        if torch.is_grad_enabled():  # with create_graph what is returned must be a differentiable function of X
+        X, s, saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the result must be a differentiable function of X
             through = _on_smaller_side(torch.linalg.inv(_identity_plus(X, s)), X) if ctx.of_gram else _by_augmented_system(X, s)
         else:
-            through = _on_smaller_side(torch.cholesky_inverse(made), X) if ctx.of_gram else made
+            through = _on_smaller_side(torch.cholesky_inverse(saved), X) if ctx.of_gram else saved
         to_s = grad * (through * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
         return (2 * grad * s)[..., None, None] * through, to_s
 
@@ -120,15 +95,14 @@ def logdet_and_resolvent(
     X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n d"]]:
     r"""``log det(I + s X^T X)`` and :math:`X(I + sX^\top X)^{-1} = \sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top` from the singular
-    values of X, whose squares no Gram matrix has rounded. Those below the rounding of the largest count as zero: the resolvent may be as
-    large as :math:`1 / (2\sqrt s)` where σ is near :math:`1/\sqrt s`, and would make directions of rounding errors.
+    values of X, which no Gram matrix has rounded. Those below the rounding of the largest count as zero: the resolvent may be as large as
+    :math:`1 / (2\sqrt s)` where σ is near :math:`1/\sqrt s`, and would turn rounding errors into directions.
 
     Args:
         X: ``[*batch, n, d]`` float64.
         scale: s >= 0, ``[*batch]``.
     Returns:
         ``[*batch]`` nats and ``[*batch, n, d]``, without a graph.
-    Source: textbook.
     """
     with torch.no_grad():
         left, sizes, right = torch.linalg.svd(X, full_matrices=False)
@@ -158,18 +132,6 @@ def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
     return torch.linalg.solve(system, torch.cat([torch.zeros_like(A), columns], -2))[..., :n, :] / root
 
 
-def gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n n"]:
-    """Inner products of the rows, ``X X^T``. (For second moments of the dimensions call it on ``X.mT``.)
-
-    Args:
-        X: ``[*batch, n, d]``.
-    Returns:
-        ``[*batch, n, n]``, symmetric positive semidefinite.
-    Source: textbook.
-    """
-    return X @ X.mT
-
-
 def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
     r"""Cosine of the angle between two tensors of one shape, as vectors (for matrices: the Frobenius inner product).
 
@@ -183,26 +145,7 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
         the shape without ``dim``, in [-1, 1].
     Raises:
         ValueError: shapes differ, or a vector is zero or not finite (its direction is undefined).
-    Source: textbook.
     """
-    plus, minus = _sum_and_difference(A, B, dim)
-    return (plus - minus) / (plus + minus)
-
-
-def angle(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
-    r"""Angle between two tensors in radians, :math:`2\arctan(\|a-b\| / \|a+b\|)` of the unit vectors: accurate also where the cosine is 1.
-
-    Arguments, shapes and errors as in :func:`cosine`. Returns radians in [0, pi].
-
-    Raises:
-        ValueError: shapes differ, or a vector is zero or not finite.
-    Source: textbook (Kahan's formula).
-    """
-    plus, minus = _sum_and_difference(A, B, dim)
-    return 2 * torch.atan2(minus.sqrt(), plus.sqrt())
-
-
-def _sum_and_difference(A: Tensor, B: Tensor, dim: int | tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
     if A.shape != B.shape:
         raise ValueError(f"a cosine needs two tensors of one shape, got {list(A.shape)} and {list(B.shape)}")
     dims = tuple(range(A.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
@@ -213,7 +156,8 @@ def _sum_and_difference(A: Tensor, B: Tensor, dim: int | tuple[int, ...] | None)
         if not bool(torch.isfinite(norm).all()):
             raise ValueError(f"a cosine needs finite vectors other than zero, the {name} argument has one that is zero, NaN or infinite")
         units.append(vector / norm)
-    return (units[0] + units[1]).square().sum(dims), (units[0] - units[1]).square().sum(dims)
+    plus, minus = (units[0] + units[1]).square().sum(dims), (units[0] - units[1]).square().sum(dims)
+    return (plus - minus) / (plus + minus)
 
 
 def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
@@ -225,7 +169,6 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
         U with ``U^T U = I`` and the span of A, ``[*batch, d, p]``.
     Raises:
         ValueError: p > d, or the columns are linearly dependent to rounding.
-    Source: textbook (QR).
     """
     if A.ndim < 2 or A.shape[-1] > A.shape[-2]:
         raise ValueError(f"orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got {list(A.shape)}")
@@ -238,7 +181,9 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
 
 
 def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r""":math:`\|A\|_F^2 / \|A\|_2^2`, between 1 and the rank; insensitive to small singular values.
+    r"""The stable rank :math:`\|A\|_F^2 / \|A\|_2^2` (:cite:t:`rudelson2007sampling`), between 1 and the rank.
+
+    It is insensitive to small singular values.
 
     Args:
         A: ``[*batch, m, n]``, not zero.
@@ -246,14 +191,15 @@ def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
         ``[*batch]``.
     Raises:
         ValueError: A is zero or not finite.
-    Source: :cite:t:`rudelson2007sampling`.
     """
     s = _singular_values(A)
     return (s / s[..., :1]).square().sum(-1)
 
 
 def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r""":math:`\exp H(p)` with :math:`p_i = \sigma_i / \sum_j \sigma_j` and H the entropy in nats; between 1 and the rank.
+    r"""The effective rank :math:`\exp H(p)` (:cite:t:`roy2007effective`), between 1 and the rank.
+
+    Here :math:`p_i = \sigma_i / \sum_j \sigma_j`, and H is the entropy in nats.
 
     Args:
         A: ``[*batch, m, n]``, not zero.
@@ -261,7 +207,6 @@ def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
         ``[*batch]``.
     Raises:
         ValueError: A is zero or not finite.
-    Source: :cite:t:`roy2007effective`.
     """
     s = _singular_values(A)
     return torch.special.entr(s / s.sum(-1, keepdim=True)).sum(-1).exp()
@@ -278,7 +223,6 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
         ``[*batch]``, integers.
     Raises:
         ValueError: the tolerance is outside (0, 1), or A is not finite.
-    Source: textbook.
     """
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must lie in (0, 1), relative to the largest singular value, got {tolerance}")
@@ -301,7 +245,7 @@ def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d 
     r"""Principal angles between the column spaces, ascending, ``r = min(p, q)`` of them.
 
     Cosines are the singular values of :math:`Q_A^\top Q_B`, sines those of :math:`(I - Q_AQ_A^\top)Q_B`; the sine is used below 45 degrees,
-    where the cosine has lost its digits, and the cosine above.
+    where the cosine has lost its digits, and the cosine above (:cite:t:`bjorck1973numerical`).
 
     Args:
         A, B: linearly independent columns, ``[*batch, d, p]`` and ``[*batch, d, q]``.
@@ -309,7 +253,6 @@ def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d 
         radians in [0, pi/2], ``[*batch, min(p, q)]``.
     Raises:
         ValueError: columns are linearly dependent.
-    Source: :cite:t:`bjorck1973numerical`.
     """
     Q, P = orthonormalise(A), orthonormalise(B)
     if Q.shape[-1] < P.shape[-1]:

@@ -1,13 +1,13 @@
-r"""How concentrated attention is: numbers read off attention weights, row by row.
+r"""Concentration of attention: functions of attention weights, row by row.
 
 A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \ge 0`, :math:`\sum_t a_t = 1`.
 
 .. math::
     H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective support} = e^{H(a)}.
 
-Entropies are in nats. Shapes: weights ``[*batch, queries, keys]``. With a mask, ``allowed`` ``[*batch, queries, keys]`` (broadcast) says
-which keys a query may see; T is then the number of allowed keys of the row. Weights that are not a distribution (linear attention) have no
-entropy: they raise. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks),
+Entropies are in nats. Shapes: weights ``[*batch, queries, keys]``. A mask ``allowed`` ``[*batch, queries, keys]`` (broadcast) marks the
+keys that a query may see; T is then the number of allowed keys of the row. Weights that are not distributions (linear attention) have no
+entropy and raise ValueError. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks),
 :cite:t:`abnar2020quantifying` (rollout).
 """
 
@@ -31,7 +31,6 @@ def entropy(weights: Weights) -> Rows:
         ``[*batch, queries]``, nats, in [0, log keys].
     Raises:
         ValueError: a row is not a distribution (negative, not finite, or its sum is not one).
-    Source: :cite:t:`zhai2023stabilizing`.
     """
     _check_distributions(weights)
     return torch.special.entr(weights.clamp(min=0)).sum(-1)
@@ -40,7 +39,7 @@ def entropy(weights: Weights) -> Rows:
 def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
     r""":math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
 
-    A row with a single allowed key expresses no preference: its sharpness is 0.
+    A row with a single allowed key has sharpness 0.
 
     >>> from transformer_theory import metrics
     >>> uniform, sharp = [0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]  # two queries, four keys
@@ -49,12 +48,11 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
 
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.
-        allowed: which keys a query may see, broadcastable to the weights; all if not given.
+        allowed: which keys a query may see, broadcastable to the weights; all if None.
     Returns:
         ``[*batch, queries]``, in [0, 1], no unit.
     Raises:
         ValueError: a row is not a distribution, or has weight on a key that is not allowed.
-    Source: :cite:t:`tian2023scan` reads the entropy, normalised here.
     """
     H = entropy(weights)
     keys = _allowed_keys(weights, allowed)
@@ -70,7 +68,6 @@ def top1_mass(weights: Weights) -> Rows:
         ``[*batch, queries]``, in [1 / keys, 1], no unit.
     Raises:
         ValueError: a row is not a distribution.
-    Source: textbook.
     """
     _check_distributions(weights)
     return weights.amax(-1)
@@ -89,29 +86,27 @@ def effective_support(weights: Weights) -> Rows:
         ``[*batch, queries]``, keys, in [1, keys].
     Raises:
         ValueError: a row is not a distribution.
-    Source: textbook (perplexity).
     """
     return entropy(weights).exp()
 
 
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
-    r"""How far a row of scores is from a tie: the largest score minus the second largest, :math:`g = s_{(1)} - s_{(2)} \ge 0`.
+    r"""Distance of a row of scores from a tie: the largest score minus the second largest, :math:`g = s_{(1)} - s_{(2)} \ge 0`.
 
-    It says how well softmax stands in for hard-max: the weight outside the winner is at most :math:`(T - 1) e^{-g}`. Softmax weights have
+    It bounds the difference between softmax and hard-max: the weight outside the winner is at most :math:`(T - 1) e^{-g}`. Softmax weights have
     the gaps of their scores: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
 
     Args:
         scores: before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.
-        allowed: which keys a query may see, broadcastable to the scores; all if not given.
+        allowed: which keys a query may see, broadcastable to the scores; all if None.
     Returns:
         ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie.
     Raises:
         ValueError: a score is NaN or +inf, or a row has no key that is allowed.
-    Source: textbook.
     """
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
-    scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)  # a single key loses to nobody
+    scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)  # a single key has an infinite gap
     first, second = scores.topk(2, dim=-1).values.unbind(-1)
     if not bool(torch.isfinite(first).all()):  # topk sorts NaN first
         raise ValueError("scores must be below infinity, with an allowed key in each row; got a row with NaN, +inf or no allowed key")
@@ -125,12 +120,11 @@ def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor,
 
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.
-        position: of the sink, e.g. 0 for the first token, negative from the end; the heaviest key if not given.
+        position: of the sink, e.g. 0 for the first token, negative from the end; the heaviest key if None.
     Returns:
-        ``[*batch]``, in [0, 1], no unit; uniform attention reads 1 / keys.
+        ``[*batch]``, in [0, 1], no unit; 1 / keys for uniform attention.
     Raises:
         ValueError: a row is not a distribution, or the position is outside the keys.
-    Source: :cite:t:`xiao2024efficient`.
     """
     _check_distributions(weights)
     mean = weights.mean(-2)
@@ -148,10 +142,9 @@ def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
     Args:
         weights: self-attention, rows are distributions, ``[*batch, tokens, tokens]``.
     Returns:
-        ``[*batch]``, in [0, 1], no unit; uniform causal attention over T tokens reads :math:`\frac1T \sum_{i \le T} \frac1i`.
+        ``[*batch]``, in [0, 1], no unit; for uniform causal attention over T tokens :math:`\frac1T \sum_{i \le T} \frac1i`.
     Raises:
         ValueError: a row is not a distribution, or queries and keys are not the same tokens.
-    Source: textbook.
     """
     _check_distributions(weights)
     if weights.shape[-1] != weights.shape[-2]:
@@ -175,7 +168,6 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
         ``[*batch]``, nats, in [0, log keys].
     Raises:
         ValueError: keys < 1, or a spread is negative or NaN.
-    Source: :cite:t:`zhai2023stabilizing`.
     """
     if keys < 1:
         raise ValueError(f"keys must be at least 1, got {keys}")
@@ -189,7 +181,7 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
 
 
 def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, "tokens tokens"]:
-    r"""How much each token of the last layer holds of each input token, if attention and the residual stream carry equal parts.
+    r"""Share of each input token in each token of the last layer, if attention and the residual stream carry equal parts.
 
     .. math:: R = A_L A_{L-1} \cdots A_1, \qquad A_l = \tfrac12 (\bar W_l + I),
 
@@ -201,7 +193,6 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
         ``[tokens, tokens]``, rows are distributions over the input tokens.
     Raises:
         ValueError: there is no layer, a row is not a distribution, or queries and keys are not the same tokens.
-    Source: :cite:t:`abnar2020quantifying`.
     """
     if maps.ndim != 4 or maps.shape[-1] != maps.shape[-2] or not maps.shape[0] * maps.shape[1]:
         raise ValueError(f"maps must have shape [layers, heads, tokens, tokens] with a layer and a head, got {list(maps.shape)}")
@@ -213,7 +204,7 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
 
 
 def _check_distributions(weights: Tensor) -> None:
-    """Rows that are no distribution raise; the tolerance allows for weights that were computed in a shorter type."""
+    """Raises ValueError unless rows are distributions; the tolerance covers weights of shorter types."""
     if weights.ndim < 2 or not weights.shape[-1]:
         raise ValueError(f"weights must have shape [*batch, queries, keys] with at least one key, got {list(weights.shape)}")
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)

@@ -8,7 +8,6 @@ import torch
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import Constraints, builders, solvers
 from transformer_theory.theories.attention_svm.constraint_set import stack
-from transformer_theory.theories.attention_svm.graph import priority_graph
 from transformer_theory.theories.attention_svm.feasibility import construct
 from transformer_theory.theories.attention_svm.graph import priority_graph
 from transformer_theory.theories.attention_svm.problem import cross_attention

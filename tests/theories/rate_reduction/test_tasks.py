@@ -86,7 +86,7 @@ def test_two_processes_have_the_gradient_of_one():
 def test_training_separates_the_classes_and_the_null_does_not_rise():
     objective, model = RateReduction(features=12), network(12)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(60):
+    for step in range(40):
         loss = objective.loss(model, *batch(n=30, seed=100 + step), alone)
         optimiser.zero_grad()
         loss.backward()

@@ -6,6 +6,7 @@
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ...core.sources import Source
 from ...core.theory import Theory
@@ -31,6 +32,10 @@ from .redunet import (
     polar,
     random_filters,
 )
+
+if TYPE_CHECKING:
+    from .clustering import CodingLengthClustering
+    from .estimators import NearestSubspaceClassifier, RateReductionClassifier, ReduNetClassifier
 
 THEORY = Theory(
     name="rate_reduction",

@@ -23,7 +23,8 @@ Saddles are flat spectra above the bound; spectra :math:`(a, b, \dots, b)` with
 :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one of which two share a line
 (:func:`on_lines`); all classes on one line give the minimum ΔR = 0.
 
-:cite:t:`wang2024global` treat the problem with a penalty. This problem has no claims here: statements that are not derived above are observations.
+:cite:t:`wang2024global` treat the problem with a penalty. This problem has no claims here: statements that are not derived above are
+observations.
 
 Source: the problem of :cite:t:`yu2020learning`; derivatives are textbook.
 """

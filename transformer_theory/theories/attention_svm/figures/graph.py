@@ -106,7 +106,8 @@ class Graph(RandomExperiment):
             note = f"median over trials, range {float(values.min()):.4f} to {float(values.max()):.4f}"
             reference: Reference | None = (1.0, "limit") if name == "cosine" else None
             if kind == "stored" and step == STORED_STEP and name in STORED and self.at_defaults("rate", "dim"):
-                reference, note = (STORED[name], "printed"), f"{note}; the released number is of one run with another draw"
+                reference = (STORED[name], "printed")
+                note += "; the released number is of one run with another draw"
             yield figure_row(
                 quantity,
                 float(values.median()),

@@ -5,7 +5,8 @@ decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 cos
 conserved by every linear method, correct or not, so they verify nothing; a second tolerance does.
 
 Large states are integrated by Dormand and Prince's method of order 8. Where M >> K and attention is fast the flows become stiff; the small
-states of :mod:`.symmetric` are integrated by LSODA, which switches to a stiff method by itself. Both are scipy's. Source of the flows: :cite:t:`tian2023scan`.
+states of :mod:`.symmetric` are integrated by LSODA, which switches to a stiff method by itself. Both are scipy's.
+Source of the flows: :cite:t:`tian2023scan`.
 """
 
 import math

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from tests.problems.networks import WIDE, built, tokens
-from transformer_theory.data import TokenData, features
+from transformer_theory.data import TokenData
 from transformer_theory.models import ViT
+from transformer_theory.probes.features import features
 
 
 class Window(nn.Module):
@@ -42,7 +43,7 @@ class Scaled(nn.Module):
 def test_windows_are_joined_in_their_order():
     data = TokenData(tokens(5, 6, 4).double())
     assert torch.equal(features(Windows(), data, batch_size=2).tokens, (data.tokens.float() + 1).double())
-    with pytest.raises(ValueError, match=r"block layers\.0 must run once a forward pass, got 30 outputs for 5 sequences"):
+    with pytest.raises(ValueError, match=r"block layers\.0 must run once per forward pass, got 30 outputs for 5 sequences"):
         features(Windows(runs=2), data, batch_size=2)
 
 

@@ -1,31 +1,17 @@
-"""Alignment of trained heads with its null distribution, its metric, and the theory on data."""
+"""Alignment of trained heads, its null distribution and its metric."""
 
-import numpy as np
 import pytest
 import torch
 
-from transformer_theory.core.measurement import Measurement, Table, collect
+from transformer_theory.core.measurement import Table
 from transformer_theory.core.metric import Activations
-from transformer_theory.core.result import Result
-from transformer_theory.core.theory import Unsupported
-from transformer_theory.data import TokenData
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.in_networks import COSINE, MARGIN, AlignmentMetric
-from transformer_theory.theories.attention_svm.on_data import HEADLINE, SELECTABLE, describe, measure, plot, read
-from transformer_theory.theories.attention_svm.problem import equal_distractors
 from transformer_theory.theories.attention_svm.solvers import dual_multipliers
 
 
 def gaussian(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def labelled(n=120, seq=6, dim=12, classes=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(n) % classes
-    tokens = torch.randn(n, seq, dim, generator=generator, dtype=torch.float64)
-    tokens[:, 0] += 2 * torch.randn(classes, dim, generator=generator, dtype=torch.float64)[labels]
-    return TokenData(tokens, labels=labels)
 
 
 # ---- alignment
@@ -283,128 +269,3 @@ def test_attention_to_other_tokens_does_not_count_as_self_attention(length):
     assert sorted(rows) == [0, 1, 2, 3]
     assert all(rows[head].value is not None for head in (0, 1))
     assert all("other tokens" in rows[head].reason for head in (2, 3))
-
-
-# ---- data
-
-
-def measured(data, seed=0):
-    problem = read(data)
-    assert not isinstance(problem, Unsupported)
-    return collect(measure(problem, torch.Generator().manual_seed(seed)))
-
-
-def selectable(data):
-    """The row on feasibility and the arrays before it, without the descent that follows."""
-    arrays, problem = {}, read(data)
-    assert not isinstance(problem, Unsupported)
-    for item in measure(problem, torch.Generator().manual_seed(0)):
-        if isinstance(item, Measurement):
-            if item.quantity == SELECTABLE:
-                return item, arrays
-        else:
-            arrays |= item
-    raise AssertionError("there is no such row")
-
-
-@pytest.fixture(scope="module")
-def on_labelled():
-    return measured(labelled())
-
-
-def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_labelled):
-    table, arrays = on_labelled
-    headline = table.select(quantity=HEADLINE).one()
-    assert headline.value > 0.99
-    assert headline.verdict == "consistent"
-    assert headline.scope == "any data"
-    assert headline.null.mean < 0.6
-    assert table.select(quantity=SELECTABLE).one().value >= 12
-    assert table.select(quantity="attention on the selected token (smallest over the inputs)").one().value > 0.999
-    assumptions = {row.quantity: row.verdict for row in table.select(kind="assumption")}
-    assert assumptions["every input has one best token"] == "holds"
-    assert assumptions["all other tokens of an input score the same"] == "fails"
-    best = table.select(quantity="cosine of W to the max-margin direction of the best tokens").one()
-    assert best.verdict == "not covered"
-    assert np.isfinite(arrays["attention_svm/cosine_selected"]).all()
-    assert arrays["attention_svm/attention"].sum(-1) == pytest.approx(1)
-    assert all(name.startswith("attention_svm/") for name in arrays)
-
-
-def test_a_run_too_short_to_select_has_a_reason():
-    instance = equal_distractors(inputs=5, tokens=6, dim=12, generator=torch.Generator().manual_seed(0))
-    short = attention_svm.analyse(instance.tokens, instance.query, instance.scores, steps=(0, 1, 2, 3))
-    table, _ = collect(describe(short))
-    row = table.select(quantity=HEADLINE).one()
-    assert row.value is None
-    assert row.reason == "no input selects a token"
-
-
-def test_a_margin_that_is_only_small_does_not_refute_feasibility(unchecked):
-    close = 3 + 0.05 * gaussian(400, 8, 24)  # in general position, so 24 inputs are feasible, with norms above what descent resolves
-    row, _ = selectable(TokenData(close, labels=torch.arange(400) % 4))
-    assert row.value < row.threshold == 24
-    assert row.verdict == "inconclusive"
-
-
-def test_feasibility_is_guaranteed_for_independent_queries_only(unchecked):
-    tokens, labels = gaussian(100, 5, 12), torch.arange(100) % 2
-    row, _ = selectable(TokenData(tokens, labels=labels, query=torch.ones(100, 12, dtype=torch.float64)))
-    assert row.threshold == 1  # all queries are equal
-    assert row.verdict == "consistent"
-    row, _ = selectable(TokenData(tokens, labels=labels, query=gaussian(100, 12, seed=1)))
-    assert row.value >= row.threshold == 12
-
-
-def test_narrow_tokens_are_mostly_infeasible(unchecked):
-    row, arrays = selectable(labelled(seq=16, dim=3))
-    assert arrays["attention_svm/feasible_share"][-1] == 0
-    assert row.verdict == "not covered"
-
-
-@pytest.mark.parametrize(
-    ("data", "needs"),
-    [
-        (TokenData(gaussian(5, 4, 3)), "labels"),
-        (TokenData(gaussian(5, 4, 3), labels=torch.zeros(5, dtype=torch.long)), "two classes"),
-        (TokenData(gaussian(1, 5, 3), labels=torch.tensor([0])), "two classes"),
-        (TokenData(gaussian(6, 1, 3), labels=torch.arange(6) % 2), "two tokens"),
-    ],
-)
-def test_data_without_labels_or_choice_are_unsupported(data, needs):
-    problem = read(data)
-    assert isinstance(problem, Unsupported)
-    assert needs in problem.reason
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (TokenData(torch.ones(6, 4, 3, dtype=torch.float64), labels=torch.arange(6) % 2), ""),
-        (TokenData(torch.zeros(6, 4, 3, dtype=torch.float64), labels=torch.arange(6) % 2), ""),
-        (TokenData(gaussian(2, 2, 1), labels=torch.tensor([0, 1])), ""),
-        (TokenData(gaussian(2, 5, 3), labels=torch.tensor([0, 7])), ""),
-        (TokenData(gaussian(9, 5, 3)[torch.zeros(9, dtype=torch.long)], labels=torch.arange(9) % 3), ""),
-        (TokenData(gaussian(8, 3, 2), labels=torch.arange(8) % 2, query=torch.zeros(8, 2, dtype=torch.float64)), "infeasible"),
-        (TokenData(1e150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),
-        (TokenData(1e-150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),
-    ],
-)
-def test_any_labelled_data_give_rows_and_a_figure(data, reason, unchecked):  # shapes were checked above
-    table, arrays = measured(data)
-    assert table
-    assert reason in " ".join(row.reason for row in table)
-    for row in table:
-        assert (row.value is not None and np.isfinite(row.value)) or row.reason, row
-    assert plot(Result("test", {}, table, arrays)).get_axes()
-
-
-def test_figures_are_plotted_from_the_stored_result(on_labelled, tmp_path):
-    Result("test", {}, *on_labelled).save(tmp_path / "result")
-    figure = plot(Result.load(tmp_path / "result"))
-    assert [ax.get_title(loc="left") for ax in figure.get_axes()] == [
-        "Cosine to max-margin W",
-        "Margins",
-        "Attention: 6 of 24 inputs",
-        "Feasible random sets",
-    ]

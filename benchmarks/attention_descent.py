@@ -1,7 +1,7 @@
-"""Normalised descent on attention weights, 100 trials: ours, against a loop of autograd runs and against batched autograd.
+"""Normalised descent on attention weights, 100 trials: this library against a loop of autograd runs and against batched autograd.
 
-The loop is the textbook version; batching alone gains most of the ratio on small problems. What is ours is the gradient in closed form, in
-the cheapest of three spaces, which is also right once attention is saturated; batched autograd is not.
+The loop is the textbook version. Batching alone gains most of the ratio on small problems. The gradient in closed form, in the cheapest of
+three spaces, gains the rest, and stays exact once attention is saturated; autograd does not.
 """
 
 import statistics
@@ -12,16 +12,17 @@ from itertools import pairwise
 import torch
 
 from benchmarks.baselines.attention_descent import EPS, on_factors, on_weights
-from transformer_theory.theories.attention_svm import cross_attention, normalised_descent, random_factors, random_start
+from transformer_theory.theories.attention_svm import cross_attention, normalised_descent
+from transformer_theory.theories.attention_svm.dynamics import random_factors, random_start
 
 TRIALS, ROUNDS, RATE = 100, 7, 0.1
-EARLY = 30  # steps after which weights are compared; later, attention saturates and autograd is off
-LOOPED = 2  # trials of the loop timed a round; its time is proportional to their number
+EARLY = 30  # steps after which weights are compared; later, attention saturates and autograd loses digits
+LOOPED = 2  # trials of the loop that are timed per round; its time is proportional to their number
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: sizes, what is trained, and the ratio to the loop that we want."""
+    """One line of the table: sizes, the trained weights, and the target ratio to the loop."""
 
     inputs: int
     tokens: int
@@ -56,11 +57,11 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
     penalty = EPS if case.factors else 0.0
 
     def textbook(trial, steps: int):
-        few = [v[trial] for v in data]
+        part = [v[trial] for v in data]
         if case.factors:
-            K, Q = on_factors(*few, begin.K[trial], begin.Q[trial], steps=steps, rate=RATE, penalty=penalty)
+            K, Q = on_factors(*part, begin.K[trial], begin.Q[trial], steps=steps, rate=RATE, penalty=penalty)
             return K @ Q.mT
-        return on_weights(*few, begin.W[trial], steps=steps, rate=RATE)
+        return on_weights(*part, begin.W[trial], steps=steps, rate=RATE)
 
     seconds = {"ours": [], "loop": [], "batched": []}
     for turn in range(-1, rounds):  # the first round warms up
@@ -85,13 +86,13 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
 
 def main() -> None:
     """Prints a table."""
-    print(f"a step of {TRIALS} trials, CPU      ours      autograd, trial by trial       autograd, batched   W apart, step {EARLY}")
+    print(f"a step of {TRIALS} trials, CPU      here      autograd, trial by trial       autograd, batched   W apart, step {EARLY}")
     for case in CASES:
-        read = run(case)
+        numbers = run(case)
         wanted = f"(target {case.target}x)" if case.target else ""
         print(
-            f"{case.name:34}{1e3 * read['ours']:6.2f} ms{1e3 * read['loop']:7.1f} ms{read['ratio to loop']:5.0f}x {wanted:14}"
-            f"{1e3 * read['batched']:6.2f} ms{read['ratio to batched']:5.1f}x       {read['distance']:.0e}"
+            f"{case.name:34}{1e3 * numbers['ours']:6.2f} ms{1e3 * numbers['loop']:7.1f} ms{numbers['ratio to loop']:5.0f}x {wanted:14}"
+            f"{1e3 * numbers['batched']:6.2f} ms{numbers['ratio to batched']:5.1f}x       {numbers['distance']:.0e}"
         )
 
 

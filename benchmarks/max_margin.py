@@ -1,6 +1,6 @@
-"""Frobenius max-margin, n = 10 inputs of T = 5 tokens in d = 20 dimensions: ours, one by one and in a batch, against cvxpy.
+"""Frobenius max-margin, n = 10 inputs of T = 5 tokens in d = 20 dimensions: this library, one by one and in a batch, against cvxpy.
 
-The textbook version has one cvxpy constraint a token; the strongest plain one a single vectorised constraint, solved by Clarabel.
+The textbook version has one cvxpy constraint per token; the strongest plain version has a single vectorised constraint, solved by Clarabel.
 """
 
 import statistics
@@ -12,26 +12,26 @@ from benchmarks.baselines.attention_svm import all_at_once, constraint_by_constr
 from transformer_theory.theories.attention_svm import constraints, cross_attention, frobenius_max_margin, frobenius_max_margins
 
 SIZE = {"inputs": 10, "tokens": 5, "dim": 20}
-ROUNDS, BATCH, EACH = 15, 400, 25  # our single solver is timed over EACH problems a round: one is too short for the clock
+ROUNDS, BATCH, EACH = 15, 400, 25  # EACH: problems per round of the single solver, since one is too short for the clock
 MEASURED = ("single", "batched", "textbook", "vectorised")
 
 
 def run(rounds: int = ROUNDS) -> dict[str, float]:
-    """Medians in seconds a problem, ratios, and the largest KKT residuals; the versions take turns in every round."""
+    """Medians in seconds per problem, ratios, and the largest KKT residuals; the versions take turns in every round."""
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
     kkt, apart = [], []
     for turn in range(-1, rounds):  # the first round warms up
         drawn = cross_attention(**SIZE, generator=generator, trials=BATCH)
-        one, select = drawn[0], drawn.optimal()
-        plain = constraints(one.tokens, one.query, select[0])
+        single, select = drawn[0], drawn.optimal()
+        plain = constraints(single.tokens, single.query, select[0])
         clock = [time.perf_counter()]
         for _ in range(EACH):
-            solution = frobenius_max_margin(constraints(one.tokens, one.query, select[0]))
+            solution = frobenius_max_margin(constraints(single.tokens, single.query, select[0]))
         clock.append(time.perf_counter())
         solutions = frobenius_max_margins(constraints(drawn.tokens, drawn.query, select))
         clock.append(time.perf_counter())
-        value = constraint_by_constraint(one.tokens.numpy(), one.query.numpy(), select[0].numpy())
+        value = constraint_by_constraint(single.tokens.numpy(), single.query.numpy(), select[0].numpy())
         clock.append(time.perf_counter())
         all_at_once(plain.difference.numpy(), plain.query.numpy())
         clock.append(time.perf_counter())
@@ -50,15 +50,15 @@ def run(rounds: int = ROUNDS) -> dict[str, float]:
 
 def main() -> None:
     """Prints the ratios."""
-    read = run()
+    numbers = run()
     print(
-        f"Frobenius max-margin, n = 10, T = 5, d = 20 ({ROUNDS} rounds, batches of {BATCH}); KKT residuals <= {read['kkt']:.0e}\n"
-        f"  one cvxpy constraint a token  {1e3 * read['textbook']:8.2f} ms a problem, solution {read['apart']:.0e} away from ours\n"
-        f"  vectorised cvxpy, Clarabel    {1e3 * read['vectorised']:8.2f} ms\n"
-        f"  ours, one by one              {1e3 * read['single']:8.2f} ms   {read['single, textbook']:5.0f}x (target 80x) "
-        f"and {read['single, vectorised']:4.0f}x faster than these\n"
-        f"  ours, in a batch              {1e3 * read['batched']:8.2f} ms   {read['batched, textbook']:5.0f}x (target 400x) "
-        f"and {read['batched, vectorised']:4.0f}x faster than these"
+        f"Frobenius max-margin, n = 10, T = 5, d = 20 ({ROUNDS} rounds, batches of {BATCH}); KKT residuals <= {numbers['kkt']:.0e}\n"
+        f"  one cvxpy constraint per token  {1e3 * numbers['textbook']:8.2f} ms per problem, solution {numbers['apart']:.0e} away\n"
+        f"  vectorised cvxpy, Clarabel      {1e3 * numbers['vectorised']:8.2f} ms\n"
+        f"  here, one by one                {1e3 * numbers['single']:8.2f} ms   {numbers['single, textbook']:5.0f}x (target 80x) "
+        f"and {numbers['single, vectorised']:4.0f}x faster than these\n"
+        f"  here, in a batch                {1e3 * numbers['batched']:8.2f} ms   {numbers['batched, textbook']:5.0f}x (target 400x) "
+        f"and {numbers['batched, vectorised']:4.0f}x faster than these"
     )
 
 

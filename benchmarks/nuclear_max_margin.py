@@ -1,7 +1,8 @@
-"""Nuclear max-margin, ours one by one and in a batch against cvxpy, at n10 T5 d20 and n6 T8 d10.
+"""Nuclear max-margin, this library one by one and in a batch against cvxpy, at n10 T5 d20 and n6 T8 d10.
 
-The textbook version has one cvxpy constraint a token and cvxpy's default solver (SCS); the strongest plain one a single vectorised
-constraint and Clarabel. Their accuracy is how far the norm lies above ours, whose duality gap is at rounding, once W is feasible.
+The textbook version has one cvxpy constraint per token and cvxpy's default solver (SCS); the strongest plain version has a single
+vectorised constraint and Clarabel. Their accuracy is the excess of their norm, once W is scaled to be feasible, over the norm here, whose
+duality gap is at rounding.
 """
 
 import statistics
@@ -14,18 +15,18 @@ from benchmarks.baselines.nuclear import all_at_once, constraint_by_constraint
 from transformer_theory.theories.attention_svm import constraints, cross_attention, nuclear_max_margin, nuclear_max_margins
 
 SIZES = ({"inputs": 10, "tokens": 5, "dim": 20}, {"inputs": 6, "tokens": 8, "dim": 10})
-ROUNDS, BATCH, EACH = 9, 200, 5  # our single solver is timed over EACH problems a round
+ROUNDS, BATCH, EACH = 9, 200, 5  # EACH: problems per round of the single solver
 MEASURED = ("single", "batched", "textbook", "vectorised")
 
 
 def excess(W: np.ndarray, difference: np.ndarray, query: np.ndarray, norm: float) -> float:
-    """How far the norm of a solution lies above the smallest, relative to it, once W is scaled so that all margins are at least one."""
+    """Excess of the norm of a solution over the smallest, relative to it, once W is scaled so that all margins are at least one."""
     margin = float(((difference @ W) * query).sum(1).min())
     return float(np.linalg.norm(W, "nuc")) / margin / norm - 1
 
 
 def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
-    """Medians in seconds a problem, ratios, and accuracies; the versions take turns in every round."""
+    """Medians in seconds per problem, ratios, and accuracies; the versions take turns in every round."""
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
     kkt, polished, far = [], [], {"textbook": [], "vectorised": []}
@@ -63,17 +64,17 @@ def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
 def main() -> None:
     """Prints the ratios."""
     for size in SIZES:
-        read = run(size)
-        textbook, vectorised = (f"{read[f'{name} excess']:.0e} above the smallest norm" for name in ("textbook", "vectorised"))
+        numbers = run(size)
+        textbook, vectorised = (f"{numbers[f'{name} excess']:.0e} above the smallest norm" for name in ("textbook", "vectorised"))
         print(
             f"nuclear max-margin, n = {size['inputs']}, T = {size['tokens']}, d = {size['dim']} ({ROUNDS} rounds, batches of {BATCH}); "
-            f"KKT residuals <= {read['kkt']:.0e}, gap <= 1e-9 in {100 * read['polished']:.1f} %\n"
-            f"  one cvxpy constraint a token  {1e3 * read['textbook']:8.2f} ms a problem, {textbook}\n"
-            f"  vectorised cvxpy, Clarabel    {1e3 * read['vectorised']:8.2f} ms, {vectorised}\n"
-            f"  ours, one by one              {1e3 * read['single']:8.2f} ms   {read['single, textbook']:5.0f}x "
-            f"and {read['single, vectorised']:4.1f}x faster than these\n"
-            f"  ours, in a batch              {1e3 * read['batched']:8.2f} ms   {read['batched, textbook']:5.0f}x (target 20x) "
-            f"and {read['batched, vectorised']:4.0f}x faster than these"
+            f"KKT residuals <= {numbers['kkt']:.0e}, gap <= 1e-9 in {100 * numbers['polished']:.1f} %\n"
+            f"  one cvxpy constraint per token  {1e3 * numbers['textbook']:8.2f} ms per problem, {textbook}\n"
+            f"  vectorised cvxpy, Clarabel    {1e3 * numbers['vectorised']:8.2f} ms, {vectorised}\n"
+            f"  here, one by one              {1e3 * numbers['single']:8.2f} ms   {numbers['single, textbook']:5.0f}x "
+            f"and {numbers['single, vectorised']:4.1f}x faster than these\n"
+            f"  here, in a batch              {1e3 * numbers['batched']:8.2f} ms   {numbers['batched, textbook']:5.0f}x (target 20x) "
+            f"and {numbers['batched, vectorised']:4.0f}x faster than these"
         )
 
 

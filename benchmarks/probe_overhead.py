@@ -6,8 +6,8 @@ The share of each metric is measured separately, on one observed forward pass.
 Batches of 64 sequences, AdamW; target: at most 15 % of the training time.
 
 Then a ViT and a CRATE on images of 32 x 32 pixels (17 tokens, d = 192, 4 layers, batch 128), the same target: a measurement of 256 other
-images at every 100th step, and of the batch itself at every 10th: with all metrics, with ``max_samples=64``, and with the metrics of rates by
-class, sparsity and entropy alone.
+images at every 100th step, and of the batch itself at every 10th: with all metrics, with ``max_samples=64``, and with the metrics of rates
+by class, sparsity and entropy alone.
 """
 
 import statistics
@@ -32,9 +32,8 @@ OBSERVED = ("all metrics", "all metrics, max_samples=64", "rates, sparsity, entr
 
 def all_metrics() -> dict[str, list[Metric]]:
     """The metrics of every theory, and those of the network."""
-    return {theory.name: list(theory.in_networks.metrics()) for theory in list_theories() if theory.in_networks} | {
-        "network": [AttentionStatistics(), Geometry()]
-    }
+    groups = {theory.name: list(theory.in_networks.metrics()) for theory in list_theories() if theory.in_networks}
+    return groups | {"network": [AttentionStatistics(), Geometry()]}
 
 
 def seconds_of_training(model: nn.Module, optimiser, tokens: Tensor, labels: Tensor, metrics: Sequence[Metric] | None) -> float:
@@ -109,9 +108,8 @@ def image_networks() -> None:
             times["empty"].append(measured([]))
         took = {way: statistics.median(each) for way, each in times.items()}
         print(f"  {name} on images, 17 tokens, d = 192, 4 layers, 128 images per step: {1e3 * took['step']:.0f} ms per step")
-        print(
-            f"    256 images measured every 100 steps: {1e3 * took['measured']:.0f} ms = {took['measured'] / took['step'] / 100:+.1%} of training"
-        )
+        share = took["measured"] / took["step"] / 100
+        print(f"    256 images measured every 100 steps: {1e3 * took['measured']:.0f} ms = {share:+.1%} of training")
         for way in OBSERVED:
             shares = sorted((a - b) / took["step"] / EVERY for a, b in zip(times[way], times["step"]))
             text = f"{statistics.median(shares):+.1%} of training, rounds {shares[0]:+.1%} .. {shares[-1]:+.1%}"
@@ -119,7 +117,7 @@ def image_networks() -> None:
         for group, members in groups.items():
             for metric in members:
                 cost = min(measured([metric]) for _ in range(3)) - took["empty"]
-                print(f"      {group + '.' + type(metric).__name__:36s} {1e3 * cost:7.1f} ms a reading")
+                print(f"      {group + '.' + type(metric).__name__:36s} {1e3 * cost:7.1f} ms per measurement")
 
 
 def main() -> None:
@@ -148,7 +146,7 @@ def main() -> None:
         print(f"  {way:18s} {statistics.median(shares):+7.1%} of the training time{text}, rounds {shares[0]:+.1%} .. {shares[-1]:+.1%}")
     bare, empty = (seconds_of_a_pass(model, tokens, labels, metrics) for metrics in (None, []))
     share = 1e3, 1 / (EVERY * step)
-    print(f"  one reading: {'empty probe':16s} {share[0] * (empty - bare):7.1f} ms = {share[1] * (empty - bare):6.1%} of the training time")
+    print(f"  one pass: {'empty probe':16s} {share[0] * (empty - bare):7.1f} ms = {share[1] * (empty - bare):6.1%} of the training time")
     for name, group in groups.items():
         for metric in group:
             cost = seconds_of_a_pass(model, tokens, labels, [metric]) - empty

@@ -1,4 +1,4 @@
-"""How the cost of attention-SVM grows: CPU time per problem, and per step, against n inputs, T tokens, dimension d and the size of the batch.
+"""Growth of the cost of attention-SVM: CPU time per problem and per step against n inputs, T tokens, dimension d and batch size.
 
 ``python -m benchmarks.scaling FIGURE.svg`` draws it too.
 """

@@ -40,8 +40,8 @@ for name, model in networks.items():
 
 tables = {name: crate.layerwise(model, held_out.tokens, held_out.labels, name=name) for name, model in networks.items()}
 for name, table in tables.items():
-    for row in table:
-        print(f"{name:>5} layer {row.layer} {row.quantity:30} {row.value:8.3f} (null {row.null.median:.3f})")
+    for row, null in zip(table, table.column("null")):
+        print(f"{name:>5} layer {row.layer} {row.quantity:30} {row.value:8.3f} (null {null.median:.3f})")
 
 # %%
 # Rates after attention, zeros and classes; dashed: the null.
@@ -53,7 +53,7 @@ for panel, (quantity, title) in zip(panels, PANELS.items()):
         curve = tables[name].select(quantity=quantity)
         layers = [layer + 1 for layer in curve.column("layer")]
         line(panel, layers, curve.column("value"), name=colour, label=name)
-        line(panel, layers, [row.null.median for row in curve], name=colour, linestyle="--")
+        line(panel, layers, [null.median for null in curve.column("null")], name=colour, linestyle="--")
     panel.set(title=title, xlabel="layer", xticks=layers, ylim=(0, None))
 panels[0].legend(loc="lower left")
 figure.savefig("crate_layers.png", dpi=150)

@@ -33,7 +33,7 @@ def test_gradients_of_first_and_second_order(shape):
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (2, 6, 4)])
 def test_vectors_of_less_than_full_rank_keep_their_digits_at_a_great_scale(shape):
-    """Singular values 1 (twice) and 0: log det is 2 log(1 + s), the gradient 2 s / (1 + s) X, whatever a Gram matrix would round off."""
+    """Singular values 1 (twice) and 0: log det is 2 log(1 + s), the gradient 2 s / (1 + s) X, which a Gram matrix would round."""
     left, right = linalg.orthonormalise(normal(*shape[:-1], 2)), linalg.orthonormalise(normal(*shape[:-2], shape[-1], 2))
     X = (left @ right.mT).requires_grad_()
     for scale in (1e9, 1e11, 1e14, 1e17):
@@ -80,8 +80,7 @@ def test_autocast_and_half_precision_do_not_spoil_it():
 
 
 def test_cosines():
-    a, tilt = torch.tensor([1.0, 0.0], dtype=torch.float64), 1e-9
-    b = torch.tensor([math.cos(tilt), math.sin(tilt)], dtype=torch.float64)
+    a = torch.tensor([1.0, 0.0], dtype=torch.float64)
     assert float(linalg.cosine(a, 7 * a)) == 1.0
     assert float(linalg.cosine(a, -a)) == -1.0
     A, B = normal(5, 3, 4), normal(5, 3, 4, seed=1)

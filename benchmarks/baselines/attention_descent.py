@@ -1,6 +1,6 @@
-"""Descent on attention weights as one would write it down: softmax, loss, gradient by automatic differentiation.
+"""Descent on attention weights by automatic differentiation of softmax and loss.
 
-Each takes one trial, or a batch if the tensors have a leading dimension.
+Each function takes one trial, or a batch if the tensors have a leading dimension.
 """
 
 import torch

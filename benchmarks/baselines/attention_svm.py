@@ -1,4 +1,4 @@
-"""Attention-SVM as one would write it down: one cvxpy constraint a token."""
+"""The Frobenius max-margin problem as written in the paper: one cvxpy constraint per token."""
 
 import cvxpy as cp
 import numpy as np

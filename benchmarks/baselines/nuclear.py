@@ -1,4 +1,4 @@
-"""Max-margin in the nuclear norm as one would write it down with cvxpy."""
+"""The nuclear max-margin problem as written in the paper, by cvxpy."""
 
 from typing import Any
 

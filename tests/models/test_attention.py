@@ -1,4 +1,4 @@
-"""Attention: definitions against loops, kernels against the definitions, and what a watching mode sees of the kernels."""
+"""Attention: definitions against loops, kernels against the definitions, and a function mode that records the kernels."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The decoder against torch's own layers, what it may see, and what is refused."""
+"""The decoder against torch's own layers, its causality, and invalid input."""
 
 import math
 
@@ -61,7 +61,7 @@ def test_scores_are_bilinear():
 
 
 @pytest.mark.parametrize("block", [PostNorm, PreNorm])
-def test_the_future_is_not_seen(block):
+def test_logits_do_not_depend_on_later_words(block):
     model, changed = small(block=block), IDS.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % 11
     assert torch.equal(model(IDS)[:, :4], model(changed)[:, :4])

@@ -1,4 +1,4 @@
-"""ViT against plain operations, and how networks are built and read."""
+"""ViT against plain operations, and networks built from a generator."""
 
 import pytest
 import torch
@@ -21,12 +21,12 @@ def test_forward_is_the_formula(model):
     x = tokens(5, 6, 4)
     z = torch.cat([model.cls_token.expand(5, -1, -1), x @ model.embed.weight.T + model.embed.bias], 1) + model.pos_embedding
     for block in model.blocks:
-        read = block.attention_norm(z)
+        normed = block.attention_norm(z)
         mixed = []
         for head, W in enumerate(block.attention.bilinear()):
-            weights = torch.einsum("bid,de,bje->bji", read, W, read).softmax(-1)  # [batch, query j, key i]
+            weights = torch.einsum("bid,de,bje->bji", normed, W, normed).softmax(-1)  # [batch, query j, key i]
             value = block.attention.qkv.weight[24 + 4 * head : 28 + 4 * head]
-            mixed.append(weights @ read @ value.T)
+            mixed.append(weights @ normed @ value.T)
         z = z + torch.cat(mixed, -1) @ block.attention.out.weight.T + block.attention.out.bias
         z = z + block.mlp(block.mlp_norm(z))
     assert_close(model(x), model.head(model.norm(z[:, 0])))
@@ -49,7 +49,7 @@ def test_images_and_their_patches_give_the_same_logits():
     assert by_image.reader(images)[0, 1].tolist() == images[0, :, 0:2, 2:4].permute(1, 2, 0).flatten().tolist()
 
 
-def test_building_is_decided_by_the_generator_and_leaves_the_global_one_alone():
+def test_building_uses_the_given_generator_only():
     torch.manual_seed(3)
     state = torch.get_rng_state()
 
@@ -62,7 +62,7 @@ def test_building_is_decided_by_the_generator_and_leaves_the_global_one_alone():
     assert not torch.equal(first["embed.weight"], other["embed.weight"])
 
 
-def test_inputs_that_do_not_fit_are_named(model, unchecked):
+def test_invalid_inputs_are_named(model, unchecked):
     with pytest.raises(ValueError, match=r"tokens must have shape \[batch, 6, 4\], got \[5, 7, 4\]"):
         model(tokens(5, 7, 4))
     with pytest.raises(ValueError, match="heads must divide dim, got heads=7 and dim=96"):

@@ -54,7 +54,7 @@ def gaussian(*shape, seed=0) -> Tensor:
 
 
 def subspaces(K=3, d=12, p=4, seed=0) -> Tensor:
-    """Random subspaces, orthogonal where there is room, [K, d, p]."""
+    """Random subspaces, orthogonal as far as d allows, [K, d, p]."""
     return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(seed))
 
 
@@ -84,18 +84,18 @@ def statistics_by_loops(tokens: Tensor, bases: Tensor, temperature: Tensor, *, s
     """Tokens after a step of derived token statistics, token by token: what each loses along every channel of every subspace; tokens
     [n, d]. In the causal form token i knows the sums over tokens 1 ... i alone."""
     n, p = len(tokens), bases.shape[-1]
-    seen = [range(i + 1) if causal else range(n) for i in range(n)]
+    visible = [range(i + 1) if causal else range(n) for i in range(n)]
     coords = [[[float(u @ z) for u in U.T] for z in tokens] for U in bases]
     pi = []
     for i in range(n):
-        shares = [sum(W[i][c] ** 2 / sum(W[j][c] ** 2 for j in seen[i]) for c in range(p)) for W in coords]
+        shares = [sum(W[i][c] ** 2 / sum(W[j][c] ** 2 for j in visible[i]) for c in range(p)) for W in coords]
         weights = [math.exp(float(tau) * share) for tau, share in zip(temperature, shares)]
         pi.append([weight / sum(weights) for weight in weights])
     out = tokens.clone()
     for i in range(n):
         for k, (U, W) in enumerate(zip(bases, coords)):
             for c in range(p):
-                moment = sum(pi[j][k] * W[j][c] ** 2 for j in seen[i]) / sum(pi[j][k] for j in seen[i])
+                moment = sum(pi[j][k] * W[j][c] ** 2 for j in visible[i]) / sum(pi[j][k] for j in visible[i])
                 out[i] -= step * pi[i][k] * W[i][c] / (1 + p / eps**2 * moment) * U[:, c]
     return out
 
@@ -105,18 +105,18 @@ def released_statistics_by_loops(w: dict[str, Tensor], tokens: Tensor, *, heads:
     causal one, in which token i knows the sums over tokens 1 ... i alone."""
     causal, n = "denom_bias" in w, len(tokens)
     coords = (tokens @ w["qkv.weight"].T + w["qkv.bias"]).chunk(heads, dim=-1)
-    seen = [range(i + 1) if causal else range(n) for i in range(n)]
+    visible = [range(i + 1) if causal else range(n) for i in range(n)]
     scores = torch.zeros(heads, n, dtype=tokens.dtype)
     for k, W in enumerate(coords):
         for i in range(n):
             for c in range(W.shape[1]):
-                share = W[i, c] ** 2 / sum(W[j, c] ** 2 for j in seen[i])
+                share = W[i, c] ** 2 / sum(W[j, c] ** 2 for j in visible[i])
                 scores[k, i] += w["temp"][k, 0] * (share + (w["denom_bias"][k, i, 0] if causal else 0.0))
     pi = scores.exp() / scores.exp().sum(0)
     heads_out = [torch.zeros_like(W) for W in coords]
     for k, W in enumerate(coords):
         for i in range(n):
-            moment = sum(pi[k, j] * W[j] ** 2 for j in seen[i]) / sum(pi[k, j] for j in seen[i])
+            moment = sum(pi[k, j] * W[j] ** 2 for j in visible[i]) / sum(pi[k, j] for j in visible[i])
             heads_out[k][i] = -pi[k, i] * W[i] / (1 + moment)
     return torch.cat(heads_out, 1) @ w["to_out.0.weight"].T + w["to_out.0.bias"]
 

@@ -107,7 +107,7 @@ def test_the_side_of_the_null_that_a_theory_does_not_predict_is_bold():
         for name, value, side in sides
     ]
     made = page_of(small(rows), theories=THEORIES)
-    assert re.findall(r"<strong>(\w+ its null)</strong>", made) == ["below its null", "above its null"]
+    assert re.findall(r'<strong class="note">(\w+ its null)</strong>', made) == ["below its null", "above its null"]
     assert re.findall(r'<span class="note">(\w+ its null)</span>', made) == ["above its null", "below its null"]
 
 

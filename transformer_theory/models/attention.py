@@ -165,9 +165,9 @@ def token_scores(
     """
     W = parameters.bilinear()
     queries = tokens if query_tokens is None else query_tokens
-    for name, given, width in (("tokens", tokens, W.shape[-2]), ("query_tokens", queries, W.shape[-1])):
-        if given.ndim < 2 or given.shape[-1] != width:
-            raise ValueError(f"{name} must have shape [*batch, tokens, {width}] to fit the parameters, got {list(given.shape)}")
+    for name, vectors, width in (("tokens", tokens, W.shape[-2]), ("query_tokens", queries, W.shape[-1])):
+        if vectors.ndim < 2 or vectors.shape[-1] != width:
+            raise ValueError(f"{name} must have shape [*batch, tokens, {width}] to fit the parameters, got {list(vectors.shape)}")
     if W.ndim > 2:  # one more batch dimension, of heads
         queries, tokens = queries.unsqueeze(-3), tokens.unsqueeze(-3)
     return queries @ W.mT @ tokens.mT

@@ -1,6 +1,6 @@
 """Weights on disk and in memory: files that run no code, checkpoints unwrapped, names compared before anything is copied.
 
-Tensors have the shapes that the model's ``state_dict()`` gives them. Source: none, this is machinery.
+Tensors have the shapes of the model's ``state_dict()``.
 """
 
 import errno
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ..core.errors import nearest
 from ..core.files import replacing
 
-WRAPPERS = ("state_dict", "model")  # under which training code keeps the weights, beside the optimiser's state
+WRAPPERS = ("state_dict", "model")  # names under which training code stores the weights, beside the optimiser's state
 PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # the last in its own format, the others in that of torch.save
-SHOWN = 20  # names in an error, the layers of a stack counted once
+MAX_LISTED = 20  # names in an error message, the layers of a stack counted once
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -29,11 +29,11 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     Args:
         path: ``.safetensors``, or what ``torch.save`` wrote under any other name; a state dict or a checkpoint that holds one.
     Returns:
-        Name -> tensor, as :func:`unwrap` gives it.
+        Name -> tensor, see :func:`unwrap`.
     Raises:
         FileNotFoundError: there is no such file.
-        ImportError: a ``.safetensors`` file, and the package that reads it is not installed.
-        ValueError: the file is damaged, holds other objects than tensors and numbers, or would run code. Source: none, this is machinery.
+        ImportError: the file is ``.safetensors`` and the package safetensors is not installed.
+        ValueError: the file is damaged, holds objects other than tensors and numbers, or would run code.
     """
     path = Path(path)
     if not path.is_file():
@@ -42,76 +42,75 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Writes weights in one stroke: a reader sees the old file or the new one, never half of it. A file of that name is replaced.
+    """Writes weights atomically; an existing file is replaced.
 
     Args:
         weights: a model or its ``state_dict()``.
         path: ``.safetensors``, or ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` for the format of ``torch.save``.
     Raises:
         FileNotFoundError: the folder does not exist.
-        ImportError: ``.safetensors`` is asked for, and the package that writes it is not installed.
-        ValueError: something else than tensors by name, or another ending. Source: none, this is machinery.
+        ImportError: the file is ``.safetensors`` and the package safetensors is not installed.
+        ValueError: anything but tensors by name, or another suffix.
     """
     path = Path(path)
     if path.suffix not in ENDINGS:
-        raise ValueError(f"weights must go into a file that ends in {', '.join(ENDINGS)}, got {path}; the ending tells the format")
+        raise ValueError(f"weights must go into a file that ends in {', '.join(ENDINGS)}, got {path}; the suffix determines the format")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"weights must go into a folder that exists, got {path}; make {path.parent} first")
-    found = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
-    # copies, for tensors that share memory (a tied head) or are views of a larger one would be refused or be written whole
-    own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in found.items()}
+    tensors = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
+    # Copies: safetensors refuses tensors that share memory (a tied head), torch.save would write the whole storage of a view.
+    copies = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     with replacing(path) as draft:
         if path.suffix == ".safetensors":
-            _safetensors().save_file(own, draft)
+            _safetensors().save_file(copies, draft)
         else:
-            torch.save(own, draft)
+            torch.save(copies, draft)
 
 
 def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state dict of a checkpoint, without its wrapping.
+    """The state dict inside a checkpoint.
 
     Args:
-        checkpoint: name -> tensor of any shape [...], or ``{"state_dict": ...}`` or ``{"model": ...}`` with such in it; a prefix
-            ``module.`` or ``_orig_mod.`` on every name is dropped.
+        checkpoint: name -> tensor of any shape [...], or ``{"state_dict": ...}`` or ``{"model": ...}`` around one; a prefix
+            ``module.`` or ``_orig_mod.`` of all names is dropped.
     Raises:
-        ValueError: something else than tensors by name. Source: none, this is machinery.
+        ValueError: anything but tensors by name.
     """
-    found: Any = checkpoint
-    while isinstance(found, Mapping) and (inner := next((key for key in WRAPPERS if isinstance(found.get(key), Mapping)), None)):
-        found = found[inner]
-    weights = _tensors(found)
+    content: Any = checkpoint
+    while isinstance(content, Mapping) and (inner := next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)):
+        content = content[inner]
+    weights = _tensors(content)
     while prefix := next((prefix for prefix in PREFIXES if weights and all(name.startswith(prefix) for name in weights)), None):
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copies weights into a model that has the same names and shapes, [...] each, and no others.
+    """Copies weights into a model with exactly the same names and shapes.
 
     Raises:
-        ValueError: weights are missing, unknown, of another shape or not finite; all of them are listed, and nothing has been copied.
-            Source: none, this is machinery.
+        ValueError: weights are missing, unknown, of another shape or not finite. All are listed, and nothing is copied.
     """
-    own = model.state_dict()
+    expected = model.state_dict()
     problems = []
-    foreign = [name for name in weights if name not in own]
-    if missing := [name for name in own if name not in weights]:
+    unknown = [name for name in weights if name not in expected]
+    if missing := [name for name in expected if name not in weights]:
         problems.append(f"{len(missing)} missing: {listed(missing)}")
-    if foreign:
-        hint = nearest(foreign[0], missing) if missing else ""
-        problems.append(f"{len(foreign)} unknown: {listed(foreign)}{hint if 'did you mean' in hint else ''}")
-    if other := [name for name, value in own.items() if name in weights and weights[name].shape != value.shape]:
-        shapes = (f"{name} {list(weights[name].shape)} for {list(own[name].shape)}" for name in other)
+    if unknown:
+        hint = nearest(unknown[0], missing) if missing else ""
+        problems.append(f"{len(unknown)} unknown: {listed(unknown)}{hint if 'did you mean' in hint else ''}")
+    if other := [name for name, value in expected.items() if name in weights and weights[name].shape != value.shape]:
+        shapes = (f"{name} {list(weights[name].shape)} for {list(expected[name].shape)}" for name in other)
         problems.append(f"{len(other)} of another shape: {_shortened(shapes)}")
-    if broken := [name for name, value in weights.items() if name in own and not bool(torch.isfinite(value).all())]:
+    if broken := [name for name, value in weights.items() if name in expected and not bool(torch.isfinite(value).all())]:
         problems.append(f"{len(broken)} with NaN or infinity: {listed(broken)}")
     if problems:
-        raise ValueError(f"state_dict must hold the {len(own)} weights of {type(model).__name__}, got {'; '.join(problems)}")
+        raise ValueError(f"state_dict must hold the {len(expected)} weights of {type(model).__name__}, got {'; '.join(problems)}")
     model.load_state_dict(weights)
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in one line; those that differ only in the number of a layer are written once, ``layers.{0-11}.0.norm.weight``."""
+    """Names in one line; names that differ only in the number of a layer are written once, ``layers.{0-11}.0.norm.weight``."""
     layers: dict[str, list[int]] = {}
     for name in names:
         number = re.search(r"(?<=\.)\d+(?=\.)", name)
@@ -123,22 +122,22 @@ def listed(names: Iterable[str]) -> str:
 def _span(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return str(numbers[0])
-    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
-    return "{" + (f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))) + "}"
+    contiguous = numbers == list(range(numbers[0], numbers[-1] + 1))
+    return "{" + (f"{numbers[0]}-{numbers[-1]}" if contiguous else ",".join(map(str, numbers))) + "}"
 
 
 def _shortened(items: Iterable[str]) -> str:
     items = list(items)
-    return ", ".join(items[:SHOWN]) + (f" and {len(items) - SHOWN} more" if len(items) > SHOWN else "")
+    return ", ".join(items[:MAX_LISTED]) + (f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else "")
 
 
-def _tensors(found: Any) -> dict[str, Tensor]:
-    if not isinstance(found, Mapping):
-        hint = "read a file with load_weights(path)" if isinstance(found, str | os.PathLike) else "pass model.state_dict()"
-        raise ValueError(f"state_dict must map names to tensors, got {type(found).__name__}; {hint}")
-    if wrong := [f"{name} ({type(value).__name__})" for name, value in found.items() if not isinstance(value, Tensor)]:
+def _tensors(content: Any) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping):
+        hint = "read a file with load_weights(path)" if isinstance(content, str | os.PathLike) else "pass model.state_dict()"
+        raise ValueError(f"state_dict must map names to tensors, got {type(content).__name__}; {hint}")
+    if wrong := [f"{name} ({type(value).__name__})" for name, value in content.items() if not isinstance(value, Tensor)]:
         raise ValueError(f"state_dict must map names to tensors alone, got {_shortened(wrong)}; pass the part that holds the weights")
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in content.items()}
 
 
 def _read_torch(path: Path) -> Any:
@@ -146,12 +145,12 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"it asks for {name[1]}" if name else "it is no file of tensors"
+        what = f"it asks for {name[1]}" if name else "it is not a file of tensors"
         raise ValueError(
             f"weights must be tensors alone, got {path}, which is not read because {what}, and reading could run code; "
             "save model.state_dict() where the file comes from, or .safetensors"
         ) from error
-    except Exception as error:  # a damaged file may fail anywhere in the reader, in the archive as "invalid argument"
+    except Exception as error:  # a damaged file may fail anywhere in torch's reader; a damaged archive gives EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read; fetch it again") from error
@@ -163,7 +162,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         return package.load_file(path)
     except OSError:
         raise
-    except Exception as error:  # the package has an error of its own for every defect
+    except Exception as error:  # safetensors raises its own error for every defect
         raise ValueError(f"weights must be a whole safetensors file, got {path}, which cannot be read; fetch it again") from error
 
 

@@ -16,7 +16,7 @@ from ..core.plotting import style, svg
 from ..core.sources import Source
 from . import format
 from .formulas import mathml, paragraphs
-from .table_model import Cell, Code, Note, Piece, Plain, Strong, Verdict, pieces
+from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +58,8 @@ def cell(content: Cell) -> Markup:
 def _piece(piece: Piece) -> Markup:
     if isinstance(piece, Source):
         return Markup('<a href="{}">{}</a>').format(piece.url, piece.label) if piece.url else Markup("{}").format(piece.label)
+    if isinstance(piece, StrongNote):
+        return Markup('<strong class="note">{}</strong>').format(mathml(piece))
     if isinstance(piece, Note):
         return Markup('<span class="note">{}</span>').format(mathml(piece)) if piece else Markup("")
     if isinstance(piece, Strong):

@@ -10,7 +10,7 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from .aggregate import aggregate
 from .latex_text import escape, prose, typewriter
-from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, Table, pieces
+from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 from .tables import summary
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb")
@@ -48,7 +48,8 @@ def _piece(piece: Piece) -> str:
     if isinstance(piece, Source):
         return f"\\cite{f'[{{{escape(piece.locator)}}}]' if piece.locator else ''}{{{piece.key}}}"
     if isinstance(piece, Note):
-        return rf"\newline{{\scriptsize {prose(piece)}}}" if piece else ""
+        face = r"\scriptsize\bfseries " if isinstance(piece, StrongNote) else r"\scriptsize "
+        return rf"\newline{{{face}{prose(piece)}}}" if piece else ""
     if isinstance(piece, Strong):
         return escape(piece)
     if isinstance(piece, Code):

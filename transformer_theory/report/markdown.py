@@ -6,7 +6,7 @@ from ..core.sources import Source
 from . import tables
 from .aggregate import Aggregate
 from .latex_text import CODE, FORMULA
-from .table_model import Cell, Code, Note, Piece, Plain, Strong, Table, pieces
+from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
 
@@ -63,7 +63,7 @@ def _piece(piece: Piece) -> str:
     if isinstance(piece, Source):
         return f"[{escape(piece.label)}]({piece.url})" if piece.url else escape(piece.label)
     if isinstance(piece, Note):
-        return f"<br>{_prose(piece)}" if piece else ""
+        return f"<br>**{_prose(piece)}**" if isinstance(piece, StrongNote) else f"<br>{_prose(piece)}" if piece else ""
     if isinstance(piece, Strong):
         return f"**{escape(piece)}**"
     if isinstance(piece, Code):

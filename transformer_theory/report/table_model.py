@@ -22,6 +22,10 @@ class Note(str):
     """A remark in small type, on a line of its own."""
 
 
+class StrongNote(Note):
+    """A remark in bold."""
+
+
 class Strong(Plain):
     """A number in bold."""
 

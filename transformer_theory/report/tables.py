@@ -9,7 +9,7 @@ from ..core.measurement import Measurement
 from ..core.theory import Theory
 from . import format
 from .aggregate import NETWORK, Aggregate, Checked, Entry, result_label
-from .table_model import Block, Cell, Code, Column, Line, Note, Piece, Plain, Strong, Table, Verdict
+from .table_model import Block, Cell, Code, Column, Line, Note, Piece, Plain, Strong, StrongNote, Table, Verdict
 
 MAX_FIGURE_ROWS = 150  # rows of an experiment in a table
 BASIS_TEXT = {"printed": "printed", "figure": "read off a figure", "recomputed": "recomputed", "own setting": "own setting"}
@@ -67,7 +67,7 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
         quantity = tuple(filter(None, ("" if shown[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
         beside = format.beside_null(row)
         unexpected = format.unexpected_side(row)
-        remarks = [(Strong if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
+        remarks = [(StrongNote if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
             quantity,

@@ -13,7 +13,7 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
-from .table_model import Cell, Note, Plain, Strong, Verdict, pieces
+from .table_model import Cell, Note, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -48,7 +48,8 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
             on, quantity, prediction, value, null, judged, source = line.cells
             missing = not value
             measured = _cell(value).append("" if missing or null == format.NOTHING else f"\nnull {pieces(null)[0]}", style="dim")
-            shown = _cell(quantity, notes=missing).append(f" {prediction}" if prediction else "")
+            shown = _cell(quantity, notes=missing)
+            shown.append(f" {prediction}" if prediction and shown.plain else str(prediction))
             made.add_row(_cell(on), shown, measured, _cell(judged), _cell(source))
         parts += [made, *below]
     return Group(*parts)
@@ -63,7 +64,8 @@ def _cell(cell: Cell, *, notes: bool = True) -> "Text":
             text.append(piece.label)
         elif isinstance(piece, Note):
             if notes and piece:
-                text.append(f"\n{plain(piece)}" if text.plain else plain(piece), style="dim")
+                style = "bold" if isinstance(piece, StrongNote) else "dim"
+                text.append(f"\n{plain(piece)}" if text.plain else plain(piece), style=style)
         elif isinstance(piece, Verdict):
             text.append_text(verdict(piece))
         else:

@@ -1,10 +1,10 @@
-"""What the theory does not say: instances that meet some of the assumptions, and where descent goes elsewhere."""
+"""Instances that meet only some of the assumptions, where descent goes elsewhere; and local optimality of batches."""
 
 import torch
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, selection, solvers
-from transformer_theory.theories.attention_svm.problem import Instance
+from transformer_theory.theories.attention_svm.problem import Instance, cross_attention, random_selection
 
 
 def two_prompts() -> Instance:
@@ -32,3 +32,27 @@ def test_equal_scores_of_the_others_do_not_make_descent_global_for_several_input
     there = solvers.frobenius_max_margin(pairs)
     assert float(cosine(end.W, there.W)) > 0.999  # the norm diverges, in another direction
     assert bool(selection.locally_optimal(instance.scores, select, pairs, there).all())
+
+
+def test_local_optimality_of_a_batch_is_that_of_its_problems():
+    generator = torch.Generator().manual_seed(3)
+    instance = cross_attention(inputs=5, tokens=4, dim=3, generator=generator, trials=30)
+    select = random_selection(instance, generator=generator)
+    pairs = builders.constraints(instance.tokens, instance.query, select)
+    solutions = solvers.frobenius_max_margins(pairs)
+    gaps = selection.neighbour_gap(instance.scores, select, pairs, solutions)
+    optimal = selection.locally_optimal(instance.scores, select, pairs, solutions)
+    assert 0 < int(solutions.solved.sum()) < 30
+    assert 0 < int(optimal[solutions.solved].sum())
+    for b in range(30):
+        if not solutions.solved[b]:
+            assert (gaps[b] == torch.inf).all()
+            assert not optimal[b].any()
+            continue
+        single = pairs.problem(b), solutions[b]
+        expected = torch.full((5,), -torch.inf, dtype=torch.float64)
+        for i, t in selection.neighbours(*single):
+            expected[i] = torch.maximum(expected[i], instance.scores[b, i, t] - instance.scores[b, i, select[b, i]])
+        assert torch.equal(gaps[b], expected)
+        assert torch.equal(selection.neighbour_gap(instance.scores[b], select[b], *single), expected)
+        assert torch.equal(optimal[b], expected < 0)

@@ -298,7 +298,7 @@ def test_saturation_at_the_start_is_no_obstacle():
 
 @pytest.mark.parametrize("scale", [1.0, 400.0])
 def test_equal_tokens_of_different_scores_count_as_one(scale, generator):
-    """Two equal tokens share their attention whatever W is: the same as one token of the mean score and twice the attention."""
+    """Two equal tokens share their attention for any W, as one token of the mean score with twice the attention."""
     drawn = problem(3, 5, 4)
     tokens = drawn.tokens.clone()
     tokens[0, 1] = tokens[0, 3]

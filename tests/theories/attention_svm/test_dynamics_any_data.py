@@ -1,4 +1,4 @@
-"""Any finite data: every kind of descent answers with finite weights, or says in one line why it does not; nothing is ever NaN."""
+"""Any finite data: every kind of descent returns finite weights or raises one of three errors; nothing is ever NaN."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def problems(draw):
 
 
 def answer(call):
-    """What the call returns, or None if it gives one of the reasons that there are."""
+    """The value of the call; None if it raises one of the known errors."""
     try:
         return call()
     except ValueError as error:
@@ -45,7 +45,7 @@ def answer(call):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(problems())
-def test_descent_answers_or_says_why_not(problem):
+def test_descent_returns_or_raises(problem):
     tokens, query, scores, loss, *start = problem
     instance = Instance(tokens, query, scores)
     W, Q = (V / V.abs().amax().clamp(min=1.0) for V in start)
@@ -59,7 +59,7 @@ def test_descent_answers_or_says_why_not(problem):
     }
     lengths = {"polyak": 60.0, "mirror": float("inf")}
     ends = {name: answer(run) for name, run in runs.items()}
-    assert len({end is None for end in ends.values()}) == 1  # all say the same of the same data
+    assert len({end is None for end in ends.values()}) == 1  # all accept the same data
     for name, end in ends.items():
         if end is not None:
             for before, after in zip((W, Q), (end.K, end.Q) if isinstance(end, dynamics.Factors) else (end.W,)):
@@ -74,7 +74,7 @@ def test_descent_answers_or_says_why_not(problem):
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(problems())
-def test_joint_descent_answers_or_says_why_not(problem):
+def test_joint_descent_returns_or_raises(problem):
     tokens, query, _, loss, *_ = problem
     labels = torch.where(query[:, 0] > 0, 1.0, -1.0).double()
     instance = dynamics.JointInstance(tokens, labels)
@@ -88,7 +88,7 @@ def test_joint_descent_answers_or_says_why_not(problem):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(problems(), st.integers(-100, 100))
-def test_paths_answer_or_say_why_not(problem, power):
+def test_paths_return_or_raise(problem, power):
     tokens, query, scores, loss, *_ = problem
     instance = Instance(tokens, query, scores)
     for follow in (dynamics.regularisation_path, dynamics.factored_path):

@@ -13,7 +13,7 @@ def gaussian(*size: int, seed: int = 0):
 
 @pytest.mark.parametrize(("n", "T", "d"), [(1, 2, 1), (3, 4, 3), (4, 3, 4), (6, 7, 6), (12, 5, 30)])
 def test_every_selection_of_wide_data_gets_margin_one(n, T, d):
-    """d >= max(T - 1, n): the condition holds, whatever is selected."""
+    """d >= max(T - 1, n): the condition holds for every selection."""
     for seed in range(5):
         x, z = gaussian(n, T, d, seed=seed), gaussian(n, d, seed=100 + seed)
         select = torch.randint(T, (n,), generator=torch.Generator().manual_seed(seed))

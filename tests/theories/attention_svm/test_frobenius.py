@@ -12,6 +12,7 @@ from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import builders, solvers
 from transformer_theory.theories.attention_svm.constraint_set import Constraints, stack
 from transformer_theory.theories.attention_svm.problem import cross_attention
+from transformer_theory.theories.attention_svm.solvers import frobenius_batched
 from transformer_theory.theories.attention_svm.solvers.active_set import Contradiction, Pairs, block_pivoting, least_distance
 from transformer_theory.theories.attention_svm.solvers.frobenius import residuals
 from transformer_theory.theories.attention_svm.solvers.frobenius_batched import Batch
@@ -350,6 +351,22 @@ def test_an_infeasible_problem_does_not_disturb_its_neighbours():
     assert_close(batch.W[0], solvers.frobenius_max_margin(good).W, rtol=0, atol=1e-12)
     with pytest.raises(Infeasible, match=r"input 1 \(token 0\)"):
         batch[1]
+
+
+def test_a_failure_is_stored_with_the_batch(monkeypatch):
+    """Indexing runs no solver: it raises what the solver raised."""
+    c = drawn(15, 5, 4, trials=20)
+    batch = solvers.frobenius_max_margins(c)
+    assert not batch.solved.all()
+
+    def fail(*_, **__):
+        raise AssertionError("the solver ran again")
+
+    monkeypatch.setattr(frobenius_batched, "frobenius_max_margin", fail)
+    for b in (~batch.solved).nonzero().squeeze(-1).tolist():
+        with pytest.raises(Infeasible) as caught:
+            batch[b]
+        assert caught.value is batch.failures[b]
 
 
 def test_empty_batches_and_problems_without_constraints():

@@ -23,14 +23,14 @@ def drawn(seed: int, *, cyclic: bool = True):
 
 
 def reaches(edges, i: int) -> set[int]:
-    """Tokens that a walk from i comes to."""
-    seen, todo = {i}, [i]
+    """Tokens that a walk from i reaches."""
+    reached, todo = {i}, [i]
     while todo:
         for j in edges[todo.pop()].nonzero().ravel().tolist():
-            if j not in seen:
-                seen.add(j)
+            if j not in reached:
+                reached.add(j)
                 todo.append(j)
-    return seen
+    return reached
 
 
 @pytest.mark.parametrize("seed", range(5))

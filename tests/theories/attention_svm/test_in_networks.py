@@ -136,7 +136,7 @@ def test_equal_tokens_count_as_one():
     [
         (gaussian(4, 4), gaussian(3, 1, 4), "single token"),
         (torch.zeros(4, 4, dtype=torch.float64), gaussian(3, 5, 4), "W is zero"),
-        (gaussian(4, 4), torch.ones(3, 5, 4, dtype=torch.float64), "all tokens of an input are equal"),
+        (gaussian(4, 4), torch.ones(3, 5, 4, dtype=torch.float64), "all tokens of each input are equal"),
         (torch.diag(torch.tensor([1.0, 0, 0, 0])).double(), torch.eye(4).double()[None], "different tokens the same"),
     ],
 )

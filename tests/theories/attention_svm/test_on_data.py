@@ -60,7 +60,7 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
     assert table.select(quantity="attention on the selected token (smallest over the inputs)").one().value > 0.999
     assumptions = {row.quantity: row.verdict for row in table.select(kind="assumption")}
     assert assumptions["every input has one best token"] == "holds"
-    assert assumptions["all other tokens of an input score the same"] == "fails"
+    assert assumptions["all other tokens of each input score the same"] == "fails"
     best = table.select(quantity="cosine of W to the max-margin direction of the best tokens").one()
     assert best.verdict == "not covered"
     assert np.isfinite(arrays["attention_svm/cosine_selected"]).all()

@@ -1,4 +1,4 @@
-"""Many queries an input with one W: the training problem against plain autograd, and where descent goes."""
+"""Many queries per input with one W: the training problem against plain autograd, and where descent goes."""
 
 import torch
 

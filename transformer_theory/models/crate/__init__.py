@@ -1,11 +1,11 @@
 """CRATE: its networks (classifier, CRATE-alpha, masked autoencoder, causal language model) and the blocks they are made of.
 
-A variant is a block that one passes. *Compression* is made by ``attention(dim, heads=..., head_dim=...)``, reads tokens [batch, n, dim]
-after a layer norm and returns their change, [batch, n, dim]. A block may have ``is_causal = True`` (then the language model takes it and
-the classifier refuses it), a keyword ``context`` (the language model passes its own) and ``subspaces()``, U_k as columns,
-[K, dim, head_dim], which the metrics of the theory need. :class:`Subspaces` has ``subspaces()`` and ``coordinates(tokens)``,
-[batch, K, n, head_dim]. *Sparsification* is made by ``sparsify(dim)`` and returns what replaces the tokens or, with ``skip = True``, what
-is added to them. For example
+A variant of a layer is another block, passed as an argument. *Compression* is made by ``attention(dim, heads=..., head_dim=...)``, reads
+tokens [batch, n, dim] after a layer norm and returns their change, [batch, n, dim]. A block may have ``is_causal = True`` (then the
+language model takes it and the classifier refuses it), a keyword ``context`` (the language model passes its own) and ``subspaces()``, U_k
+as columns, [K, dim, head_dim], which the metrics of the theory need. :class:`Subspaces` has ``subspaces()`` and
+``coordinates(tokens)``, [batch, K, n, head_dim]. *Sparsification* is made by ``sparsify(dim)`` and returns what replaces the tokens or,
+with ``skip = True``, what is added to them. For example
 
     class Gather(Subspaces):  # each token moves towards the mean, in every subspace
         def forward(self, tokens):

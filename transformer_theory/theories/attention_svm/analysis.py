@@ -10,8 +10,8 @@ that it selects, and its cosine to both max-margin solutions, that of the best t
 the other tokens of each input score the same, the second where descent settles on tokens that score above all their neighbours.
 
 Tokens and queries are divided by one number each, their root-mean-square norm, which changes the scale of W and nothing else. Equal tokens
-of an input get equal attention whatever W is, so they count as one, with the mean of their scores. Only inputs that select a token set
-constraints (:func:`~.selection.attention_threshold`).
+get equal attention whatever W is, so they count as one, with the mean of their scores. Only inputs that select a token set constraints
+(:func:`~.selection.attention_threshold`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -140,7 +140,7 @@ class Analysis:
 
     @property
     def feasible(self) -> bool:
-        """Whether one W selects the best token of every input; ``best.reason`` says why not."""
+        """Whether one W selects the best token of every input; otherwise see ``best.reason``."""
         return self.best.solution is not None
 
     @property
@@ -265,7 +265,7 @@ class Analysis:
             [
                 *lines,
                 f"descent selects a best token in {agreed} inputs, a locally optimal one in {optimal}{none}",
-                f"largest attention of an input at step {self.states[-1].step}: at least {float(self.attention.min()):.4f}",
+                f"smallest of the largest attentions at step {self.states[-1].step}: {float(self.attention.min()):.4f}",
                 f"cosine of W to the max-margin direction of the selected tokens: {self.selected.reason or f'{self.cosine:.4f}{null}'}",
                 *([] if self.saturated else [f"{self._unsettled}: more than {self.states[-1].step} steps may settle it"]),
             ]

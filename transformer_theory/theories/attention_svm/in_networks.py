@@ -49,7 +49,7 @@ class Alignment:
         null: the same for W with signs flipped along the tokens' axes; None if no draw has a solution.
         margin: smallest margin of W relative to the largest possible for a matrix of its norm, in (0, 1].
         constraints: number of constraints.
-        queries: number of pairs of an input and a query behind them; 0 without a cosine.
+        queries: number of (input, query) pairs behind them; 0 without a cosine.
         reason: why there is no cosine; empty if there is one.
     """
 
@@ -163,7 +163,7 @@ def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, 
     difference = x[torch.arange(len(x)), scores.argmax(-1)][:, None] - x
     i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one set no constraint
     if not len(i):
-        return None, None, 0, "all tokens of an input are equal, so there is nothing to select"
+        return None, None, 0, "all tokens of each input are equal, so there is nothing to select"
     d = difference[i, t]
     try:
         # Few constraints in many dimensions: the Gram matrix alone gives the multipliers, and the norm is the root of their sum.

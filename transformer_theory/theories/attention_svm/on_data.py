@@ -234,7 +234,7 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
     elif d < T - 1:
         note = f"nothing is guaranteed: the dimension {d} is below T - 1 = {T - 1}"
     else:
-        note = "nothing is guaranteed: the tokens of an input are linearly dependent"
+        note = "nothing is guaranteed: the tokens of each input are linearly dependent"
     converged = feasible.resolved or count >= guaranteed
     yield _on_data(
         SELECTABLE,
@@ -253,7 +253,7 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
     half, end = analysis.states[-3], analysis.states[-1]
     unequal = _score_spread(analysis)
     yield _assumption(
-        "all other tokens of an input score the same",
+        "all other tokens of each input score the same",
         unequal < SCORE_RTOL,
         unequal,
         n=n,
@@ -310,7 +310,7 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
         threshold=1.0,
         verdict=judge(optimal, ">=", 1.0, converged=settled),
         n=n,
-        note="locally optimal selections; an input that selects none does not count as one",
+        note="locally optimal selections; inputs that select none do not count",
     )
     yield _on_data(
         MARGIN,

@@ -24,8 +24,6 @@ MAJORITY = 0.5 + 1e-9  # of attention; a tie of two tokens, up to rounding, is b
 SELECTION_ODDS = 16.0  # odds of a selected token, as a multiple of those under uniform attention
 NEIGHBOUR_RTOL = 1e-6  # a margin up to one plus this counts as one
 
-SATURATED = SATURATION_ATOL
-
 
 def neighbours(pairs: Constraints, solution: MaxMargin, *, tol: float = NEIGHBOUR_RTOL) -> list[tuple[int, int]]:
     """(input, token) of the tokens whose margin is at most 1 + tol, in the order of the constraints ``pairs`` of the solution."""
@@ -129,9 +127,6 @@ def attention_threshold(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
         The shares, ``[n]``.
     """
     return (SELECTION_ODDS / (SELECTION_ODDS + tokens.double() - 1)).clamp(min=MAJORITY)
-
-
-enough = attention_threshold
 
 
 def first_step_condition(instance: Instance) -> float:

@@ -5,8 +5,8 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.fista(tokens, dictionary, lam=0.1).code           # the non-negative LASSO
 
 Definitions: :mod:`.problem`; compression: :mod:`.steps`; what attention approximates: :mod:`.approximations`; sparsification:
-:mod:`.sparse_coding`; the unrolled model: :mod:`.unrolled`; any network layer by layer: :mod:`.layer_curves`, :mod:`.segmentation`; the blocks
-and networks: :mod:`transformer_theory.models.crate`; training on the objective: :mod:`.tasks`.
+:mod:`.sparse_coding`; the unrolled model: :mod:`.unrolled`; any network layer by layer: :mod:`.layer_curves`, :mod:`.segmentation`;
+blocks and networks: :mod:`transformer_theory.models.crate`; training on the objective: :mod:`.tasks`.
 """
 
 from ...core.sources import Source

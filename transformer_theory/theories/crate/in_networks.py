@@ -132,15 +132,15 @@ class Compression(Metric):
         return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place))]
 
     def _means(self, place: tuple[int, ...]) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
-        own, *null = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
-        return own, null
+        in_bases, *in_random = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
+        return in_bases, in_random
 
-    def _rows(self, layer: int, own: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
+    def _rows(self, layer: int, rates: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
         falls = tuple(_fall(*pair) for pair in null)
         return [
-            self._row(COMPRESSION, layer, _fall(*own), falls, side=">=", source=PAPER),
-            self._row(BEFORE, layer, own[0], tuple(pair[0] for pair in null), unit="nats", source=PAPER),
-            self._row(AFTER, layer, own[1], tuple(pair[1] for pair in null), unit="nats", source=PAPER),
+            self._row(COMPRESSION, layer, _fall(*rates), falls, side=">=", source=PAPER),
+            self._row(BEFORE, layer, rates[0], tuple(pair[0] for pair in null), unit="nats", source=PAPER),
+            self._row(AFTER, layer, rates[1], tuple(pair[1] for pair in null), unit="nats", source=PAPER),
         ]
 
     def _row(self, quantity: str, layer: int, value: float, null: tuple[float, ...], **columns: Any) -> Measurement:
@@ -172,8 +172,8 @@ class Growth(Compression):
         """One row per layer, :data:`GROWTH`."""
         rows = []
         for place in sorted(self.sums):
-            own, null = self._means(place)
-            rows.append(self._row(GROWTH, place[0], -_fall(*own), tuple(-_fall(*pair) for pair in null), source=SIGN))
+            rates, null = self._means(place)
+            rows.append(self._row(GROWTH, place[0], -_fall(*rates), tuple(-_fall(*pair) for pair in null), source=SIGN))
         return rows
 
 

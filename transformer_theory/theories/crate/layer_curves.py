@@ -1,7 +1,7 @@
 r"""Layer-wise curves of any network: coding rates before and after attention, non-zeros, rate reduction by class; and CRATE layers hooked.
 
-:func:`layerwise` computes the curves. CRATE layers are read by forward hooks (:func:`on_layers`), since some of their blocks have no
-attention map that a probe could see; other networks are probed.
+:func:`layerwise` computes the curves. CRATE layers are observed by forward hooks (:func:`on_layers`), since some of their blocks have
+no attention map that a probe could see; other networks are probed.
 
 Sources: :cite:t:`yu2023white` (the curves, released code), :cite:t:`yu2020learning` (the rate reduction). Notation: docs/notation.md.
 """
@@ -245,15 +245,16 @@ def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[C
     """
     labels: Tensor | None = None
 
-    def set_labels(given: Tensor | None) -> None:
+    def set_labels(values: Tensor | None) -> None:
         nonlocal labels
-        labels = given
+        labels = values
 
     def listener(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:
         normed = layer.norm(tokens)
         change = layer.block(normed)
-        own = getattr(layer.block, "coordinates", None)
-        keys = coordinates(normed, layer.block.subspaces()) if own is None else own(normed)
+        # A block of this library may add a bias to its coordinates; of any other block only the subspaces are known.
+        method = getattr(layer.block, "coordinates", None)
+        keys = coordinates(normed, layer.block.subspaces()) if method is None else method(normed)
         attention = Activations("", number, "attention", normed, change, key=keys, module=layer.block, labels=labels)
         features = Activations("", number, "features", tokens, output, after_attention=tokens + change, labels=labels)
         for activations in (attention, features):

@@ -224,7 +224,7 @@ CLAIMS = (
         measures="1 - cosine to the max-margin direction",
         source=SOURCE,
         assumptions=(
-            "all tokens of an input but the optimal one have the same score",
+            "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
             "the first step already raises every optimal token above the others: without this the norm still diverges, but with several "
             "inputs the direction may be that of another locally optimal selection",
@@ -257,7 +257,7 @@ CLAIMS = (
         measures="largest cosine between the gradient and the max-margin solution over 600 random W",
         source=SOURCE,
         assumptions=(
-            "all tokens of an input but the optimal one have the same score",
+            "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
         ),
         check=_no_stationary_point,
@@ -270,7 +270,7 @@ CLAIMS = (
         measures="norm of W after twice as many normalised steps, relative to that before",
         source=SOURCE,
         assumptions=(
-            "all tokens of an input but the optimal one have the same score",
+            "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
         ),
         check=_norm_diverges,

@@ -161,7 +161,7 @@ CLAIMS = (
         measures="larger of the two 1 - cosine",
         source=SOURCE,
         assumptions=(
-            "all tokens of an input but the optimal one have the same score",
+            "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
             "both descents select the optimal tokens, which equal scores do not guarantee (instances are drawn again until they do)",
             "descent on the factors has the published penalty, the rounding unit times their squared norms",

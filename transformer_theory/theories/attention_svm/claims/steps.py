@@ -124,7 +124,7 @@ CLAIMS = (
         measures="1 - cosine to the max-margin direction of the l_3 norm",
         source=Source("julistiono2024optimizing"),
         assumptions=(
-            "all tokens of an input but the optimal one have the same score",
+            "all tokens of each input but the optimal one have the same score",
             r"the max-margin problem is feasible, with $\|W_{mm}\|_F \le 3$: longer solutions take more steps",
             "the cosine of the two solutions is below 0.97, so that the check separates them",
             "descent selects the optimal tokens",
@@ -140,7 +140,7 @@ CLAIMS = (
         measures="larger 1 - cosine of the two relative to that of constant steps, after 300 steps, medians over ten problems",
         source=STEP_SOURCE,
         assumptions=(
-            "all tokens of an input but the optimal one have the same score",
+            "all tokens of each input but the optimal one have the same score",
             "the max-margin problem is feasible",
             "start at zero",
         ),

@@ -1,4 +1,4 @@
-"""Prompt and head trained together: two max-margin directions at once, and the relaxed one where an input exceeds its label margin."""
+"""Prompt and head trained together: two max-margin directions at once, and the relaxed one where some label margin is exceeded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

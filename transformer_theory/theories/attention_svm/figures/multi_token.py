@@ -97,7 +97,7 @@ def descend(
 class MultiToken(RandomExperiment):
     r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)` against three predictions of the direction of W.
 
-    Attention may stay on several tokens of an input. The prediction is then a finite part plus a multiple of a direction; it is compared
+    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction; it is compared
     with the direction alone, and with the max-margin solution that scores each input's top token above all others. A trial counts only if
     it has settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. Few do, ever fewer in more dimensions: the
     share is shown. The prediction fails where the head does not push a masked token away (it is flat there): those trials are plotted

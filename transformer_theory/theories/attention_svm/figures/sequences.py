@@ -38,7 +38,7 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Sequences(RandomExperiment):
-    """Normalised descent when every position of an input is a query with the same W, against the max-margin solution of all their
+    """Normalised descent when every position is a query with the same W, against the max-margin solution of all their
     constraints.
 
     On the left attention is causal (a position attends to itself and those before it), on the right every query attends to every token. The

@@ -12,8 +12,6 @@ from .generalised import Generalised, generalised_max_margin, generalised_max_ma
 from .nuclear import nuclear_max_margin, nuclear_max_margins
 from .tolerances import GRAM_ONLY_SIZE
 
-FEW, multipliers_of = GRAM_ONLY_SIZE, dual_multipliers
-
 __all__ = [
     "GRAM_ONLY_SIZE",
     "Generalised",

@@ -1,19 +1,19 @@
-"""The main job: every theory on the same data and the same networks."""
+"""The main job: every theory on the same data and in the same networks."""
 
 from dataclasses import replace
 
 import jaxtyping
 import pytest
 import torch
-from transformer_theory.training.watch import checkpoints
 
 import transformer_theory as tt
-from transformer_theory.core.parallel import one_thread
 from transformer_theory.data import TokenData
+from transformer_theory.training.monitor import checkpoints
+from transformer_theory.training.objectives import ACCURACY
 from transformer_theory.training.recipes import RECIPES
 
 STEPS = 3
-THEORIES = [replace(theory, claims=theory.claims[:1]) for theory in tt.theories()]  # the ledger and the contract ask all claims
+THEORIES = [replace(theory, claims=theory.claims[:1]) for theory in tt.list_theories()]  # the contract checks all claims
 
 
 @pytest.fixture(scope="module")
@@ -28,31 +28,34 @@ def result(digits):
         return tt.compare(digits, THEORIES, steps=STEPS, networks=("ViT",), claim_seeds=1)
 
 
-def test_every_theory_answers_once_on_every_view(result):
-    for theory in tt.theories():
-        for view in ("raw", "ViT"):
-            answers = [row for row in result.select(theory=theory.name, quantity=theory.answer, model=view) if "step" not in row]
-            assert len(answers) == 1, (theory.name, view)
+def test_every_theory_has_one_headline_on_every_view(result):
+    for theory in tt.list_theories():
+        for model in ("", "ViT"):
+            rows = result.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, model=model, setting="")
+            assert len(rows) == 1, (theory.name, model)
+            assert rows[0].data == "digits"
+            assert rows[0].seed == 0
 
 
-def test_every_claim_has_a_verdict_and_a_control_that_failed(result):
-    for theory in THEORIES:
-        for claim in theory.claims:
-            (row,) = result.select(quantity=f"claim verdict: {claim.id}")
-            assert row["verdict"] == "consistent"
-            assert row["control"] == "fails"
-            assert len(result.select(quantity=f"claim: {claim.id}")) == 1
+def test_every_claim_is_verified_with_its_control(result):
+    assert [one.id for one in result.verifications] == [claim.id for theory in THEORIES for claim in theory.claims]
+    for one in result.verifications:
+        assert (one.verdict, one.control) == ("consistent", "fails")
+        assert result.select(kind="claim", quantity=one.id).column("value") == [one.evidence[0].value]
 
 
-def test_order_parameters_are_read_at_every_checkpoint_beside_a_null(result):
-    for theory in tt.theories():
-        rows = [row for row in result.select(theory=theory.name, quantity=theory.order_parameter, model="ViT") if row["value"] is not None]
-        assert {row["step"] for row in rows} == set(checkpoints(STEPS))
-        assert all(row.get("null") is not None for row in rows)
-        (last,) = result.select(quantity=f"{theory.order_parameter} in the trained network", model="ViT")
-        assert last["op"] == theory.order_relation
-    assert tt.joma.THEORY.order_relation == "<="  # the one that expects less than chance
-    assert len(result.select(quantity="held-out accuracy", model="ViT")) == len(checkpoints(STEPS))
+def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
+    for theory in tt.list_theories():
+        rows = result.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, model="ViT")
+        timeline = [row for row in rows if row.step is not None and row.value is not None]
+        assert {row.step for row in timeline} == set(checkpoints(STEPS))
+        assert all(row.null is not None and row.null.draws for row in timeline)
+        (last,) = [row for row in rows if row.step is None]
+        assert (last.side, last.scope, last.layer, last.head) == (theory.in_networks.side, "training", None, None)
+        ends = [row.value for row in timeline if row.step == STEPS]
+        assert last.value == pytest.approx(sum(ends) / len(ends))
+    assert tt.joma.THEORY.in_networks.side == "<="  # the one that expects less than chance
+    assert len(result.select(quantity=ACCURACY, model="ViT", split="validation")) == len(checkpoints(STEPS))
 
 
 def test_arrays_hold_what_the_pictures_show(result, digits):
@@ -69,40 +72,54 @@ def test_arrays_hold_what_the_pictures_show(result, digits):
     assert result.arrays["network/images"].shape[1:] == digits.images.shape[1:]
 
 
-def test_the_same_seed_gives_the_same_rows(digits, unchecked):
+def test_the_seeds_decide(digits, unchecked):
     few = {"theories": ["crate"], "networks": ("CRATE (released form)",), "steps": 1, "claim_seeds": 0}
     before = torch.random.get_rng_state()
-    first, second, other = (tt.compare(digits[:30], seed=seed, **few).table for seed in (1, 1, 2))
-    assert first == second
-    assert first != other
-    assert {row["model"] for row in first if row["quantity"] == tt.crate.THEORY.answer} == {"raw", "CRATE (released form)"}
-    assert not any(row["quantity"].startswith("claim") for row in first)
+    both = tt.compare(digits[:30], seeds=2, **few)
+    again = tt.compare(digits[:30], seeds=[1], **few)
+    assert both.settings["seeds"] == [0, 1]
+    assert both.select(seed=1) == again.table
+    assert both.select(seed=0).replace(seed=1) != again.table
+    headline = tt.crate.THEORY.on_data.headline
+    assert set(again.select(quantity=headline, kind="on data").column("model")) == {"", "CRATE (released form)"}
+    assert not both.verifications
+    assert len(both.select(kind="claim")) == 0
+    summary = both.table.summary().select(quantity=headline, kind="on data", model="").one()
+    assert (summary.n, summary.interval_kind) == (2, "over seeds")
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_claims_checked_by_other_processes_are_the_same(digits, unchecked):
-    theory = replace(tt.crate.THEORY, claims=tuple(claim for claim in tt.crate.THEORY.claims if claim.id.endswith("rates")))
-    assert theory.claims
+    theory = replace(tt.crate.THEORY, claims=tt.crate.THEORY.claims[:2])
     few = {"theories": [theory], "networks": (), "claim_seeds": 2}
     there, here = (tt.compare(digits[:30], workers=workers, **few) for workers in (2, None))
     assert there.table == here.table
-    assert len([row for row in there.table if row["quantity"].startswith("claim: ")]) == 2 * len(theory.claims)
+    assert [len(one.seeds) for one in there.verifications] == [2, 2]
 
 
-def test_tokens_alone_are_enough_to_be_told_what_is_missing(generator):
+def test_missing_inputs_are_reported(generator):
     data = TokenData(torch.randn(30, 5, 6, generator=generator, dtype=torch.float64))
     result = tt.compare(data, claim_seeds=0)
-    (networks,) = result.select(theory="network")
-    assert networks["verdict"].startswith("not applicable: training needs labels")
-    assert result.select(theory="scan_snap", model="raw")[0]["verdict"] == "not applicable: needs ids, next_id"
-    assert result.select(theory="crate", model="raw")[0]["value"] is not None
+    networks = result.select(theory="network").one()
+    assert networks.value is None
+    assert "labels" in networks.reason
+    unsupported = result.select(theory="scan_snap", kind="on data").one()
+    assert "ids" in unsupported.reason
+    assert result.select(theory="crate", kind="on data")[0].value is not None
 
 
-def test_stored_and_read_back_it_is_the_same(result, tmp_path):
+def test_a_theory_without_data_or_networks_is_absent(digits, unchecked):
+    theory = replace(tt.crate.THEORY, on_data=None, in_networks=None, claims=())
+    result = tt.compare(digits[:30], [theory], networks=("ViT",), steps=1, claim_seeds=1)
+    assert set(result.table.column("theory")) == {"network"}
+
+
+def test_a_stored_comparison_is_the_same(result, tmp_path):
     stored = tt.Result.load(result.save(tmp_path / "out"))
     assert stored.table == result.table
     assert stored.arrays.keys() == result.arrays.keys()
-    assert stored.params == result.params
+    assert stored.settings == result.settings
+    assert [one.to_json() for one in stored.verifications] == [one.to_json() for one in result.verifications]
     assert stored.provenance["threads"] == 1
     assert stored.provenance["seconds"] > 0
 
@@ -112,11 +129,13 @@ def test_stored_and_read_back_it_is_the_same(result, tmp_path):
     [
         ({"theories": ["atention_svm"]}, "did you mean 'attention_svm'"),
         ({"theories": []}, "at least one"),
-        ({"networks": ("VIT",)}, "unknown network 'VIT'"),
+        ({"networks": ("VIT",)}, "'VIT'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"claim_seeds": -1}, "claim_seeds must be at least 0, which leaves the claims out, got -1"),
-        ({"workers": 0}, "workers must be a number from 1 on"),
-        ({"device": "nowhere"}, "got 'nowhere'"),
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"seeds": [-1]}, r"got \[-1\]"),
+        ({"claim_seeds": -1}, "claim_seeds must be at least 0, got -1"),
+        ({"workers": 0}, "got 0"),
+        ({"device": "nowhere"}, "'nowhere'"),
     ],
 )
 def test_bad_arguments_are_named_before_any_work(digits, arguments, words):
@@ -130,20 +149,7 @@ def test_checkpoints_start_and_end_with_the_training():
     assert len(checkpoints(600)) == 14
 
 
-def test_threads_are_given_back_also_after_an_error():
-    before = torch.get_num_threads()
-
-    def fail():
-        with one_thread():
-            assert torch.get_num_threads() == 1
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert torch.get_num_threads() == before
-
-
-def test_recipes_build_networks_for_the_data_at_hand(digits):
+def test_recipes_build_networks_for_the_data(digits):
     for recipe in RECIPES.values():
         assert recipe.build(digits)(digits.tokens[:3].float()).shape == (3, 10)
         assert recipe.about

@@ -208,15 +208,13 @@ def curves(result: Result) -> list[Curves]:
     frame["layer"] = frame["layer"].astype(float).fillna(-1)
     identity, cells = ["theory", "model", "quantity", "split", "setting"], ["step", "layer"]
     frame["order"] = frame.groupby(identity, sort=False).ngroup()
-    means = frame.groupby(["order", *cells]).agg(
-        value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), square=("value", lambda values: values.std(ddof=0))
-    )
+    groups = frame.groupby(["order", *cells])
+    means = groups.agg(value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), spread=("value", "std"))
+    means["spread"] *= np.sqrt((means["heads"] - 1).clip(lower=0) / means["heads"])  # pandas divides by n - 1; NaN for one head
     found = []
     for order, own in frame.groupby("order"):
         first, table = own.iloc[0], means.loc[order]
-        values, nulls, spread = (
-            column.unstack("layer").sort_index() for column in (table["value"], table["null"], table["square"].where(table["heads"] > 1))
-        )
+        values, nulls, spread = (column.unstack("layer").sort_index() for column in (table["value"], table["null"], table["spread"]))
         notes = set(own["note"][own["value"].notna()])
         found.append(
             Curves(

@@ -29,7 +29,7 @@ def drawn(seed: int = 0, trials: int | None = None):
     return instance, builders.constraints(instance.tokens, instance.query, instance.optimal())
 
 
-def test_what_is_not_given_is_filled_in():
+def test_defaults_are_filled_in():
     d, z = (torch.ones(2, 3, k, dtype=torch.float64) for k in (4, 5))
     c = Constraints(d, z)
     assert c.rhs.eq(1).all()
@@ -69,7 +69,7 @@ def test_descriptions_are_one_short_line():
 
 @pytest.mark.parametrize("name", [*SOLVERS, "official_rank", "construct", "stack"])
 @pytest.mark.parametrize("wrong", ["tensor", "list", "instance", "none"])
-def test_what_is_no_constraints_is_refused_in_one_line(name, wrong, unchecked):
+def test_other_types_than_constraints_raise_one_line(name, wrong, unchecked):
     instance, _ = drawn()
     value = {"tensor": instance.tokens, "list": [[1.0]], "instance": instance, "none": None}[wrong]
     others = {"stack": lambda problem: stack([problem]), "construct": construct, "official_rank": solvers.official_rank}
@@ -121,7 +121,7 @@ def test_bad_parts_are_named(make, error, message, unchecked):
         make(torch.ones(2, 3, dtype=torch.float64))
 
 
-def test_what_is_no_array_is_named_by_every_builder(unchecked):
+def test_every_builder_names_an_argument_that_is_no_array(unchecked):
     instance, _ = drawn()
     x, z, a = instance.tokens, instance.query, instance.optimal()
     many = torch.zeros(3, 4, dtype=torch.long)
@@ -162,7 +162,7 @@ def test_what_is_no_array_is_named_by_every_builder(unchecked):
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_what_an_exception_carries_is_not_called_optimal(name):
+def test_the_state_of_an_exception_is_not_optimal(name):
     _, c = drawn()
     with pytest.raises(NotConverged) as caught:
         SOLVERS[name](c, tol=1e-30)

@@ -239,7 +239,7 @@ def test_loading_unpickles_nothing(tmp_path):
 # ---- cases with a defined answer
 
 
-def test_tensors_that_track_gradients_are_taken_as_numbers():
+def test_tensors_that_track_gradients_are_detached():
     """Such as the weights of a module: nothing is differentiated through a run."""
     drawn = problem()
     tracked = Instance(*(v.clone().requires_grad_() for v in (drawn.tokens, drawn.query, drawn.scores)))
@@ -253,7 +253,7 @@ def test_tensors_that_track_gradients_are_taken_as_numbers():
         assert not descend(tracked, dynamics.State(W), steps=3).W.requires_grad
 
 
-def test_an_input_whose_query_is_zero_has_no_say(generator):
+def test_an_input_with_a_zero_query_has_no_influence(generator):
     instance = problem(4, 5, 6)
     query = instance.query.clone()
     query[1] = 0
@@ -277,7 +277,7 @@ def test_tied_scores_leave_the_state_where_it_is(kind, generator):
         assert end.step == 5
 
 
-def test_a_symmetric_saddle_does_not_throw_the_state_away():
+def test_no_long_step_leaves_a_symmetric_saddle():
     """Two inputs that differ in their scores alone pull against each other: the gradient is zero at W = 0, with nothing equal in it."""
     x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(2, 1, 1)
     scores = torch.tensor([[0.3, 0.1, 0.7], [-0.3, -0.1, -0.7]], dtype=torch.float64)
@@ -286,7 +286,7 @@ def test_a_symmetric_saddle_does_not_throw_the_state_away():
     assert float(end.W.norm()) <= 5
 
 
-def test_saturation_at_the_start_is_no_obstacle():
+def test_descent_moves_from_saturated_starts():
     instance = problem(3, 4, 5)
     target = solvers.frobenius_max_margin(builders.constraints(instance.tokens, instance.query, instance.optimal())).W
     W = 1e4 * torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -313,7 +313,7 @@ def test_equal_tokens_of_different_scores_count_as_one(scale, generator):
     assert float(C + M.abs().max().log()) == pytest.approx(float(mpmath.log(largest)), rel=1e-11, abs=1e-11)
 
 
-def test_tokens_that_are_not_allowed_might_as_well_not_be_there(generator):
+def test_forbidden_tokens_equal_missing_tokens(generator):
     instance = problem(3, 6, 5)
     allowed = torch.ones(3, 6, dtype=torch.bool)
     allowed[:, 4:] = False

@@ -42,7 +42,7 @@ def begin():
 
 @pytest.fixture(autouse=True)
 def _(unchecked):
-    """Bad input gets as far as the library."""
+    """The library's own checks are tested, not those of the shapes in the signatures."""
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -75,7 +75,7 @@ def test_losses_and_instances_are_named(name):
 
 
 @pytest.mark.parametrize("name", [*WITH_STATE, "joint"])
-def test_weights_are_no_state(name):
+def test_bare_weights_are_refused(name):
     for state in (torch.ones(1, dtype=torch.float64), [1.0], {"W": ZEROS}):
         with pytest.raises(TypeError, match=r"state must be .*State.*, got (torch.float64|list|dict)"):
             RUNS[name](state=state)
@@ -121,13 +121,13 @@ def test_the_infimum_of_the_loss_is_unknown_for_other_heads(name):
         ("factored ball", {"starts": 0}, "starts must be at least 1, got 0"),
     ],
 )
-def test_every_other_number_has_its_range(name, settings, message):
+def test_numbers_out_of_range_are_refused(name, settings, message):
     with pytest.raises(ValueError, match=message):
         RUNS[name](**settings)
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_weights_that_overflow_are_no_result(name):
+def test_overflowing_weights_raise(name):
     """Steps of 1e308 that all go one way; the penalty pushes where the gradient is gone."""
     settings = {"polyak": {"longest": 1e308}, "mirror": {"power": 1.01}, "plain": {"penalty": 1.0}}.get(name, {})
     with pytest.raises(ValueError, match=r"(W|p) must be finite, got"):
@@ -137,7 +137,7 @@ def test_weights_that_overflow_are_no_result(name):
 @pytest.mark.parametrize(
     "call", [dynamics.start, lambda i: dynamics.random_start(i, generator=torch.Generator()), dynamics.log_excess_loss]
 )
-def test_other_functions_name_what_they_want_too(call):
+def test_starts_and_losses_check_the_instance(call):
     with pytest.raises(TypeError, match=r"instance must be Instance.*got torch.float64 \[2, 3, 4\]"):
         call(DRAWN.tokens, *([torch.zeros(4, 4).double()] if call is dynamics.log_excess_loss else []))
     one = replace(DRAWN, tokens=DRAWN.tokens[:, :1], scores=DRAWN.scores[:, :1])
@@ -145,18 +145,18 @@ def test_other_functions_name_what_they_want_too(call):
         call(one, *([torch.zeros(4, 4).double()] if call is dynamics.log_excess_loss else []))
 
 
-def test_a_trajectory_goes_forward():
+def test_steps_of_a_trajectory_must_increase():
     with pytest.raises(ValueError, match="steps must increase from 3, got 2"):
         list(dynamics.trajectory(DRAWN, begin(), at=(3, 2)))
 
 
-def test_a_path_is_of_a_single_instance():
+def test_a_path_needs_a_single_instance():
     batch = cross_attention(inputs=2, tokens=3, dim=4, generator=torch.Generator().manual_seed(0), trials=2)
     with pytest.raises(ValueError, match="single one"):
         dynamics.regularisation_path(batch, (1.0,), generator=torch.Generator())
 
 
-def test_directions_and_divergences_refuse_the_same():
+def test_directions_and_divergences_check_their_arguments():
     with pytest.raises(TypeError, match="loss must be a Loss"):
         dynamics.descent_direction(DRAWN, begin().W, loss="logistic")
     with pytest.raises(TypeError, match="loss must be a Loss"):

@@ -25,7 +25,7 @@ def test_every_selection_of_wide_data_gets_margin_one(n, T, d):
         torch.testing.assert_close(logits.gather(1, select[:, None]).squeeze(1) - others, torch.ones(n, dtype=torch.float64))
 
 
-def test_it_covers_equations_and_many_queries():
+def test_equations_and_many_queries():
     x, z = gaussian(2, 3, 7), gaussian(2, 7, seed=1)
     chosen = torch.tensor([[True, True, False], [False, True, False]])
     pairs = builders.multi_token(x, z, chosen, logits=gaussian(2, 3, seed=2))
@@ -38,7 +38,7 @@ def test_it_covers_equations_and_many_queries():
     torch.testing.assert_close(causal.margins(found.W), torch.ones(6, dtype=torch.float64))
 
 
-def test_it_says_which_part_of_the_condition_fails():
+def test_the_reason_names_the_failed_condition():
     x, z, first = gaussian(3, 5, 4), gaussian(3, 4, seed=1), torch.zeros(3, dtype=torch.long)
     narrow = construct(builders.constraints(x[..., :3], z[:, :3], first))
     assert not narrow.applies

@@ -1,4 +1,4 @@
-"""The Frobenius solvers: right-hand sides and equations, batches, thousands of constraints, and what they refuse."""
+"""The Frobenius solvers: right-hand sides and equations, contradictions, accuracy, batches, thousands of constraints."""
 
 from fractions import Fraction
 
@@ -174,7 +174,7 @@ def test_an_inequality_that_an_equation_decides_is_refused(generator):
 
 
 @pytest.mark.parametrize(("rhs", "equality"), [(1.0, False), (1.0, True), (-1.0, True)])
-def test_a_zero_constraint_is_refused_unless_it_holds(rhs, equality):
+def test_a_zero_constraint_that_fails_is_infeasible(rhs, equality):
     zero = torch.zeros(1, 3, dtype=torch.float64)
     c = Constraints(zero, zero, rhs=torch.tensor([rhs], dtype=torch.float64), equality=torch.tensor([equality]))
     with pytest.raises(Infeasible) as caught:
@@ -198,7 +198,7 @@ def of(differences, **how):
         (of([[1, 0], [1, 1e-12]], rhs=[0, 1], equality=[True, True]), [0, 1e12], 1e12),
     ],
 )
-def test_what_a_long_W_meets_is_not_called_infeasible(c, W, proved):
+def test_constraints_that_a_long_W_meets_are_not_infeasible(c, W, proved):
     """The weights prove a bound on the norm, which the message gives, and no contradiction."""
     W = torch.tensor(W, dtype=torch.float64)[:, None]
     assert ((c.margins(W) - c.rhs).abs() < 1e-3).all()
@@ -379,7 +379,7 @@ def test_empty_batches_and_problems_without_constraints():
     assert batch.rank.tolist() == [0] * 4
 
 
-def test_tokens_that_are_being_trained_are_read_without_their_history():
+def test_tensors_with_gradients_are_detached():
     c = drawn(3, 4, 5, trials=2)
     trained = Constraints(c.difference.clone().requires_grad_(), c.query)
     assert not solvers.frobenius_max_margins(trained).W.requires_grad

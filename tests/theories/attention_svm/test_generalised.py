@@ -1,4 +1,4 @@
-"""Attention shared among tokens: the finite part, the direction and the scale, against cvxpy and planted weights; what has settled."""
+"""Attention shared among tokens: the finite part, the direction and the scale, against cvxpy and planted weights; settled attention."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_both_parts_agree_with_the_problem_as_written(seed):
     assert max(found.direction.kkt, found.finite.kkt) < 1e-13
 
 
-def test_the_prediction_has_the_attention_that_was_given():
+def test_the_prediction_reproduces_the_attention():
     x, z, s = planted(0)
     found = solvers.generalised_max_margin(x, z, s)
     far = found.finite.W + 50 * found.direction.W
@@ -74,12 +74,12 @@ def test_the_scale_is_the_least_squares_fit_and_is_recovered():
 
 
 def test_the_direction_is_orthogonal_to_the_finite_part():
-    """The equations ask 0 of the direction, and the finite part is a combination of them."""
+    """The equations require 0 of the direction, and the finite part is a combination of them."""
     found = solvers.generalised_max_margin(*planted(3))
     assert abs(float((found.direction.W * found.finite.W).sum())) < 1e-12 * found.direction.norm * found.finite.norm
 
 
-def test_one_token_an_input_is_the_max_margin_problem():
+def test_one_token_per_input_is_the_max_margin_problem():
     x, z, s = planted(2)
     s = torch.nn.functional.one_hot(s.argmax(-1), 4).double()
     found = solvers.generalised_max_margin(x, z, s)

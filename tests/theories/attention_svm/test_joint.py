@@ -80,7 +80,7 @@ def test_targets_of_the_published_examples():
 
 
 def test_the_three_problems_against_a_general_solver(generator):
-    """A head with margin to spare for the last input: p_relax and p_eq by cvxpy, the latter as its own fixed point."""
+    """The head leaves the last input a surplus of margin: p_relax and p_eq by cvxpy, the latter as its own fixed point."""
     chosen = torch.tensor([[1.0, 0.2], [1.0, -0.4], [1.6, 1.0]], dtype=torch.float64)
     keys = torch.tensor([[1.0, 0.3], [1.0, -0.4], [0.1, 1.0]], dtype=torch.float64)
     instance = dynamics.JointInstance(pad(chosen), torch.ones(3, dtype=torch.float64), keys=pad(keys))

@@ -125,7 +125,7 @@ def test_a_mirror_step_from_zero_does_not_depend_on_the_scale_of_the_data():
     assert_close(one, other, atol=0, rtol=1e-9)
 
 
-def test_both_get_there_sooner_than_constant_steps(unchecked):
+def test_both_converge_sooner_than_constant_steps(unchecked):
     problem = instance(2)
     goal = solvers.frobenius_max_margin(builders.constraints(problem.tokens, problem.query, problem.optimal())).W
     begin = dynamics.start(problem)

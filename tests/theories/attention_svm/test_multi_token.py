@@ -68,11 +68,11 @@ def test_the_figure_names_what_it_shows(result):
     ]
 
 
-def test_the_published_numbers_stand_beside_ours_only_at_the_published_settings(result):
+def test_published_numbers_are_shown_at_the_published_settings_only(result):
     assert all(row.predicted is None for row in result.table)
 
 
-def test_no_accepted_trial_gives_rows_and_a_figure_all_the_same():
+def test_rows_and_figure_without_accepted_trials():
     """Ten steps: nothing has settled."""
     found = descend(range(1, 20), 4, 3, 4, 10, 10, 0.1, 0.0, 0)
     assert len(found["apart"]) == 0

@@ -1,4 +1,4 @@
-"""Nuclear-norm solvers: closed forms, a general solver, the KKT conditions computed again, and what happens where there is no answer."""
+"""Nuclear-norm solvers: closed forms, a general solver, the KKT conditions recomputed, and problems without a verified answer."""
 
 import numpy as np
 import pytest
@@ -180,7 +180,7 @@ def test_constraints_given_twice_change_nothing():
 
 
 @pytest.mark.parametrize("rhs", [0.0, -1.0])
-def test_where_nothing_is_asked_the_answer_is_zero(rhs):
+def test_constraints_that_hold_for_zero_give_zero(rhs):
     c = mixed(0)
     solution = solvers.nuclear_max_margin(Constraints(c.difference, c.query, rhs=torch.full((12,), rhs, dtype=torch.float64)))
     assert not solution.W.any()
@@ -216,7 +216,7 @@ def test_the_interior_point_alone_comes_near():
     assert_close(near.norm * dot(problems.cone.rhs, point.multipliers), exact, rtol=1e-5, atol=0)
 
 
-def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
+def test_unverified_answers_are_not_returned(monkeypatch):
     c = published(range(3), 5, 4, 6)
     monkeypatch.setattr(nuclear, "STAGES", ())
     solutions = solvers.nuclear_max_margins(c)
@@ -228,7 +228,7 @@ def test_what_cannot_be_verified_is_not_handed_out(monkeypatch):
     assert caught.value.state.kkt == caught.value.residuals > 1e-9
 
 
-def test_iterates_that_overflow_are_no_answer():
+def test_overflowing_iterates_are_never_the_answer():
     c = published(range(2), 5, 4, 6)
     near = solvers.frobenius_max_margins(c)
     problems = Reduced.of(c, near.norm)
@@ -239,7 +239,7 @@ def test_iterates_that_overflow_are_no_answer():
     assert torch.isfinite(answer.W).all()
 
 
-def test_a_tolerance_below_rounding_is_refused():
+def test_a_tolerance_below_rounding_does_not_converge():
     c = published(range(1), 5, 4, 6).problem(0)
     with pytest.raises(NotConverged, match="tol") as caught:
         solvers.nuclear_max_margin(c, tol=1e-30)

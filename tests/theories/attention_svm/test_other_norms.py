@@ -71,7 +71,7 @@ def test_the_spectral_norm():
 
 
 @pytest.mark.parametrize("solve", [lambda c, **kw: solvers.lp_max_margin(c, p=3.0, **kw), solvers.spectral_max_margin])
-def test_what_has_no_answer(solve):
+def test_infeasible_and_unconverged_problems_raise(solve):
     one = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     with pytest.raises(Infeasible):
         solve(Constraints(one, one.abs()))
@@ -88,7 +88,7 @@ def test_a_power_below_one_is_no_norm():
 
 
 @pytest.mark.parametrize("p", [1.5, 2, 3, 4])
-def test_the_rank_counts_no_errors_of_the_solver(p):
+def test_the_rank_ignores_errors_of_the_solver(p):
     """One constraint: |W| is a power of |d_i z_j|, so that W has rank one. Two on separate entries: rank two."""
     d, z = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), torch.tensor([[1.0, -1.0, 2.0]], dtype=torch.float64)
     solution = solvers.lp_max_margin(Constraints(d, z), p=p)
@@ -103,7 +103,7 @@ def test_the_rank_counts_no_errors_of_the_solver(p):
 @pytest.mark.parametrize(
     "solve", [lambda c: solvers.lp_max_margin(c, p=1), lambda c: solvers.lp_max_margin(c, p=math.inf), solvers.spectral_max_margin]
 )
-def test_no_rank_is_offered_where_the_solution_need_not_be_unique(solve):
+def test_the_rank_of_a_solution_that_need_not_be_unique_raises(solve):
     with pytest.raises(ValueError, match="strictly convex"):
         solve(drawn()).rank  # noqa: B018
 
@@ -124,7 +124,7 @@ def test_the_support_in_a_batch():
 
 
 @pytest.mark.parametrize("p", [20, 50, 100])
-def test_a_W_that_is_not_zero_has_a_rank_of_at_least_one(p):
+def test_a_nonzero_W_has_rank_at_least_one(p):
     """For large powers the bound on the error of W exceeds W itself: then nothing but its first singular value is certain."""
     instance = cross_attention(inputs=4, tokens=3, dim=5, generator=torch.Generator().manual_seed(1))
     solution = solvers.lp_max_margin(builders.constraints(instance.tokens, instance.query, torch.zeros(4, dtype=torch.long)), p=p)
@@ -133,7 +133,7 @@ def test_a_W_that_is_not_zero_has_a_rank_of_at_least_one(p):
     assert (p < 50) or (solution.rank_rtol > 1 and solution.rank == 1)
 
 
-def test_data_with_a_history_are_solved_like_any_other():
+def test_tensors_with_gradients_are_detached():
     instance = cross_attention(inputs=3, tokens=3, dim=4, generator=torch.Generator().manual_seed(1))
     select = torch.zeros(3, dtype=torch.long)
     trained = builders.constraints(instance.tokens.clone().requires_grad_(), instance.query.clone().requires_grad_(), select)

@@ -48,7 +48,7 @@ def test_equal_scores_have_no_loss_above_the_infimum():
     assert dynamics.log_excess_loss(instance, torch.zeros(4, 4, dtype=torch.float64)) == -torch.inf
 
 
-def test_tokens_that_may_not_be_attended_to_do_not_count():
+def test_forbidden_tokens_do_not_count():
     instance = small()
     hidden = torch.zeros(3, 3, dtype=torch.bool).scatter(1, instance.optimal()[:, None], True)
     masked = Instance(instance.tokens, instance.query, instance.scores, ~hidden)

@@ -74,7 +74,7 @@ def test_the_second_coordinate_goes_to_its_limit(loss):
     assert (end.W[:, 1, 0].abs() / end.W[:, 0, 0]).max() < 0.1  # while the direction is (1, 0)
 
 
-def test_the_limits_have_these_digits():
+def test_digits_of_the_limits():
     C = torch.tensor([2.0, 5.0, 10.0], dtype=torch.float64)
     assert_close(prompt_limit(C, loss=LINEAR), torch.tensor([0.3466, 0.8047, 1.1513], dtype=torch.float64), atol=5e-5, rtol=0)
     assert_close(prompt_limit(C, loss=LOGISTIC), torch.tensor([-0.0602, -1.042, -3.192], dtype=torch.float64), atol=5e-4, rtol=0)

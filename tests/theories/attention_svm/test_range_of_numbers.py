@@ -32,7 +32,7 @@ def moved(begin, end):
 @pytest.mark.parametrize("inputs", [1, 3])
 @pytest.mark.parametrize("spread", [1e-200, 380.0, 1e5])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_no_step_is_longer_than_the_rate_whatever_the_scores(loss, spread, inputs):
+def test_no_step_is_longer_than_the_rate_at_any_scores(loss, spread, inputs):
     drawn = problem(inputs, 4, 5)
     signs = torch.tensor([1.0, -1.0, -1.0, 0.5], dtype=torch.float64)
     for scores in (spread * signs.expand(inputs, 4), spread + drawn.scores, -spread + drawn.scores):
@@ -44,7 +44,7 @@ def test_no_step_is_longer_than_the_rate_whatever_the_scores(loss, spread, input
 
 
 @pytest.mark.parametrize("shift", [-900.0, -380.0, 380.0, 900.0])
-def test_a_shift_of_the_scores_scales_an_exponential_loss_and_no_more(shift):
+def test_a_shift_of_the_scores_only_scales_an_exponential_loss(shift):
     drawn = problem(3, 4, 5)
     instance = replace(drawn, scores=(drawn.scores * 64).round() / 64)  # the shift is exact
     far = replace(instance, scores=instance.scores + shift)
@@ -61,7 +61,7 @@ def test_a_shift_of_the_scores_scales_an_exponential_loss_and_no_more(shift):
 
 
 @pytest.mark.parametrize("power", [-600, -300, 300, 600])
-def test_a_factor_of_the_scores_scales_the_linear_loss_and_no_more(power):
+def test_a_factor_of_the_scores_only_scales_the_linear_loss(power):
     instance = problem(3, 4, 5)
     scaled = replace(instance, scores=instance.scores * 2.0**power)
     for begin in both_kinds(instance):

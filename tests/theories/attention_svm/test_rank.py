@@ -1,4 +1,4 @@
-"""Ranks: the true ones, those that the released notebook prints, the figure and the map."""
+"""Ranks: true ones, those of the released notebook, the figure and the map."""
 
 import dataclasses
 
@@ -58,7 +58,7 @@ def test_the_published_recipe_counts_errors_and_failures():
         solvers.nuclear_max_margin(infeasible)
 
 
-def test_the_figure_has_a_panel_a_size_and_gaps_where_nothing_is_feasible():
+def test_the_figure_has_a_panel_per_size_and_gaps_where_nothing_is_feasible():
     experiment = Rank(inputs=(5, 15), tokens=(5,), dims=(1, 10), feasible=5, max_seeds=10, official=1)
     result = experiment.run()
     a = result.arrays
@@ -71,7 +71,7 @@ def test_the_figure_has_a_panel_a_size_and_gaps_where_nothing_is_feasible():
     assert len(legend.get_legend().get_texts()) == 5
 
 
-def test_published_and_true_means_stand_beside_enough_problems_only():
+def test_reference_means_need_enough_problems():
     found = Ranks(100, np.full(100, 10), np.full(100, 4), 0, np.full(10, 10), np.full(10, 9))
 
     def beside(**settings):
@@ -122,7 +122,7 @@ def test_a_size_without_feasible_problems():
     experiment.plot(result)
 
 
-def test_the_bound_on_the_rank_notices_a_solver_that_always_says_one(monkeypatch, generator):
+def test_the_bound_on_the_rank_detects_a_solver_that_always_returns_one(monkeypatch, generator):
     real = solvers.nuclear_max_margin
     monkeypatch.setattr(claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1))
     evidence = claims._pataki(generator)

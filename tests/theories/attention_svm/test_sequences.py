@@ -71,7 +71,7 @@ def test_the_experiment_goes_to_all_constraints_and_to_no_others(run):
     assert len(Sequences().plot(result).get_axes()) == 3
 
 
-def test_an_infeasible_figure_is_drawn_too():
+def test_a_figure_of_infeasible_problems():
     result = Sequences(inputs=6, tokens=6, dim=2, trials=2, steps=20).run()
     assert result.table[0].value is None
     assert result.table[0].reason

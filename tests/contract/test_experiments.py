@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from transformer_theory.core.experiment import Experiment
-from transformer_theory.core.plotting import COLOURS, svg
+from transformer_theory.core.plotting import COLOURS, style, svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
 from transformer_theory.theories import list_theories
@@ -26,7 +26,8 @@ every_experiment = pytest.mark.parametrize(("theory", "kind"), EXPERIMENTS, ids=
 
 def cut(figure: matplotlib.figure.Figure) -> list[str]:
     """Titles, labels, legends and captions that do not fit into the figure."""
-    figure.draw_without_rendering()
+    with style():
+        figure.draw_without_rendering()
     shown = [figure._supxlabel, *figure.texts, *figure.legends]
     for ax in figure.axes:
         shown += [ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label, ax.get_legend(), *ax.texts]

@@ -207,8 +207,6 @@ def test_measurements_show_the_columns_that_hold_something():
         *("rate", "(paper", "form,", "step", "7)", "0.25", "0.3", "printed"),
         *("bound", "0.1", "<=", "0.5", "✓", "consistent"),
     ]
-    assert [terminal.has_reference(row) for row in rows] == [True, True]
-    assert not terminal.has_reference(Measurement("crate", "figure", "rate", 0.25))
 
 
 def test_networks_show_quantity_value_and_reason():
@@ -219,11 +217,3 @@ def test_networks_show_quantity_value_and_reason():
     text = " ".join(printed(terminal.networks(small(rows))).split()).replace("\u00a0", " ")
     for piece in ("test accuracy", "vit", "64.58 %", "5,000 samples", "step 40", "other images"):
         assert piece in text, piece
-
-
-def test_catalogue_and_descriptions_name_everything():
-    theory = THEORIES[0]
-    text = printed(terminal.catalogue([theory]))
-    assert all(name in text for name in (theory.name, theory.question, *(claim.id for claim in theory.claims)))
-    assert theory.claims[0].control_description in printed(terminal.about(theory.claims[0]), 120)
-    assert "Each input has exactly one optimal token." in printed(terminal.about(theory), 120)

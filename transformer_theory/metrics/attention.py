@@ -93,8 +93,8 @@ def effective_support(weights: Weights) -> Rows:
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     r"""Distance of a row of scores from a tie: the largest score minus the second largest, :math:`g = s_{(1)} - s_{(2)} \ge 0`.
 
-    It bounds the difference between softmax and hard-max: the weight outside the winner is at most :math:`(T - 1) e^{-g}`. Softmax weights have
-    the gaps of their scores: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
+    It bounds the difference between softmax and hard-max: the weight outside the winner is at most :math:`(T - 1) e^{-g}`. Softmax weights
+    have the gaps of their scores: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
 
     Args:
         scores: before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.

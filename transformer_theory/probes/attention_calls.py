@@ -23,8 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..models.softmax_attention import softmax_attention
-from ..models.tied_attention import tied_attention
+from ..models.attention import softmax_attention, tied_attention
 
 PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("to_q", "to_k"), ("wq", "wk"), ("q", "k"))  # transformers, diffusers, llama
 STACKED = ("qkv", "to_qkv", "c_attn", "in_proj")  # queries, keys and values in one matrix: timm, lucidrains, GPT-2

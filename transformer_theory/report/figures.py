@@ -13,7 +13,7 @@ from ..core.result import Result
 from ..core.theory import Theory
 from . import format, network_figures, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
-from .timeline import Series, curves, on_timeline
+from .timeline import Curves, Series, curves, on_timeline
 from .training import training_summary
 
 if TYPE_CHECKING:
@@ -165,11 +165,11 @@ def _of_training(result: Result, known: Sequence[Theory]) -> Iterator[Picture]:
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
 
 
-def split_headline(own, theory: Theory):
-    """The curves of a theory: its headline (None if it was not measured) and the others, without empty ones."""
-    mine = [one for one in own if one.theory == theory.name and not one.empty]
-    inside = theory.in_networks
-    headline = next((one for one in mine if inside is not None and one.quantity == inside.headline), None)
+def split_headline(own: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
+    """The curves of a theory, or of none: its headline (None if it was not measured) and the others, without empty ones."""
+    mine = [one for one in own if one.theory == (NETWORK if theory is None else theory.name) and not one.empty]
+    name = "" if theory is None or theory.in_networks is None else theory.in_networks.headline
+    headline = next((one for one in mine if one.quantity == name), None)
     return headline, [one for one in mine if one is not headline]
 
 

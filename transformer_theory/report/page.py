@@ -101,7 +101,8 @@ def _head(whole: Aggregate, alone: Result | None) -> dict[str, Any]:
         facts.append(f"{settings['n']:,} sequences of {settings['seq']:,} tokens in {settings['dim']:,} dimensions")
     steps = f", {settings['steps']:,} training steps each" if isinstance(settings.get("steps"), int) else ""
     facts += [f"networks: {', '.join(models)}{steps}"] if models else []
-    facts += [f"{name} {settings[name]}" for name in ("seed", "seeds") if name in settings]
+    seeds = settings.get("seeds") or [settings["seed"]] if "seeds" in settings or "seed" in settings else []
+    facts += [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"] if seeds else []
     facts += [f"{alone.provenance['seconds']:.0f}\u00a0s"] if "seconds" in alone.provenance else []
     return {"title": title, "heading": heading, "lead": lead, "facts": " · ".join(facts)}
 
@@ -183,7 +184,7 @@ def _training(whole: Aggregate, result: Result) -> dict[str, Any]:
         "headlines": training.headlines_in_training(whole.theories, own, found.kept),
         "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
         "learning": inline(lambda: training_figures.learning(own, found), "learning", "Loss and accuracy over the training steps"),
-        "own": _measured_in_training([one for one in layered if one.theory == NETWORK], "own", "Attention and geometry by layer and step"),
+        "own": _in_training([one for one in layered if one.theory == NETWORK], "own", "Attention and geometry", None, drawn=True),
         "layers": inline(lambda: training_figures.by_layer(shown, chosen), "layers", "Quantities from the first layer to the last"),
         "by_layer": training.by_layer(shown, chosen),
     }
@@ -208,12 +209,16 @@ def _short(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _measured_in_training(own: Sequence[Curves], name: str, label: str) -> dict[str, Any] | None:
-    """A figure and a table of quantities that were measured during training; None if there are none."""
+def _in_training(own: Sequence[Curves], name: str, title: str, theory: Theory | None, *, drawn: bool) -> dict[str, Any] | None:
+    """A table, and figures if ``drawn``, of quantities that were measured during training; None if there are none."""
     table = training.first_and_last(own, f"{name}-training", "Mean over layers and heads at the first and at the last step")
-    if table is None:
-        return None
-    return {"figure": inline(lambda: training_figures.panels(own), f"{name}-pictures", label), "all": None, "table": table}
+    if table is None or not drawn:
+        return None if table is None else {"figure": None, "all": None, "table": table}
+    headline, others = figures.split_headline(own, theory)
+    lines = inline(lambda: training_figures.theory(headline, others), f"{name}-lines", f"{title}: over the training steps")
+    many = training_figures.many_layers(own)
+    maps = inline(lambda: training_figures.panels(own), f"{name}-maps", f"{title}: by layer and step") if many else None
+    return {"figure": lines or maps, "all": maps if lines else None, "table": table}
 
 
 def _section(
@@ -242,7 +247,9 @@ def _section(
         inside = [entry for entry in inside if entry.row.quantity not in named or entry.row.layer is not None]
     if inside:
         parts.append(_part(whole, theory, inside, [], "trained networks", "", folded=False))
-    return {"theory": theory, "parts": parts, "training": _theory_in_training(alone, theory, own_curves), "claims": whole.claims_of(theory)}
+    slug, drawn = format.slug(theory.name), alone is not None and alone.name == TRAIN
+    during = _in_training(own_curves, slug, theory.title, theory, drawn=drawn)
+    return {"theory": theory, "parts": parts, "training": during, "claims": whole.claims_of(theory)}
 
 
 def _part(
@@ -281,27 +288,13 @@ def _drawn(whole: Aggregate, picture: figures.Picture, name: str) -> dict[str, A
     return None if figure is None else {"figure": figure, "caption": caption if len(whole.results) > 1 or result.name != COMPARE else ""}
 
 
-def _theory_in_training(alone: Result | None, theory: Theory, own: Sequence[Curves]) -> dict[str, Any] | None:
-    """The theory's quantities during training: in a training's page with figures, in a comparison's as a table."""
-    slug = format.slug(theory.name)
-    if (
-        alone is None
-        or (found := _measured_in_training(own, slug, f"{theory.title}: by layer and step") if alone.name == TRAIN else None) is None
-    ):
-        table = training.first_and_last(own, f"{slug}-training", "Mean over layers and heads at the first and at the last step")
-        return None if table is None else {"figure": None, "all": None, "table": table}
-    headline, others = figures.split_headline(own, theory)
-    many = training_figures.many_layers(own)
-    order = inline(lambda: training_figures.theory(headline, others), f"{slug}-order", f"{theory.title}: over the training steps")
-    return {"figure": order or found["figure"], "all": found["figure"] if many and order else None, "table": found["table"]}
-
-
 def _networks(whole: Aggregate, alone: Result | None) -> dict[str, Any] | None:
     """What the networks reached, how they learned, where they look and how they see the data; None if there are no networks."""
     own = [entry for entry in whole.select(theory=NETWORK) if alone is None or alone.name != TRAIN]
     own_curves = [one for one in curves(alone) if one.theory == NETWORK] if alone is not None and alone.name == COMPARE else []
-    named = {(one.quantity, one.model, one.split) for one in own_curves}
-    own = [entry for entry in own if (entry.row.quantity, entry.row.model, entry.row.split) not in named]
+    # what has curves is in the table of curves; the mean over heads has no split
+    named = {(one.quantity, one.model, split) for one in own_curves for split in (one.split, "")}
+    own = [entry for entry in own if (entry.row.quantity, entry.row.model, entry.row.split) not in named or entry.row.setting]
     own.sort(key=lambda entry: entry.row.unit != "share")
     first, rest = own[: 2 * FIRST_NUMBERS], own[2 * FIRST_NUMBERS : MAX_NUMBERS]
     learning, pictures = [], []
@@ -311,7 +304,7 @@ def _networks(whole: Aggregate, alone: Result | None) -> dict[str, Any] | None:
             figure = inline(
                 lambda result=result: network_figures.learning(result), f"learning-{index}", "Loss and accuracy over the training steps"
             )
-            learning += [(f"{label}how the networks learn on {data_name(result)}", figure)] if figure else []
+            learning += [(f"{label}How the networks learn on {data_name(result)}.", figure)] if figure else []
         pictures += [shown] if result.name == COMPARE and (shown := _pictures(result, index, label)) else []
     if not (own or own_curves or learning or pictures):
         return None

@@ -4,10 +4,11 @@ A cell is a text, in which dollars enclose formulas, or a :class:`Plain` text, i
 files, which are the user's), or a :class:`~..core.sources.Source`, or a tuple of these.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ..core.sources import Source
+from .format import NOTHING
 
 
 class Plain(str):
@@ -80,6 +81,16 @@ class Table:
     def lines(self) -> list[Line]:
         """The lines of all blocks."""
         return [line for block in self.blocks for line in block.lines]
+
+    def without_empty(self) -> "Table":
+        """The table without columns that are empty in every line; the first column gets their width."""
+        lines = [line for line in self.lines if line.cells]
+        kept = [at for at in range(len(self.columns)) if not at or any(line.cells[at] not in ("", NOTHING, ()) for line in lines)]
+        first, *rest = (self.columns[at] for at in kept)
+        columns = (replace(first, share=100 - sum(column.share for column in rest)), *rest)
+        cut = lambda line: replace(line, cells=tuple(line.cells[at] for at in kept) if line.cells else ())  # noqa: E731
+        blocks = tuple(replace(block, lines=tuple(map(cut, block.lines))) for block in self.blocks)
+        return replace(self, columns=columns, blocks=blocks)
 
 
 def pieces(cell: Cell) -> tuple[Piece, ...]:

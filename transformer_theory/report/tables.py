@@ -113,14 +113,16 @@ def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool =
     """
     columns = (Column("quantity", 30), *NUMBERS) if judged else (Column("quantity", 34), Column("on", 34, "on"), *NUMBERS[2:4])
     lines, before = [], ""
+    places = {entry.on for entry in entries}
     for entry in entries:
         row = entry.row
         remarks = tuple(Note(text) for text in dict.fromkeys((row.reason if entry.missing else "", entry.note)) if text and text != before)
         before = entry.note
         quantity = (format.label(row), *remarks)
-        cells = (quantity, Plain(entry.on), measured(entry), null_text(row))
+        on = Plain(entry.on if len(places) > 1 else "")  # a single place is in the caption
+        cells = (quantity, on, measured(entry), null_text(row))
         lines.append(Line((*cells[:2], _prediction(entry), *cells[2:], _verdicts(entry), row.source or "") if judged else cells))
-    return _without_empty(Table(name, caption, columns, (Block("", tuple(lines)),)))
+    return Table(name, caption, columns, (Block("", tuple(lines)),)).without_empty()
 
 
 def of_theory(aggregate: Aggregate, theory: Theory) -> list[Table]:
@@ -200,7 +202,7 @@ def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
     rest = f" {left_out:,} further numbers, most of them without a prediction, are left out." if left_out else ""
     columns = (Column("quantity", 36), *_paper_columns()[1:])
     name, caption = f"{format.slug(theory.name)}-experiments", f"{theory.title}: experiments.{rest}"
-    return _without_empty(Table(name, caption, columns, tuple(blocks), LEGEND)) if own else None
+    return Table(name, caption, columns, tuple(blocks), LEGEND).without_empty() if own else None
 
 
 def _with_place(entry: Entry) -> Cell:
@@ -254,16 +256,6 @@ def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[
     for entry in entries:
         groups.setdefault(key(entry), []).append(entry)
     return list(groups.items())
-
-
-def _without_empty(table: Table) -> Table:
-    """The table without columns that are empty in every line; the first column gets their width."""
-    lines = [line for line in table.lines if line.cells]
-    kept = [at for at in range(len(table.columns)) if not at or any(line.cells[at] not in ("", format.NOTHING, ()) for line in lines)]
-    first, *rest = (table.columns[at] for at in kept)
-    columns = (replace(first, share=100 - sum(column.share for column in rest)), *rest)
-    cut = lambda line: replace(line, cells=tuple(line.cells[at] for at in kept) if line.cells else ())  # noqa: E731
-    return replace(table, columns=columns, blocks=tuple(replace(block, lines=tuple(map(cut, block.lines))) for block in table.blocks))
 
 
 def _prediction(entry: Entry) -> str:

@@ -4,9 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..core import experiment
-from ..core.claims import CONTROL_TEXT, Claim, Verification
-from ..core.experiment import Experiment
+from ..core.claims import CONTROL_TEXT, Verification
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
@@ -17,7 +15,6 @@ from .table_model import Cell, Note, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -178,11 +175,6 @@ def _reference(row: Measurement) -> str:
     return "" if row.predicted is None or bound else _number(row.predicted)
 
 
-def has_reference(row: Measurement) -> bool:
-    """Whether there is a number or a threshold to compare the value with, or a verdict."""
-    return row.predicted is not None or row.threshold is not None or row.verdict is not None
-
-
 def networks(result: Result) -> "Table":
     """What the trained networks reached: a line per quantity and network; what was not compared states its reason."""
     from rich.table import Table
@@ -205,65 +197,3 @@ def _samples(row: Measurement) -> str:
     """The number of samples and the interval of a value."""
     interval = f"95 % interval {format.bounds(row.interval, row.unit)}" if row.interval is not None else ""
     return ", ".join(filter(None, ("" if row.n is None else f"{row.n:,} samples", interval)))
-
-
-def catalogue(theories: Iterable[Theory]) -> "Group":
-    """Each theory with its question, and the names of its claims and experiments in as many columns as fit."""
-    from rich.columns import Columns
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    for theory in theories:
-        parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
-        for title, names in (
-            ("claims", [claim.id for claim in theory.claims]),
-            ("experiments", [kind.name for kind in theory.experiments]),
-        ):
-            shown = Columns([Text(name) for name in names], column_first=True, equal=True, padding=(0, 2))
-            parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(shown, (0, 0, 0, 4))] if names else []
-        parts.append(Text())
-    return Group(*parts[:-1])
-
-
-def about(named: Theory | Claim | type[Experiment]) -> "Group":
-    """The description of a theory, a claim or an experiment; formulas as LaTeX between dollars."""
-    from rich.console import Group
-    from rich.text import Text
-
-    heading = lambda text: Text(text, style="dim")  # noqa: E731
-    parts: list[RenderableType]
-    if isinstance(named, Theory):
-        parts = [*_item(named.name, named.question), _indented(named.statement), heading("it assumes")]
-        parts += [_indented(f"- {text}") for text in named.assumptions]
-        parts += [Text(), heading("claims"), *(part for claim in named.claims for part in _item(claim.id, claim.statement))]
-        parts += [Text(), heading("experiments"), *(part for kind in named.experiments for part in _item(kind.name, description(kind)))]
-        sources: tuple[Source, ...] = named.sources
-    elif isinstance(named, Claim):
-        parts = [*_item(named.id, named.statement), heading("it measures"), _indented(named.measures), heading("it assumes")]
-        parts += [_indented(f"- {text}") for text in named.assumptions]
-        parts += [heading("its control, which must fail,"), _indented(named.control_description)]
-        parts += [heading("it corrects"), _indented(named.corrects)] if named.corrects else []
-        sources = (named.source,)
-    else:
-        parts, sources = [*_item(named.name, description(named))], named.sources
-    return Group(*parts, heading(f"sources: {', '.join(source.label for source in sources)}"))
-
-
-def description(kind: type[Experiment]) -> str:
-    """The first paragraph of an experiment's docstring as plain text."""
-    return experiment.summary(kind).replace("`", "")
-
-
-def _item(name: str, text: str) -> "tuple[Text, Padding]":
-    from rich.text import Text
-
-    return Text(name, style="bold"), _indented(text)
-
-
-def _indented(text: str) -> "Padding":
-    from rich.padding import Padding
-    from rich.text import Text
-
-    return Padding(Text(text), (0, 0, 0, 2))

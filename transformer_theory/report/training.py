@@ -86,15 +86,11 @@ def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_mode
         remark = (Note(one.note),) if one.note and (before is None or before.note != one.note) else ()
         numbers = [format.with_unit(one.at(step, what), one.unit) for step, what in ((first, "values"), (last, "values"), (last, "nulls"))]
         repeated = before is not None and before.label == one.label
-        lines.append(Line(("" if repeated else (one.label, *remark), Plain(one.model), *numbers, one.source or "")))
+        lines.append(
+            Line(("" if repeated else (one.label, *remark), Plain(one.model if len(models) > 1 else ""), *numbers, one.source or ""))
+        )
         before = one
-    if len(models) < 2:
-        columns, lines = _without(columns, 1), [Line(_without(line.cells, 1)) for line in lines]
-    return table_model.Table(name, caption, tuple(columns), (Block("", tuple(lines)),)) if lines else None
-
-
-def _without(sequence, index: int):
-    return (*sequence[:index], *sequence[index + 1 :])
+    return table_model.Table(name, caption, tuple(columns), (Block("", tuple(lines)),)).without_empty() if lines else None
 
 
 def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kept: int | None) -> table_model.Table | None:

@@ -166,13 +166,10 @@ def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet
             inputs, solution = [*inputs, candidate], larger
         if len(inputs) == MAX_INPUTS:
             break
-    free = [c for c in candidates.tolist() if _independent(_best_constraints(instance[torch.tensor([c])]).difference)]
+    differences = {c: _best_constraints(instance[torch.tensor([c])]).difference for c in candidates.tolist()}
+    free = [c for c, rows in differences.items() if 0 < len(rows) == int(torch.linalg.matrix_rank(rows))]
     guaranteed = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0
     return FeasibleSet(torch.tensor(inputs, dtype=torch.long), solution, guaranteed, resolved)
-
-
-def _independent(vectors: Tensor) -> bool:
-    return 0 < len(vectors) == int(torch.linalg.matrix_rank(vectors))
 
 
 def _best_constraints(instance: Instance) -> Constraints:
@@ -266,14 +263,13 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
         n=n,
         note="smallest margin of the first step, relative to its norm",
     )
-    note = f"{end.step} normalised steps of {RATE} from W = 0"
     yield _on_data(
         "share of inputs whose best token is selected",
         float(analysis.agreement.double().mean()),
         unit="share",
         predicted=1.0,
         n=n,
-        note=note,
+        note=_run_note(analysis),
     )
     yield _on_data(
         "attention on the selected token (smallest over the inputs)",
@@ -297,7 +293,7 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
     covered = analysis.first_step > 0 and unequal < SCORE_RTOL
     yield _cosine("cosine of W to the max-margin direction of the best tokens", analysis, analysis.best, covered, None)
     if analysis.selected.solution is None:
-        yield _on_data(HEADLINE, None, reason=analysis.selected.reason, n=n, note=note)
+        yield _on_data(HEADLINE, None, reason=analysis.selected.reason, n=n, note=_run_note(analysis))
         return
     settled = analysis.saturated and _late_rise(analysis, analysis.selected) < 0.002
     optimal = float(analysis.locally_optimal.double().mean())
@@ -347,11 +343,11 @@ def _score_spread(analysis: Analysis) -> float:
 
 
 def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bool, null: Null | None) -> Measurement:
-    value, note = float(analysis.cosines(selection)[-1]), ""
+    value, doubt = float(analysis.cosines(selection)[-1]), ""
     if value < COSINE_THRESHOLD and _late_rise(analysis, selection) > 0.005:
-        note = "still rising at the last step"
+        doubt = "; still rising"
     elif value < COSINE_THRESHOLD and not analysis.saturated:
-        note = "attention is not yet saturated"
+        doubt = "; attention is not yet saturated"
     return _on_data(
         quantity,
         value,
@@ -359,12 +355,16 @@ def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bo
         basis="limit",
         op=">=",
         threshold=COSINE_THRESHOLD,
-        verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not note, covered=covered),
+        verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not doubt, covered=covered),
         null=null,
         side=None if null is None else ">=",
         n=len(analysis.tied),
-        note=note,
+        note=_run_note(analysis) + doubt,
     )
+
+
+def _run_note(analysis: Analysis) -> str:
+    return f"{analysis.states[-1].step} normalised steps of {RATE} from W = 0"
 
 
 def _late_rise(analysis: Analysis, selection: Selection) -> float:

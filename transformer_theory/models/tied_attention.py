@@ -1,3 +1,0 @@
-"""Moved to :mod:`.attention`."""
-
-from .attention import tied_attention as tied_attention

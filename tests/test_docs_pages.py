@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,37 +13,38 @@ import transformer_theory as tt
 from tests.pages import FENCE, PAGES, ROOT
 from transformer_theory.cli.parsers import parse
 
-ROOMS = {theory.name: theory for theory in tt.theories()}
-NAMES = "|".join(ROOMS)
-NAMESPACES = ("data", "linalg", "metrics", "models", "probes", "training")
+THEORIES = {theory.name: theory for theory in tt.list_theories()}
+NAMES = "|".join(THEORIES)
+NAMESPACES = ("core", "maths", "data", "metrics", "models", "probes", "training", "compare", "report")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|\.\.\.")
 OUTLINE = ("Notation", "In code", "Claims", "Figures", "What fails, and when", "On data, and in trained networks", "What is not here")
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 @cache
 def prose(page: Path) -> str:
-    """The text of a page without its code blocks, each paragraph as it stands."""
+    """The text of a page without its code blocks."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What a link to a heading of the page may end in, on GitHub and in Sphinx."""
-    found: list[str] = []
+    """The anchors of the page's headings, on GitHub and in Sphinx."""
+    slugs: list[str] = []
     for title in re.findall(r"^#{1,6} (.+)$", prose(page), re.MULTILINE):
         slug = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
-        found.append(slug if slug not in found else f"{slug}-{sum(one.startswith(slug) for one in found)}")
-    return frozenset(found)
+        slugs.append(slug if slug not in slugs else f"{slug}-{sum(other.startswith(slug) for other in slugs)}")
+    return frozenset(slugs)
 
 
 def inline(page: Path) -> Iterator[str]:
-    """What stands between single backticks, on one line or over two; roles such as ``{doc}`` are left out."""
-    for found in re.findall(r"`([^`]+)`", re.sub(r"\{[\w:]+\}`[^`]*`", "", prose(page))):
-        yield " ".join(found.split())
+    """The text between single backticks, on one line or over two, without roles such as ``{doc}``."""
+    for text in re.findall(r"`([^`]+)`", re.sub(r"\{[\w:]+\}`[^`]*`", "", prose(page))):
+        yield " ".join(text.split())
 
 
 def broken(page: Path) -> Iterator[str]:
-    """Links that lead nowhere, in this repository; what Sphinx will make of the examples is asked of the examples."""
+    """Links within this repository whose target does not exist; a page of the gallery exists if its example does."""
     for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", prose(page)):
         target = (page.parent / path).resolve() if path else page
         if re.match(r"\w+:", path):
@@ -56,7 +58,7 @@ def broken(page: Path) -> Iterator[str]:
             yield name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@every_page
 def test_links_lead_somewhere(page: Path):
     assert list(broken(page)) == []
 
@@ -72,26 +74,27 @@ def test_a_broken_link_is_found(tmp_path: Path):
     assert list(broken(page)) == ["there.md#what-was", "nowhere.md", "#there", "plot_none"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_names_are_in_the_registry(page: Path):
-    """Claims as ``room/claim``, experiments and functions as ``room.name``, functions of the ground as ``metrics.name``."""
-    claims = {claim.id for room in ROOMS.values() for claim in room.claims}
-    experiments = {kind.name for room in ROOMS.values() for kind in room.experiments}
+@every_page
+def test_names_on_the_page_exist(page: Path):
+    """Claims ``theory/claim``, experiments and functions ``theory.name``, functions ``metrics.name``, files and modules of the package."""
+    claims = {claim.id for theory in THEORIES.values() for claim in theory.claims}
+    experiments = {kind.name for theory in THEORIES.values() for kind in theory.experiments}
     unknown = []
     for text in inline(page):
         unknown += [name for name in re.findall(rf"(?<![\w./])(?:{NAMES})/[a-z0-9-]+(?![\w./])", text) if name not in claims]
-        for name in re.findall(rf"^(?:tt\.)?((?:{NAMES}|{'|'.join(NAMESPACES)})(?:\.[A-Za-z_]\w*)+)", text):
+        for name in re.findall(rf"^(?:tt\.|transformer_theory\.)?((?:theories\.)?(?:{NAMES}|{'|'.join(NAMESPACES)})(?:\.[A-Za-z_]\w*)+)", text):
             if name not in experiments and not text.endswith((".py", ".tex")) and not exists(name):
+                unknown.append(name)
+        for name in re.findall(r"^(?:transformer_theory/)[\w/]+(?:\.py|/)$", text):
+            if not (ROOT / name).exists():
                 unknown.append(name)
     assert unknown == []
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name below the package, or below a room, is one."""
-    from importlib import import_module
-
-    head, *rest = name.split(".")
-    found = import_module(f"transformer_theory.{'theories.' if head in ROOMS else ''}{head}")
+    """Whether a dotted name below the package, or below a theory, can be imported."""
+    head, *rest = name.removeprefix("theories.").split(".")
+    found = import_module(f"transformer_theory.{'theories.' if head in THEORIES else ''}{head}")
     for part in rest:
         if not hasattr(found, part):
             try:
@@ -102,16 +105,17 @@ def exists(name: str) -> bool:
     return True
 
 
-def test_a_name_that_is_none_is_found():
+def test_a_wrong_name_is_found():
     assert exists("crate.exact_step")
-    assert exists("probes.pictures.heads")
+    assert exists("theories.crate.exact_step")
+    assert exists("core.measurement.Measurement")
     assert not exists("crate.exact_stepp")
-    assert not exists("probes.picture.heads")
+    assert not exists("core.measurements.Measurement")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@every_page
 def test_commands_within_the_text_can_be_typed(page: Path):
-    """As they stand, but for those that name what the reader is to fill in."""
+    """Every command is parsed, except those with a placeholder."""
     for text in inline(page):
         program, *words = shlex.split(text) if text.startswith("transformer-theory ") and not PLACEHOLDER.search(text) else [""]
         if len(words) > 1:
@@ -121,15 +125,15 @@ def test_commands_within_the_text_can_be_typed(page: Path):
                 parse([*words, "--help"])
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_page_of_a_theory_has_the_outline_every_claim_and_every_experiment(room: str):
-    page = ROOT / "docs" / "theories" / f"{room}.md"
+@pytest.mark.parametrize("name", THEORIES)
+def test_the_page_of_a_theory_has_the_outline_every_claim_and_every_experiment(name: str):
+    page = ROOT / "docs" / "theories" / f"{name}.md"
     titles = [title for title in re.findall(r"^## (.+)$", prose(page), re.MULTILINE) if title in OUTLINE]
     assert titles == list(OUTLINE)
-    assert f"*{ROOMS[room].question}*" in prose(page)
-    assert sorted(re.findall(rf"^\| `({room}/[\w-]+)`", prose(page), re.MULTILINE)) == sorted(claim.id for claim in ROOMS[room].claims)
-    for kind in ROOMS[room].experiments:
-        assert f"`{kind.name.removeprefix(f'{room}.')}`" in prose(page) or f"`{kind.name}`" in prose(page), kind.name
+    assert f"*{THEORIES[name].question}*" in prose(page)
+    assert sorted(re.findall(rf"^\| `({name}/[\w-]+)`", prose(page), re.MULTILINE)) == sorted(claim.id for claim in THEORIES[name].claims)
+    for kind in THEORIES[name].experiments:
+        assert f"`{kind.name.removeprefix(f'{name}.')}`" in prose(page) or f"`{kind.name}`" in prose(page), kind.name
 
 
 def test_every_theory_answers_a_question_and_every_question_has_a_command():
@@ -137,19 +141,27 @@ def test_every_theory_answers_a_question_and_every_question_has_a_command():
     rows = re.findall(
         r"^\| (?!\*\*|question|theory|-)(.+?\?) \| (.+?) \| (.+?) \| (.+?) \|$", page.read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert len(rows) > 2 * len(ROOMS)
+    assert len(rows) > 2 * len(THEORIES)
     for _, _, command, limit in rows:
         assert re.fullmatch(r"`transformer-theory [^`]+`", command)
         assert limit.strip()
-    for room in ROOMS:
-        assert any(f"theories/{room}.md" in answer for _, answer, _, _ in rows), room
+    for name in THEORIES:
+        assert any(f"theories/{name}.md" in answer for _, answer, _, _ in rows), name
 
 
-def test_the_api_lists_what_can_be_imported_and_every_room():
-    from importlib import import_module
+def test_every_page_is_in_a_table_of_contents():
+    docs = ROOT / "docs"
+    index = (docs / "index.md").read_text(encoding="utf-8")
+    listed = {line.strip() for _, text in re.findall(r"^```\{toctree\}\n(.*?)\n\n(.*?)^```", index, re.MULTILINE | re.DOTALL) for line in text.split()}
+    pages = {str(page.relative_to(docs).with_suffix("")) for page in PAGES if docs in page.parents}
+    assert listed - {"auto_examples/index"} == pages - {"index"}
 
+
+def test_the_api_lists_what_can_be_imported_and_every_package_and_theory():
     names = re.findall(r"^   (transformer_theory[\w.]*)$", (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert {f"transformer_theory.theories.{room}" for room in ROOMS} <= set(names)
-    assert {f"transformer_theory.{name}" for name in NAMESPACES} <= set(names)
+    assert len(names) == len(set(names))
+    assert {f"transformer_theory.theories.{name}" for name in THEORIES} <= set(names)
+    for name in NAMESPACES:
+        assert any(f"{listed}.".startswith(f"transformer_theory.{name}.") for listed in names), name
     for name in names:
         assert import_module(name).__doc__, name

@@ -27,29 +27,33 @@ _limited: ContextVar[bool] = ContextVar("limited", default=False)
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Runs its block with one thread in torch and in the numerical libraries, and restores their numbers afterwards."""
-    if _limited.get():  # nested: about a millisecond is saved
+    if _limited.get():  # nested
         yield
         return
-    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, so that it is limited too
-    from threadpoolctl import threadpool_limits
-
     before, token = torch.get_num_threads(), _limited.set(True)
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(limits=1):
+        with _pools().limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
         _limited.reset(token)
 
 
+@functools.cache
+def _pools() -> Any:
+    """The thread pools of numpy's and scipy's libraries; looking for them takes a millisecond, limiting them does not."""
+    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, so that it is found too
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
 def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: the function runs inside :func:`one_thread` unless torch has one thread already."""
+    """Decorator: the function runs inside :func:`one_thread`."""
 
     @functools.wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _limited.get() or torch.get_num_threads() == 1:
-            return function(*args, **kwargs)
         with one_thread():
             return function(*args, **kwargs)
 

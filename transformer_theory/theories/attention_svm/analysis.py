@@ -33,7 +33,7 @@ from .analysis_plot import plot_analysis
 from .builders import distinct_constraints
 from .constraint_set import Constraints
 from .dynamics import State, is_stationary, start, trajectory
-from .dynamics.gradient import merged
+from .dynamics.gradient import merge_equal_tokens
 from .feasibility import Construction, construct
 from .in_networks import alignment
 from .problem import Instance, token_logits, token_scores
@@ -344,7 +344,7 @@ def analyse(
 
 def _merge_equal(instance: Instance) -> tuple[Instance, Tensor]:
     """The problem with the mean score for equal tokens, and which tokens are the first of their kind, ``[n, T]``."""
-    same, offset = merged(instance.tokens[None], None)
+    same, offset = merge_equal_tokens(instance.tokens[None], None)
     if same is None or offset is None:
         return instance, torch.ones_like(instance.scores, dtype=torch.bool)
     # Averaging differences instead of scores leaves equal scores exactly as they are.

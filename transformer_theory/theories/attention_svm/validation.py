@@ -30,7 +30,7 @@ def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
 
 
 def check_real(name: str, value: Tensor, dims: str, ndim: int) -> None:
-    """Checks that a tensor is float64, finite, and has ``ndim`` dimensions, which ``dims`` names.
+    """Checks that a tensor ``[...]`` is float64, finite, and has ``ndim`` dimensions, which ``dims`` names.
 
     Raises:
         TypeError: no tensor.

@@ -24,6 +24,7 @@ from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, rando
 from .segmentation import class_attention, components, overlap, top_mass
 from .sparse_coding import LassoSolution, fista, ista, lasso
 from .steps import causal_exact_step, exact_step, lipschitz, mssa, paper_step, released_step, tssa_step
+from .tasks import SparseRateReduction
 
 THEORY = Theory(
     name="crate",
@@ -47,6 +48,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    objectives=(SparseRateReduction,),
 )
 
 __all__ = [

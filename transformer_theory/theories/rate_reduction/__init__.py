@@ -32,6 +32,7 @@ from .redunet import (
     polar,
     random_filters,
 )
+from .tasks import RateReduction
 
 if TYPE_CHECKING:
     from .clustering import CodingLengthClustering
@@ -56,6 +57,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    objectives=(RateReduction,),
 )
 
 __all__ = [

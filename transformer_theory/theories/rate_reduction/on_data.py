@@ -355,7 +355,7 @@ def _plot_spectra(ax: "Axes", result: Result) -> None:
             line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
     ax.set_title("Class spectra")
     ax.set_ylabel(r"singular value / $\sqrt{n_j}$")
-    ax.set_xlabel("direction (one line per class)")
+    ax.set_xlabel("direction, by class")
     ax.locator_params(axis="x", integer=True)
     ax.legend(loc="upper right", fontsize=7, frameon=False)
 

@@ -20,6 +20,7 @@ tokens may be centred.
 
 Functions that run in every step take tensors without named shapes and are exempt from run-time type checks (``no_type_check``), which cost
 more than the step itself.
+Source: :cite:t:`tarzanagh2023transformers` (the loss and its gradient).
 """
 
 import math
@@ -224,9 +225,6 @@ def merge_equal_tokens(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor |
         silent = silent | ~allowed
     offset = count.squeeze(-1).log().masked_fill(silent, -torch.inf)
     return (same / count, offset) if bool(offset.any()) else (None, None)
-
-
-merged = merge_equal_tokens
 
 
 def _head_gains(instance: HeadInstance, tokens: Tensor, silent: Tensor) -> Gains:

@@ -2,7 +2,7 @@ r"""Where a step is taken: on W itself, on the images :math:`u_i = W z_i`, on th
 
 The gradient is :math:`\tfrac1n\sum_i P_i z_i^\top` with :math:`P_i = \sum_t c_{i,t} x_{i,t}`, so descent subtracts
 :math:`\sum_{i,t} A_{i,t} x_{i,t} z_i^\top` from its start, and W enters only through the logits. A step of length :math:`\alpha` is, in the
-first three spaces,
+first three spaces (:cite:t:`tarzanagh2023transformers`),
 
 .. math:: W \mathrel{-}= \alpha \sum_i P_i z_i^\top, \qquad
     u_i \mathrel{-}= \alpha \sum_j (z_i^\top z_j) P_j, \qquad a \mathrel{-}= \alpha\, G c,

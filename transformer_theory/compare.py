@@ -135,7 +135,7 @@ def compare(
         claims = [claim for theory in chosen for claim in theory.claims] if claim_numbers else []
         outcomes = verify_claims(claims, claim_numbers) if claims else iter(())
         for seed in numbers:
-            plan = _plan(source, chosen, recipes, stored, steps, seed, device, report)
+            plan = Plan(*_inputs(source, seed, report), chosen, recipes, tuple(stored), steps, seed, device, report)
             table, own_arrays = collect(_stream(plan))
             rows += table.replace(data=plan.raw.name, seed=seed)
             arrays = arrays or own_arrays
@@ -169,25 +169,15 @@ def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tupl
     return images, stored_networks(models, images[1], objectives=objectives(), device=device) if models else []
 
 
-def _plan(
-    source: TokenData | tuple[Images, Images],
-    theories: tuple[Theory, ...],
-    recipes: tuple[Recipe, ...],
-    networks: Sequence[StoredNetwork],
-    steps: int,
-    seed: int,
-    device: str,
-    progress: Callable[[str], None],
-) -> Plan:
-    """The plan of one seed: images are put into random order and cut into tokens."""
+def _inputs(
+    source: TokenData | tuple[Images, Images], seed: int, progress: Callable[[str], None]
+) -> tuple[TokenData, tuple[Images, Images] | None]:
+    """The tokens of one seed and, of images, the training and test images in random order; the tokens are those of the test images."""
     if isinstance(source, TokenData):
-        raw, images = source, None
-    else:
-        progress(f"{len(source[1])} test images: cutting tokens")
-        train, test = (part.mixed(torch.Generator().manual_seed(seed)) for part in source)
-        images = train, test
-        raw = _tokens(test, seed)
-    return Plan(raw, images, theories, recipes, tuple(networks), steps, seed, device, progress)
+        return source, None
+    progress(f"{len(source[1])} test images: cutting tokens")
+    train, test = (part.mixed(torch.Generator().manual_seed(seed)) for part in source)
+    return _tokens(test, seed), (train, test)
 
 
 def _tokens(images: Images, seed: int) -> TokenData:
@@ -256,14 +246,25 @@ def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
     for network in plan.networks:
         plan.progress(f"{network.name}: metrics of all theories, beside untrained networks")
         measured = measure_metrics(network, test, metrics=plan.metrics, seed=plan.seed)
-        # a network without its run, or whose run is shown with another network, has this one measurement as its timeline
-        yield from timeline(network) or measured
+        yield from _timeline(network, plan.theories, measured)
         yield from _headlines(plan.theories, network.name, measured)
         yield from _by_layer(plan.theories, measured)
         yield maps(network, test)
         tokens = _features(network.measured, plan.raw[:FEATURE_SEQUENCES], seed=plan.seed, layer=network.last_block, inputs="images")
         views[network.name] = tokens
         yield _projections(network.name, tokens)
+
+
+def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]) -> Iterator[Measurement]:
+    """The measurements of a network's training. What its run did not measure has one step: the measurement on test images.
+
+    Without its run, or if the run is shown with another network, that holds for everything.
+    """
+    chosen = {"network", *(theory.name for theory in theories)}
+    training = timeline(network).where(lambda row: row.theory in chosen)
+    known = set(training.column("theory"))
+    yield from training
+    yield from (row for row in measured if row.theory not in known)
 
 
 def _on_data(theory: Theory, tokens: TokenData, model: str, plan: Plan) -> Stream:
@@ -288,23 +289,23 @@ def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measuremen
     for theory in theories:
         if theory.in_networks is None:
             continue
-        headline, side = theory.in_networks.headline, theory.in_networks.side
-        found = [row for row in rows if row.theory == theory.name and row.quantity == headline and row.value is not None]
-        common = {"theory": theory.name, "kind": "in network", "quantity": headline, "model": model, "side": side, "scope": "training"}
-        if not found:
-            yield Measurement(**common, value=None, reason=f"no layer of {model} has it", source=theory.sources[0])
+        inside = theory.in_networks
+        measured = Table(rows).select(theory=theory.name, quantity=inside.headline).where(lambda row: row.value is not None)
+        absent = Measurement(theory.name, "in network", inside.headline, None, reason=f"no layer of {model} has it", model=model)
+        absent = replace(absent, side=inside.side, scope="training", source=theory.sources[0])
+        if not measured:
+            yield absent
             continue
-        last = max(row.step or 0 for row in found)
-        found = [row for row in found if (row.step or 0) == last]
-        first = found[0]
-        yield Measurement(
-            **common,
-            value=float(np.mean([row.value for row in found if row.value is not None])),
-            unit=first.unit,
-            null=Null.mean_of([row.null for row in found]),
-            n=first.n,
-            split=first.split,
-            source=theory.sources[0],
+        last = max(row.step or 0 for row in measured)
+        ends = [row for row in measured if (row.step or 0) == last]
+        yield replace(
+            absent,
+            value=float(np.mean([row.value for row in ends if row.value is not None])),
+            reason="",
+            unit=ends[0].unit,
+            null=Null.mean_of([row.null for row in ends]),
+            n=ends[0].n,
+            split=ends[0].split,
             note=f"mean over layers and heads after {last:,} steps",
         )
 

@@ -1,4 +1,4 @@
-"""What every claim keeps: its check is consistent on two seeds and its control violated on both; the ledger has 100 seeds of each."""
+"""What every claim keeps: its check is consistent and its control violated on a seed; the ledger has 100 seeds of each."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from transformer_theory.core.sources import Source
 from transformer_theory.theories import list_theories
 
 CLAIMS = [(theory.name, claim) for theory in list_theories() for claim in theory.claims]
-SEEDS = (3, 4)
+SEEDS = (3,)
 every_claim = pytest.mark.parametrize(("theory", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
 
 

@@ -75,7 +75,8 @@ def test_quick_runs_and_is_stored_and_drawn_and_the_seed_decides(theory: str, ki
     state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
     started = time.perf_counter()
     result = kind.quick().run()
-    print(f"{kind.name}: {time.perf_counter() - started:.2f} s")
+    seconds = time.perf_counter() - started
+    print(f"{kind.name}: {seconds:.2f} s")
     assert torch.equal(state, torch.get_rng_state()), "the global generator was moved"
     assert np.array_equal(numpy_state, np.random.get_state()[1]), "numpy's global generator was moved"
     assert result.name == kind.name
@@ -105,6 +106,7 @@ def test_quick_runs_and_is_stored_and_drawn_and_the_seed_decides(theory: str, ki
     if theory in ("joma", "scan_snap"):
         assert not borrowed(figure, theory), "a theory's colour stands for something else"
 
-    request.getfixturevalue("unchecked")  # shapes were checked once
-    torch.manual_seed(2)
-    assert kind.quick().run().table == result.table
+    if seconds < 1.0:  # of the slower ones, the stored baseline and the sweep's tests have to do
+        request.getfixturevalue("unchecked")  # shapes were checked once
+        torch.manual_seed(2)
+        assert kind.quick().run().table == result.table

@@ -1,4 +1,4 @@
-"""Several results as one: what is averaged, what stays apart, and what has to be said of it."""
+"""Several results as one: what is averaged, what stays apart, and the warnings."""
 
 from dataclasses import replace
 

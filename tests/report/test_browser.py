@@ -121,7 +121,7 @@ def test_the_slider_shows_every_step_by_keys_and_buttons(browser, page):
     range_.send_keys(Keys.ARROW_LEFT)
     assert output.text.startswith(f"step {STEPS[-2]} of 600")
     assert range_.get_attribute("aria-valuetext").replace("\u00a0", " ") == output.text
-    assert output.get_attribute("aria-live") == "off"  # the slider has told it
+    assert output.get_attribute("aria-live") == "off"  # the slider has announced it
     assert browser.run(seen + placed) != last
     range_.send_keys(Keys.HOME)
     back, on, play = figure.find_elements("css selector", "button")

@@ -170,7 +170,7 @@ def test_macros_of_one_name_get_the_columns_in_which_they_differ():
     assert named(crate("q", 0.0, layer=0), crate("q", 1.0, layer=12)) == {0.0: "TTcrateQUpLayerZero", 1.0: "TTcrateQUpLayerOneTwo"}
     settings = named(crate("rate", 0.0, setting="paper form"), crate("rate", 1.0, setting="released form"))
     assert settings == {0.0: "TTcrateRateUpPaperForm", 1.0: "TTcrateRateUpReleasedForm"}
-    assert named(crate("rate", 0.0), crate("rate", 1.0)) == {}  # no column tells them apart
+    assert named(crate("rate", 0.0), crate("rate", 1.0)) == {}  # they differ in no column
     assert named(crate("share of x", 0.0), crate("share, x", 1.0)) == {}
 
 

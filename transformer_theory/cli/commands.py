@@ -52,6 +52,7 @@ def compare_theories(options: argparse.Namespace) -> int:
             report.write(result, folder)
     console().print(terminal.summary(result))
     if options.models:
+        print()
         console().print(terminal.networks(result), highlight=False)
     print(f"report: {options.out / 'report.html'}")
     return 0

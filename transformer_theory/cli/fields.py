@@ -56,8 +56,8 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 
 def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
-    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-    usual = {"help": f"(default: {shown})"}
+    shown = " ".join(map(_shown, default)) if isinstance(default, tuple) else _shown(default)
+    usual = {"help": "" if default is None else f"(default: {shown})"}  # the field's own text describes None
     if get_origin(hint) in (Union, types.UnionType):
         inner = [part for part in get_args(hint) if part is not type(None)]
         if len(inner) == 1:
@@ -71,6 +71,10 @@ def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
     if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
         return _reads(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
     raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class _NoSeed(argparse.Action):

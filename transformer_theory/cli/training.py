@@ -36,6 +36,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
+    from ..training.evaluate import with_interval
     from ..training.folder import BEST, LAST, clear
     from ..training.loop import train
     from ..training.objectives import CrossEntropy
@@ -96,7 +97,7 @@ def train_network(options: argparse.Namespace) -> int:
         if not started:
             print(f"{folder} holds a finished training:")
         tested = result.select(theory="network", split="test", layer=None)
-        _print_measured(tested)
+        _print_measured(with_interval(row) for row in tested)
         print(f"network: {folder / BEST}, of step {tested[0].step}")
         with progress_line() as progress:
             progress("writing the report")
@@ -135,7 +136,8 @@ def _stored_values(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
 
 def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
     """The fields of a record that were given as options."""
-    return {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name) and field.name != "network"}
+    given = {field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _first_process() -> bool:
@@ -143,16 +145,17 @@ def _first_process() -> bool:
 
 
 def _print_measured(rows: Iterable[Measurement]) -> None:
-    """One line per quantity; a share with its interval."""
+    """One line per quantity and layer; a share of the images with its interval."""
     for row in rows:
-        setting = f" ({row.setting})" if row.setting else ""
+        layer = "" if row.layer is None else f", layer {row.layer}"
+        name = f"{row.split} {row.quantity}{layer}" + (f" ({row.setting})" if row.setting else "")
         if row.value is None:
-            print(f"{row.quantity}{setting}: none, {row.reason}")
-        elif row.unit == "share":
-            interval = "" if row.interval is None else f" ({percent(row.interval[0])} to {percent(row.interval[1])})"
-            print(f"{row.split} {row.quantity}{setting}: {percent(row.value)} of {row.n or 0:,} images{interval}")
+            print(f"{name}: none, {row.reason}")
+        elif row.interval is not None:
+            low, high = row.interval
+            print(f"{name}: {percent(row.value)} of {row.n or 0:,} images, 95 % interval {percent(low)} to {percent(high)}")
         else:
-            print(f"{row.split} {row.quantity}{setting}: {row.value:.4g}")
+            print(f"{name}: {percent(row.value) if row.unit == 'share' else f'{row.value:.4g} {row.unit}'.rstrip()}")
 
 
 def percent(share: float) -> str:
@@ -221,7 +224,7 @@ class _Lines:
         measured = _columns(moment.measured)
         if self.columns is None:
             self.columns = self._fitting(list(measured))
-            titles = [_title(name) for name in ["epoch", "step", "loss", *self.columns, "img/s", "time", "left"]]
+            titles = [_title(name) for name in ["epoch", "step", "train loss", *map(_validation, self.columns), "img/s", "time", "left"]]
             self.widths = [_width(title) for title in titles]
             height = max(map(len, titles))
             for words in zip(*([""] * (height - len(title)) + title for title in titles)):
@@ -245,14 +248,18 @@ class _Lines:
         return " ".join(cell.rjust(width) for cell, width in zip(cells, self.widths)).rstrip()
 
     def _fitting(self, names: list[str]) -> list[str]:
-        left = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "loss", "img/s", "time", "left"))
+        left = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
         chosen = []
         for name in sorted(names, key=lambda name: name != self.score):  # the others stay in their order
-            left -= 1 + _width(_title(name))
+            left -= 1 + _width(_title(_validation(name)))
             if left < 0:
                 break
             chosen.append(name)
         return [name for name in names if name in chosen]
+
+
+def _validation(name: str) -> str:
+    return f"validation {name}"
 
 
 def _title(name: str) -> list[str]:

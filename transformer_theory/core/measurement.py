@@ -332,13 +332,13 @@ class Table(Sequence[Measurement]):
 
         frame = pandas.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in self._rows], columns=list(COLUMNS))
         nulls = [row.null for row in self._rows]
-        place = frame.columns.get_loc("null")
+        place = list(frame.columns).index("null")
         frame = frame.drop(columns="null")
         for shift, name in enumerate(("kind", "draws", "low", "median", "high")):
             values = [None if null is None else len(null.draws) if name == "draws" else getattr(null, name) for null in nulls]
             frame.insert(place + shift, f"null_{name}", pandas.Series(values, index=frame.index, dtype=None if name == "kind" else float))
         low, high = zip(*((row.interval or (None, None)) for row in self._rows)) if self._rows else ((), ())
-        place = frame.columns.get_loc("interval")
+        place = list(frame.columns).index("interval")
         frame = frame.drop(columns="interval")
         frame.insert(place, "interval_low", pandas.Series(low, index=frame.index, dtype=float))
         frame.insert(place + 1, "interval_high", pandas.Series(high, index=frame.index, dtype=float))

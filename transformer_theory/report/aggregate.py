@@ -41,7 +41,7 @@ class Entry:
         rows: one per seed.
         results: for each row the index of its result.
         on: where it was measured, in words: data, model, setting, layer, and the settings in which results differ.
-        note: what all rows state, and what has to be said of the aggregation.
+        note: the note that all rows share, and warnings about the aggregation.
     """
 
     row: Measurement
@@ -74,7 +74,7 @@ class Checked:
     Attributes:
         theory: whose it is.
         verification: evidence of every seed.
-        note: what has to be said of the aggregation.
+        note: a warning about the aggregation.
         number: of several verifications of one claim that cannot be pooled, counted from 1.
     """
 
@@ -335,7 +335,7 @@ def unfinished(result: Result) -> bool:
 
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
-    """What has to be said of the results as a whole."""
+    """Warnings about the results as a whole."""
     if early := [index for index, result in enumerate(results) if unfinished(result)]:
         yield f"The training of {_names(early)} did not come to its end: its last measurements so far are shown."
     commits: dict[str, list[int]] = {}
@@ -383,5 +383,5 @@ def stored_results(directories: Iterable[Path]) -> list[Stored]:
 
 
 def _is_result(folder: Path) -> bool:
-    """Whether a folder has any file of a result; if it lacks another one, loading it says so."""
+    """Whether a folder has any file of a result; if it lacks another one, loading it raises the error."""
     return folder.is_dir() and not folder.name.startswith(".") and any((folder / name).is_file() for name in FILES)

@@ -6,7 +6,7 @@ the worst seed. Further numbers of a row end in ``Low`` and ``High`` (the interv
 ``Seeds``; those of a claim in ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Threshold`` and
 ``Control``.
 Names have letters only; digits are spelt. Where two numbers would have one name, each gets the columns in which they differ (data, setting,
-split, layer, head, step, rung, settings of the run); numbers that no column tells apart have no macro.
+split, layer, head, step, rung, settings of the run); numbers that differ in no column have no macro.
 """
 
 import re

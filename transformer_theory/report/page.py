@@ -203,9 +203,9 @@ def _recipe(settings: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A setting in one line: of a nested one its values with their names."""
+    """A setting in one line: of a nested one its name and its values."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {text}" for name, text in format.flatten(value))
+        return ", ".join(filter(None, (value.get("name"), *(f"{name} {text}" for name, text in format.flatten(value) if name != "name"))))
     return "" if value is None else str(value)
 
 

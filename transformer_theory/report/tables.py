@@ -317,7 +317,7 @@ def provenance(aggregate: Aggregate, folders: Sequence[str] = (), checksums: Seq
 
 
 def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a result says of the run that measured it, as pairs of texts; empty where it says nothing."""
+    """The provenance of a result as pairs of texts; empty where it states nothing."""
     versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
     commit = str(record.get("commit") or "")
     changed = ", with changes that were not committed" if commit and record.get("dirty") else ""

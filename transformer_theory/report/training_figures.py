@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LINES = 6  # layers that lines in a small panel tell apart
-MAX_POINTS = 120  # points of a curve: more cannot be told apart, and make the page large
+MAX_POINTS = 120  # points of a curve: more look the same, and make the page large
 DASHES = (0, (4, 3))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..core import sources
 from ..core.claims import Claim, Verification
@@ -12,6 +12,9 @@ from ..core.errors import nearest, some
 from ..core.experiment import Experiment
 from ..core.result import Result
 from ..core.theory import Theory
+
+if TYPE_CHECKING:
+    from ..training.objectives import Objective
 
 THEORIES = (  # folders, in the order of the report
     "attention_svm",
@@ -95,11 +98,11 @@ def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
     return chosen
 
 
-def objectives() -> dict[str, type]:
+def objectives() -> "dict[str, type[Objective]]":
     """The training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name: general ones, then the theories'."""
     from ..training.objectives import OBJECTIVES
 
-    return OBJECTIVES | {kind.name: kind for record in list_theories() for kind in record.objectives}
+    return {**OBJECTIVES, **{kind.name: kind for record in list_theories() for kind in record.objectives}}
 
 
 def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:

@@ -139,16 +139,15 @@ def test_a_single_token_leaves_nothing_to_select():
     [
         (lambda x: builders.self_attention(x, torch.zeros(2).long(), position=4), r"position must lie in \[-4, 4\), got 4"),
         (lambda x: builders.self_attention(x[0], torch.zeros(2).long()), r"tokens must be a tensor \[..., n, T, d\]"),
-        (lambda x: builders.self_attention(x.float(), torch.zeros(2).long()), r"float64 .* convert with .double\(\)"),
         (lambda x: builders.self_attention(x[:0], torch.zeros(0).long()), "at least one input"),
         (lambda x: builders.prompt(x, torch.tensor([0, 4])), r"select must lie in \[0, 4\), got 4"),
         (lambda x: builders.prompt(x / 0, torch.zeros(2).long()), "keys must be finite"),
         (lambda x: builders.causal(x, torch.tensor([[0, 0, 3, 0], [0, 0, 0, 0]])), "query 2 of input 0 may not attend"),
         (lambda x: builders.causal(x, torch.zeros(2, 3).long()), r"select must have shape \[2, 4\]"),
-        (lambda x: builders.sequence_to_sequence(x, x[:1], torch.zeros(1, 4).long()), r"queries must be \[..., n, q, d_z\]"),
+        (lambda x: builders.sequence_to_sequence(x, x[:1], torch.zeros(1, 4).long()), r"queries must .*\[1, 4, 3\]"),
         (
             lambda x: builders.sequence_to_sequence(x, x, torch.zeros(2, 4).long(), allowed=torch.ones(4, 4).bool()),
-            r"allowed must be a tensor \[2, 4, 4\] of booleans",
+            r"allowed must .*\[2, 4, 4\]",
         ),
         (lambda x: builders.multi_token(x, x[:, 0], torch.zeros(2, 4).bool()), "none for input 0"),
         (lambda x: builders.multi_token(x, x[:, 0], torch.zeros(2, 4)), "booleans"),
@@ -156,9 +155,12 @@ def test_a_single_token_leaves_nothing_to_select():
             lambda x: builders.multi_token(x, x[:, 0], torch.ones(2, 4).bool(), logits=x[..., 0] / 0),
             "logits of chosen tokens must be finite",
         ),
-        (lambda x: builders.graph_svm(priority_graph(torch.tensor([[0, 1]]), torch.tensor([0]), tokens=3), x[0]), "one row a token, 3"),
+        (
+            lambda x: builders.graph_svm(priority_graph(torch.tensor([[0, 1]]), torch.tensor([0]), tokens=3), x[0]),
+            "embeddings must .* 3, got 4",
+        ),
     ],
 )
 def test_bad_input_is_named(build, message, unchecked):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         build(gaussian(2, 4, 3))

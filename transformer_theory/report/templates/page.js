@@ -4,8 +4,8 @@ for (const figure of document.querySelectorAll("[data-slider]")) slider(figure);
 
 // Boxes that scroll are tab stops, so that the keyboard reaches all of their content; the others are none.
 const scrolls = (overflow, content, box) => (overflow === "auto" || overflow === "scroll") && content > box;
-const boxes = new ResizeObserver((seen) => {
-  for (const { target } of seen) {
+const boxes = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
     const { overflowX, overflowY } = getComputedStyle(target);
     const tall = target.classList.contains("tall") && scrolls(overflowY, target.scrollHeight, target.clientHeight);
     if (tall || scrolls(overflowX, target.scrollWidth, target.clientWidth)) target.tabIndex = 0;

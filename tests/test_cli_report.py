@@ -10,34 +10,46 @@ import pytest
 from tests.stand_in import SOURCE, install
 from transformer_theory import report
 from transformer_theory.cli import main
-from transformer_theory.core.measurement import Row
-from transformer_theory.core.result import Result
+from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.result import FILES, Result
+from transformer_theory.report import figures
 
 EVIL = r"\input{/etc/passwd} <b>50% _&_ #1 $\write18{x}$ ^~ | `x` 数"
+VALUES = (0.25, 0.75)  # of the two seeds
 
 
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    """One made-up theory instead of the rooms."""
-    install(monkeypatch)
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Comparisons of two seeds, a verification and an experiment, below one folder."""
+    folder = tmp_path_factory.mktemp("stored") / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        for seed, value in enumerate(VALUES):
+            row = Measurement("stand_in", "on data", "largest token", value, verdict="consistent", source=SOURCE, data=EVIL, seed=seed)
+            settings = {"data": EVIL, "theories": ["stand_in"], "seeds": [seed]}
+            Result("compare", settings, Table([row])).save(folder / f"seed{seed}")
+        assert main(["verify", "stand_in/good", "--seeds", "2", "--out", str(folder / "checked")]) == 0
+        assert main(["run", "stand_in.coin", "--quick", "--out", str(folder / "coin")]) == 0
+    return folder
 
 
 @pytest.fixture
-def stored(tmp_path):
-    """Comparisons of two seeds, a verification and an experiment, below one folder."""
-    for seed, value in enumerate((0.25, 0.75)):
-        rows = [Row(theory="stand_in", quantity="largest token", value=value, verdict="consistent", source=str(SOURCE), model="raw")]
-        Result("compare", {"data": EVIL, "theories": ["stand_in"], "seed": seed}, rows).save(tmp_path / "runs" / f"seed{seed}")
-    assert main(["verify", "stand_in/good", "--seeds", "2", "--out", str(tmp_path / "runs" / "checked")]) == 0
-    assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "runs" / "coin")]) == 0
-    return tmp_path / "runs"
+def stored(results, tmp_path, monkeypatch):
+    """A copy of the results, and the stand-in in place of the theories."""
+    install(monkeypatch)
+    return shutil.copytree(results, tmp_path / "runs")
 
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def written(*arguments):
+    assert main(["report", *map(str, arguments)]) == 0
+
+
 def refused(capsys, *arguments):
+    """The error line of a report that is refused."""
     capsys.readouterr()
     assert main(["report", *map(str, arguments)]) == 2
     return capsys.readouterr().err.splitlines()[-1].removeprefix("transformer-theory: ")
@@ -45,148 +57,159 @@ def refused(capsys, *arguments):
 
 def test_all_outputs_of_all_results(stored, tmp_path, capsys):
     out = tmp_path / "out"
-    named = ["--latex", out / "tables", "--markdown", out / "n.md", "--bibtex", out / "r.bib", "--html", out / "a.html"]
-    assert main(["report", str(stored), *map(str, named)]) == 0
+    paths = {"html": out / "a.html", "latex": out / "tables", "markdown": out / "n.md", "bibtex": out / "r.bib"}
+    written(stored, *(word for name, path in paths.items() for word in (f"--{name}", path)))
     tables = {"all.tex", "appendix.tex", "example.tex", "macros.tex", "references.bib", "stand_in.tex"}
     assert {"a.html", "n.md", "r.bib", *(f"tables/{name}" for name in tables)} <= set(files(out))
-    figures = {name.removeprefix("tables/figures/") for name in files(out) if name.startswith("tables/figures/")}
+    pictures = {name.removeprefix("tables/figures/") for name in files(out) if name.startswith("tables/figures/")}
     data = "input-etc-passwd-b-50-1-write18-x-x"
-    drawn = ("stand-in-coin", f"{data}-r3-stand-in-raw", f"{data}-r4-stand-in-raw")
-    assert figures == {f"{name}.{ending}" for name in drawn for ending in ("pdf", "svg")}
-    told = capsys.readouterr().out.splitlines()[-4:]
-    assert told == [
-        f"{name}: {out / file}" for name, file in zip(("html", "latex", "markdown", "bibtex"), ("a.html", "tables", "n.md", "r.bib"))
-    ]
+    names = ("stand-in-coin", f"{data}-r3-stand-in-raw", f"{data}-r4-stand-in-raw")
+    assert pictures == {f"{name}.{ending}" for name in names for ending in ("pdf", "svg")}
+    assert capsys.readouterr().out.splitlines()[-4:] == [f"{name}: {path}" for name, path in paths.items()]
     macros = (out / "tables" / "macros.tex").read_text()
     assert "LargestToken" in macros
-    assert "{0.500}" in macros  # the mean of both seeds
+    assert f"{{{sum(VALUES) / 2:.3f}}}" in macros
     assert "\\newcommand{\\TTstandinClaimsConsistent}{1}" in macros
-    everything = "".join((out / "tables" / name).read_text() for name in tables)
-    assert everything.isascii()
-    assert r"\textbackslash{}input\{/etc/passwd\} \textless{}b\textgreater{}50\% \_\&\_ \#1" in everything
-    assert not re.search(r"\\(input\{/|write)|<b>", re.sub("%.*", "", everything))  # commands and markup of the name, outside comments
-    assert "<b>" not in (out / "a.html").read_text()
-    assert "<b>" not in (out / "n.md").read_text()
-    assert "@misc{transformertheory" in (out / "r.bib").read_text()
-    assert "@inproceedings{tian2023scan" in (out / "r.bib").read_text()
+    texts = "".join((out / "tables" / name).read_text() for name in tables)
+    assert texts.isascii()
+    assert r"\textbackslash{}input\{/etc/passwd\} \textless{}b\textgreater{}50\% \_\&\_ \#1" in texts
+    assert not re.search(r"\\(input\{/|write)|<b>", re.sub("%.*", "", texts))  # commands and markup of the name, outside comments
+    assert "<b>" not in paths["html"].read_text()
+    assert "<b>" not in paths["markdown"].read_text()
+    assert "@misc{transformertheory" in paths["bibtex"].read_text()
+    assert f"@inproceedings{{{SOURCE.key}" in paths["bibtex"].read_text()
 
 
 def test_one_result_gets_its_page_or_figure_again(stored, tmp_path, capsys, monkeypatch):
     before = (stored / "coin" / "figure.svg").read_bytes()
     (stored / "coin" / "figure.svg").unlink()
-    assert main(["report", str(stored / "coin")]) == 0
+    written(stored / "coin")
     assert (stored / "coin" / "figure.svg").read_bytes() == before
     monkeypatch.setattr(report, "write", lambda result, folder: folder / "report.html")
     for name in ("seed0", "checked"):
-        assert main(["report", str(stored / name)]) == 0
+        written(stored / name)
         assert capsys.readouterr().out.endswith(f"report: {stored / name / 'report.html'}\n")
-    assert "add some of --html, --latex, --markdown, --bibtex, --figures" in refused(capsys, stored)
-    assert refused(capsys, stored / "seed0", stored / "seed1").startswith("2 results go together")
+    error = refused(capsys, stored)
+    assert error.startswith("4 results")
+    assert "--html, --latex, --markdown, --bibtex, --figures" in error
+    assert refused(capsys, stored / "seed0", stored / "seed1").startswith("2 results")
     (tmp_path / "one").mkdir()
     shutil.move(stored / "coin", tmp_path / "one" / "coin")
-    assert "one/coin is the only result here; name it itself" in refused(capsys, tmp_path / "one")
+    assert refused(capsys, tmp_path / "one").startswith(str(tmp_path / "one" / "coin"))
 
 
 def test_a_folder_named_twice_counts_once(stored, tmp_path):
     for name, folders in (("once", [stored]), ("twice", [stored / "coin" / ".." / "seed0", stored, stored / "seed0"])):
-        assert (
-            main(["report", *map(str, folders), "--bibtex", str(tmp_path / f"{name}.bib"), "--markdown", str(tmp_path / f"{name}.md")]) == 0
-        )
+        written(*folders, "--bibtex", tmp_path / f"{name}.bib", "--markdown", tmp_path / f"{name}.md")
     assert (tmp_path / "twice.md").read_text().count("**R") == (tmp_path / "once.md").read_text().count("**R") == 4
 
 
-def test_what_exists_is_not_overwritten(stored, tmp_path, capsys):
+def test_existing_files_are_not_overwritten(stored, tmp_path, capsys):
     (tmp_path / "n.md").write_text("mine")
     arguments = [stored / "coin", "--bibtex", tmp_path / "r.bib", "--markdown", tmp_path / "n.md"]
-    assert "n.md exists already; choose another name, or pass --overwrite" in refused(capsys, *arguments)
+    error = refused(capsys, *arguments)
+    assert error.startswith(f"{tmp_path / 'n.md'} exists")
+    assert "--overwrite" in error
     assert files(tmp_path) == sorted(["n.md", *(f"runs/{name}" for name in files(stored))])
-    assert main(["report", *map(str, arguments), "--overwrite"]) == 0
+    written(*arguments, "--overwrite")
     assert (tmp_path / "n.md").read_text() != "mine"
-    assert "which no report replaces" in refused(capsys, stored, "--bibtex", stored / "coin" / "table.jsonl", "--overwrite")
-    assert "got" in refused(capsys, stored, "--bibtex", tmp_path / "x", "--markdown", tmp_path / "y" / ".." / "x")
-    assert "must name a file" in refused(capsys, stored, "--bibtex", stored)
-    assert "must name a folder" in refused(capsys, stored, "--latex", tmp_path / "n.md")
 
 
-def test_nothing_is_written_where_one_file_cannot_be(stored, tmp_path, capsys):
+@pytest.mark.parametrize("name", FILES)
+def test_measured_numbers_are_never_replaced(stored, capsys, name):
+    before = (stored / "coin" / name).read_bytes()
+    assert str(stored / "coin" / name) in refused(capsys, stored, "--bibtex", stored / "coin" / name, "--overwrite")
+    assert (stored / "coin" / name).read_bytes() == before
+
+
+def test_paths_of_the_wrong_kind(stored, tmp_path, capsys):
+    (tmp_path / "n.md").write_text("mine")
+    x, y = tmp_path / "x", tmp_path / "y" / ".." / "x"
+    assert str(x) in refused(capsys, stored, "--bibtex", x, "--markdown", y)
+    assert "--bibtex must name a file" in refused(capsys, stored, "--bibtex", stored)
+    assert "--latex must name a folder" in refused(capsys, stored, "--latex", tmp_path / "n.md")
+    assert not x.exists()
+
+
+def test_nothing_is_written_if_one_file_cannot_be(stored, tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     before = files(tmp_path)
-    said = refused(capsys, stored / "coin", "--markdown", tmp_path / "new" / "n.md", "--bibtex", tmp_path / "file" / "r.bib")
-    assert said.startswith("cannot write to")
-    assert "file/r.bib" in said
+    arguments = ["--markdown", tmp_path / "new" / "n.md", "--bibtex", tmp_path / "file" / "r.bib"]
+    assert str(tmp_path / "file" / "r.bib") in refused(capsys, stored / "coin", *arguments)
     assert files(tmp_path) == before
     assert not (tmp_path / "new").exists()
 
 
-def test_what_cannot_be_written_is_said_before_anything_is_drawn(stored, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("transformer_theory.report.pictures._both", lambda figure: pytest.fail("drawn"))
-    x, t = tmp_path / "x", tmp_path / "t"
-    assert f"{x} cannot be a file and the folder of {x}/all.tex" in refused(capsys, stored, "--html", x, "--latex", x)
-    (t / "all.tex").mkdir(parents=True)
-    assert f"{t}/all.tex is a folder where a file should be" in refused(capsys, stored, "--html", x, "--latex", t, "--overwrite")
-    (t / "all.tex").rmdir()
-    (t / "figures").mkdir()
-    (t / "figures" / "stand-in-coin.pdf").write_text("mine")
-    assert "stand-in-coin.pdf exists already" in refused(capsys, stored, "--html", x, "--latex", t)
+def test_files_that_cannot_be_written_are_named_before_plotting(stored, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(figures, "_svg_and_pdf", lambda picture: pytest.fail("plotted"))
+    x, folder = tmp_path / "x", tmp_path / "t"
+    error = refused(capsys, stored, "--html", x, "--latex", x)
+    assert f"{x} " in error
+    assert f"{x}/all.tex" in error
+    (folder / "all.tex").mkdir(parents=True)
+    assert f"{folder}/all.tex" in refused(capsys, stored, "--html", x, "--latex", folder, "--overwrite")
+    (folder / "all.tex").rmdir()
+    (folder / "figures").mkdir()
+    (folder / "figures" / "stand-in-coin.pdf").write_text("mine")
+    assert f"{folder}/figures/stand-in-coin.pdf exists" in refused(capsys, stored, "--html", x, "--latex", folder)
     assert not x.exists()
-    assert files(t) == ["figures/stand-in-coin.pdf"]
-    kept = files(stored)
+    assert files(folder) == ["figures/stand-in-coin.pdf"]
+    before = files(stored)
     (stored / "seed0" / "report.html").mkdir()
-    assert "report.html is a folder where a file should be" in refused(capsys, stored / "seed0")
-    assert files(stored) == kept
+    assert f"{stored}/seed0/report.html" in refused(capsys, stored / "seed0")
+    assert files(stored) == before
 
 
-def test_figures_are_drawn_once(stored, tmp_path, monkeypatch):
-    from transformer_theory.report import pictures
-
-    drawn, both = [], pictures._both
-    monkeypatch.setattr(pictures, "_both", lambda figure: drawn.append(figure) or both(figure))
-    assert main(["report", str(stored / "coin"), "--figures", str(tmp_path / "f"), "--latex", str(tmp_path / "t")]) == 0
+def test_figures_are_plotted_once(stored, tmp_path, monkeypatch):
+    pictures, plot = [], figures._svg_and_pdf
+    monkeypatch.setattr(figures, "_svg_and_pdf", lambda picture: pictures.append(picture.name) or plot(picture))
+    written(stored / "coin", "--figures", tmp_path / "f", "--latex", tmp_path / "t")
     assert files(tmp_path / "f") == files(tmp_path / "t" / "figures") == ["stand-in-coin.pdf", "stand-in-coin.svg"]
-    assert len(drawn) == 1
+    assert os.path.getsize(tmp_path / "f" / "stand-in-coin.pdf") > 1000
+    assert pictures == ["stand-in-coin"]
 
 
-@pytest.mark.parametrize("missing", ["result.json", "table.jsonl", "arrays.npz"])
+@pytest.mark.parametrize("missing", FILES)
 def test_a_folder_that_lacks_a_file_is_named(stored, tmp_path, capsys, missing):
     (stored / "seed1" / missing).unlink()
-    said = refused(capsys, stored, "--bibtex", tmp_path / "r.bib")
-    assert said == f"{stored / 'seed1'} must hold result.json, table.jsonl and arrays.npz, {missing} is missing; run it again"
+    error = refused(capsys, stored, "--bibtex", tmp_path / "r.bib")
+    assert error.startswith(str(stored / "seed1"))
+    assert f"{missing} is missing" in error
     assert not (tmp_path / "r.bib").exists()
 
 
-def test_what_was_edited_is_refused_and_what_is_old_is_read(stored, tmp_path, capsys):
-    table = stored / "seed1" / "table.jsonl"
-    table.write_text(table.read_text().replace("0.75", "0.99"))
-    assert "seed1 does not hold a readable result (table.jsonl is not as it was stored" in refused(
-        capsys, stored, "--bibtex", tmp_path / "r"
-    )
+def test_edited_results_and_other_formats_are_refused(stored, tmp_path, capsys):
+    table, out = stored / "seed1" / "table.jsonl", tmp_path / "r.bib"
+    original = table.read_text()
+    table.write_text(original.replace("0.75", "0.99"))
+    error = refused(capsys, stored, "--bibtex", out)
+    assert str(stored / "seed1") in error
+    assert "table.jsonl" in error
+    table.write_text(original)
     head = json.loads((stored / "seed1" / "result.json").read_text())
-    old = {name: value for name, value in head.items() if name != "sha256"} | {"format": 1}  # which had no checksums
-    (stored / "seed1" / "result.json").write_text(json.dumps(old))
-    assert main(["report", str(stored), "--markdown", str(tmp_path / "n.md")]) == 0
-    assert "0.620" in (tmp_path / "n.md").read_text()
+    (stored / "seed1" / "result.json").write_text(json.dumps(head | {"format": 2}))
+    assert "format 3, got 2" in refused(capsys, stored, "--bibtex", out)
+    assert not out.exists()
+    (stored / "seed1" / "result.json").write_text(json.dumps(head))
+    written(stored, "--bibtex", out)  # as it was
 
 
 def test_folders_without_results_are_named(stored, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert refused(capsys, stored, tmp_path / "empty", "--bibtex", tmp_path / "r").startswith(
-        f"{tmp_path / 'empty'} is no stored result and holds none"
-    )
-    (stored / "notes").mkdir()  # no result, and nothing of one, so it is left alone
+    assert refused(capsys, stored, tmp_path / "empty", "--bibtex", tmp_path / "r").startswith(str(tmp_path / "empty"))
+    assert str(tmp_path / "nowhere") in refused(capsys, tmp_path / "nowhere", "--bibtex", tmp_path / "r")
+    (stored / "notes").mkdir()  # holds no file of a result
     shutil.copytree(stored / "coin", stored / ".hidden")
-    assert main(["report", str(stored), "--markdown", str(tmp_path / "n.md")]) == 0
+    written(stored, "--markdown", tmp_path / "n.md")
     assert (tmp_path / "n.md").read_text().count("**R") == 4
 
 
-def test_a_training_that_is_not_at_its_end_is_told(tmp_path, capsys):
-    rows = [Row(theory="network", quantity="loss", value=2.0, step=step, model="vit") for step in (0, 5)]
-    Result("train", {"settings": {"network": "vit", "seed": 0}, "data": "tiny"}, rows).save(tmp_path / "run")
-    assert main(["report", str(tmp_path / "run"), "--markdown", str(tmp_path / "n.md")]) == 0
-    assert "R1 has not come to its end" in capsys.readouterr().err
-    assert "R1 has not come to its end" in (tmp_path / "n.md").read_text()
-
-
-def test_figures_alone(stored, tmp_path):
-    assert main(["report", str(stored / "coin"), "--figures", str(tmp_path / "drawn")]) == 0
-    assert files(tmp_path / "drawn") == ["stand-in-coin.pdf", "stand-in-coin.svg"]
-    assert os.path.getsize(tmp_path / "drawn" / "stand-in-coin.pdf") > 1000
+def test_an_unfinished_training_is_noted(tmp_path, capsys, monkeypatch):
+    install(monkeypatch)
+    row = Measurement("network", "network", "loss", 2.0, split="validation", model="vit")
+    settings = {"settings": {"network": "vit", "seed": 0}, "data": "tiny", "run_id": "0", "score": "accuracy"}
+    Result("train", settings, Table([row]).replace(step=5)).save(tmp_path / "run")
+    written(tmp_path / "run", "--markdown", tmp_path / "n.md")
+    notes = [line.removeprefix("transformer-theory: ") for line in capsys.readouterr().err.splitlines() if "R1" in line]
+    assert notes
+    assert all(note in (tmp_path / "n.md").read_text() for note in notes)

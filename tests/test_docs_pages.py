@@ -82,7 +82,9 @@ def test_names_on_the_page_exist(page: Path):
     unknown = []
     for text in inline(page):
         unknown += [name for name in re.findall(rf"(?<![\w./])(?:{NAMES})/[a-z0-9-]+(?![\w./])", text) if name not in claims]
-        for name in re.findall(rf"^(?:tt\.|transformer_theory\.)?((?:theories\.)?(?:{NAMES}|{'|'.join(NAMESPACES)})(?:\.[A-Za-z_]\w*)+)", text):
+        for name in re.findall(
+            rf"^(?:tt\.|transformer_theory\.)?((?:theories\.)?(?:{NAMES}|{'|'.join(NAMESPACES)})(?:\.[A-Za-z_]\w*)+)", text
+        ):
             if name not in experiments and not text.endswith((".py", ".tex")) and not exists(name):
                 unknown.append(name)
         for name in re.findall(r"^(?:transformer_theory/)[\w/]+(?:\.py|/)$", text):
@@ -152,7 +154,11 @@ def test_every_theory_answers_a_question_and_every_question_has_a_command():
 def test_every_page_is_in_a_table_of_contents():
     docs = ROOT / "docs"
     index = (docs / "index.md").read_text(encoding="utf-8")
-    listed = {line.strip() for _, text in re.findall(r"^```\{toctree\}\n(.*?)\n\n(.*?)^```", index, re.MULTILINE | re.DOTALL) for line in text.split()}
+    listed = {
+        line.strip()
+        for _, text in re.findall(r"^```\{toctree\}\n(.*?)\n\n(.*?)^```", index, re.MULTILINE | re.DOTALL)
+        for line in text.split()
+    }
     pages = {str(page.relative_to(docs).with_suffix("")) for page in PAGES if docs in page.parents}
     assert listed - {"auto_examples/index"} == pages - {"index"}
 

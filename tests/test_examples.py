@@ -1,4 +1,4 @@
-"""Every example runs in a process of its own within 20 seconds of one core; the processes begin with what all of them import."""
+"""Every example runs in a process of its own within 20 seconds of one core; the processes begin with the imports that all share."""
 
 import multiprocessing
 from pathlib import Path
@@ -17,20 +17,20 @@ assert time.process_time() < 20, f"it takes {{time.process_time():.0f}} s"
 
 @pytest.fixture(scope="module")
 def processes():
-    """Forks of one interpreter that has imported the libraries, and nothing of this one."""
+    """Forks of one interpreter that has imported the libraries, and nothing of this process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["transformer_theory", "matplotlib.figure", "scipy.integrate", "sklearn.datasets"])
     return context
 
 
-def test_there_is_one_for_each_room():
+def test_every_theory_has_an_example():
     from transformer_theory.theories import THEORIES
 
-    assert {path.stem for path in EXAMPLES} >= {f"plot_{theory.name}" for theory in THEORIES}
+    assert {path.stem for path in EXAMPLES} >= {f"plot_{name}" for name in THEORIES}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_it_runs(path: Path, tmp_path: Path, processes):
+def test_an_example_runs(path: Path, tmp_path: Path, processes):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 100
     running = processes.Process(target=exec, args=(RUN.format(folder=str(tmp_path), path=str(path)), {}))
     running.start()

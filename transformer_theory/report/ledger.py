@@ -209,7 +209,7 @@ def _slug(heading: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page and the JSON beside it; an error becomes one line, and 2 is returned."""
+    """Writes the page and the JSON beside it; whatever raises an error becomes one line, and 2 is returned."""
     from ..theories import list_theories
 
     try:

@@ -14,7 +14,7 @@ from ..core.result import Result
 from ..core.theory import Theory
 
 if TYPE_CHECKING:
-    from ..training.objectives import Objective
+    from ..training.objectives import Objectives
 
 THEORIES = (  # folders, in the order of the report
     "attention_svm",
@@ -98,7 +98,7 @@ def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
     return chosen
 
 
-def objectives() -> "dict[str, type[Objective]]":
+def objectives() -> "Objectives":
     """The training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name: general ones, then the theories'."""
     from ..training.objectives import OBJECTIVES
 

@@ -25,7 +25,7 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
-bibtex_bibfiles = ["../transformer_theory/references.bib"]
+bibtex_bibfiles = ["../transformer_theory/core/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
 suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached, which changes nothing in the pages

@@ -1,4 +1,4 @@
-"""Every ``>>>`` in the package's docstrings runs and prints what it says."""
+"""Every ``>>>`` in the package's docstrings runs and prints the output beside it."""
 
 import doctest
 from importlib import import_module
@@ -16,16 +16,16 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_a_docstring_shows_is_what_comes_out(name: str):
+def test_the_examples_of_a_docstring_run(name: str):
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    found = [test for test in doctest.DocTestFinder().find(import_module(name)) if test.examples]
-    told: list[str] = []
+    examples = [test for test in doctest.DocTestFinder().find(import_module(name)) if test.examples]
+    failures: list[str] = []
     with torch.random.fork_rng():
-        for test in found:
-            runner.run(test, out=told.append)
-    assert runner.summarize(verbose=False) == (0, sum(len(test.examples) for test in found)), "".join(told)
-    assert found, f"{name} has a >>> outside of its docstrings"
+        for test in examples:
+            runner.run(test, out=failures.append)
+    assert runner.summarize(verbose=False) == (0, sum(len(test.examples) for test in examples)), "".join(failures)
+    assert examples, f"{name} has a >>> outside of its docstrings"
 
 
-def test_there_are_enough_of_them():
+def test_examples_were_found():
     assert len(MODULES) >= 8

@@ -1,6 +1,9 @@
 """Ctrl-C and SIGTERM at any time: one line, exit code 130, and no half-written files."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,23 +57,42 @@ def test_sigterm_is_ctrl_c(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_handlers_of_sigterm_are_restored(monkeypatch, capsys):
+@pytest.mark.parametrize(("number", "usual"), [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)])
+def test_signal_handlers_are_restored(monkeypatch, capsys, number, usual):
     handlers = []
-    monkeypatch.setattr(
-        "transformer_theory.cli.catalogue.list_theories", lambda options: handlers.append(signal.getsignal(signal.SIGTERM)) or 0
-    )
-    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("transformer_theory.cli.catalogue.list_theories", lambda options: handlers.append(signal.getsignal(number)) or 0)
+    before = signal.getsignal(number)
     try:
-        for own in (signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None):
-            signal.signal(signal.SIGTERM, own)
+        for own in (usual, signal.SIG_IGN, lambda number, frame: None):
+            signal.signal(number, own)
             assert main(["list"]) == 0
-            assert signal.getsignal(signal.SIGTERM) == own
-            assert (handlers.pop() == own) == (own != signal.SIG_DFL)
+            assert signal.getsignal(number) == own
+            assert (handlers.pop() == own) == (own != usual)
         with ThreadPoolExecutor() as pool:  # only the main thread may set handlers
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(number, usual)
             assert pool.submit(main, ["list"]).result() == 0
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
+
+
+def test_an_interruption_of_executed_text_keeps_the_exit_code(tmp_path):
+    """After an exact KeyboardInterrupt that has passed through ``exec``, ``python -m`` would end by SIGINT."""
+    text = """
+import sys
+from transformer_theory.cli import catalogue, main
+def stop(options):
+    exec("import signal; signal.raise_signal(number)", {"number": number})
+catalogue.list_theories = stop
+codes = []
+for number in (2, 15):
+    codes.append(main(["list"]))
+print(codes)
+sys.exit(130)
+"""
+    (tmp_path / "stopped.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    running = subprocess.run([sys.executable, "-m", "stopped"], capture_output=True, text=True, timeout=60, env=environment)
+    assert (running.stdout, running.returncode) == ("[130, 130]\n", 130), running.stderr
 
 
 @pytest.mark.parametrize("command", [["verify", "stand_in/good"], ["list"], ["cite", "stand_in"]])

@@ -15,12 +15,13 @@ from transformer_theory.cli import main
 from transformer_theory.cli.parsers import parse
 from transformer_theory.data import TokenData
 
-QUICK = {"list", "cite", "verify"}  # run as they stand; of the others the options are read
+QUICK = {"list", "cite", "verify"}  # executed; the others are parsed
+BUILDS = "docs/adding_a_theory.md"  # the page that builds a theory of its own
 
 
 def commands() -> list[str]:
-    """The command lines of the shell blocks, without prompts, comments and what follows a pipe."""
-    text = "\n".join(text for _, text in blocks("bash", "console", "sh")).replace("\\\n", " ")
+    """The command lines of the shell blocks, without prompts and comments; those of BUILDS are run by tests/test_docs_skeleton.py."""
+    text = "\n".join(text for page, text in blocks("bash", "console", "sh") if page != BUILDS).replace("\\\n", " ")
     lines = [line.removeprefix("$ ").split(" #")[0].strip() for line in text.splitlines()]
     return sorted({line for line in lines if line and not line.startswith("#")})
 
@@ -62,8 +63,8 @@ def test_a_wrong_command_line_is_found(line: str, message: str):
 
 
 def pages() -> list[tuple[str, str]]:
-    """The Python blocks that run by themselves; those of the page on theories are files of a theory (tests/test_docs_skeleton.py)."""
-    return [(page, code) for page, code in blocks("python") if page != "docs/adding_a_theory.md"]
+    """The Python blocks that run by themselves; those of the page on theories are files of a theory."""
+    return [(page, code) for page, code in blocks("python") if page != BUILDS]
 
 
 load = functools.cache(tt.data.load)  # cutting the digits takes as long as what most blocks do with them

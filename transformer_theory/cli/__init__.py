@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     flags: Mapping[str, str] = {}
     try:
-        with _terminated_as_interrupted():
+        with _interruptible():
             from .parsers import parse
 
             options = parse(argv)
@@ -48,22 +48,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(argv, error, 1, flags)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM.
+
+    An exact KeyboardInterrupt that passes through ``exec`` of a text, as some imports of scipy call it, makes Python end itself by SIGINT
+    even after it was caught; this one keeps the exit code.
+    """
+
+
 @contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Treats SIGTERM (``kill``, a batch system's time limit) as KeyboardInterrupt, so that partial output is removed; a handler of the
-    caller's own stays."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+def _interruptible() -> Iterator[None]:
+    """Treats SIGTERM (``kill``, a batch system's time limit) as Ctrl-C, so that partial output is removed; handlers of the caller stay."""
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted
 
-    signal.signal(signal.SIGTERM, interrupt)
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    main_thread = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    replaced = [number for number, handler in usual.items() if main_thread and signal.getsignal(number) == handler]
+    for number in replaced:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in replaced:
+            signal.signal(number, usual[number])
 
 
 def _interrupted(argv: list[str]) -> int:

@@ -45,7 +45,8 @@ def test_help_shows_texts_and_ranges(kind: type[Experiment], capsys):
     assert main(["run", kind.name, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for field in settings_of(kind):
-        default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        values = field.default if isinstance(field.default, tuple) else (field.default,)
+        default = " ".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in values)
         assert f"{field.metadata['help']}; {range_text(field)} (default: {default})" in shown
 
 

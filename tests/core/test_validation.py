@@ -45,7 +45,18 @@ def kinds(x, labels=None, *, w=None):
 
 
 @pytest.mark.parametrize(
-    "x", [np.ones(2, "float32"), np.ones(2, "int32"), [1, 1], torch.ones(2), torch.ones(2).half(), torch.ones(2).long()]
+    "x",
+    [
+        np.ones(2, "float32"),
+        np.ones(2, "int32"),
+        np.ones(2, ">f8"),
+        np.ones(2, ">i4"),
+        np.ones(2, "uint64"),
+        [1, 1],
+        torch.ones(2),
+        torch.ones(2).half(),
+        torch.ones(2).long(),
+    ],
 )
 def test_lossless_conversion(x):
     value, labels, w = kinds(x, np.array([1, 2], "uint8"), w=np.ones(2, "float32"))
@@ -56,7 +67,18 @@ def test_lossless_conversion(x):
 
 
 @pytest.mark.parametrize(
-    "x", ["text", None, {"a": 1}, np.array(["a"]), np.ones(2, bool), np.ones(2, complex), [[1], [1, 2]], torch.tensor([2**60 + 1])]
+    "x",
+    [
+        "text",
+        None,
+        {"a": 1},
+        np.array(["a"]),
+        np.ones(2, bool),
+        np.ones(2, complex),
+        [[1], [1, 2]],
+        torch.tensor([2**60 + 1]),
+        np.array([2**63], "uint64"),
+    ],
 )
 def test_what_would_lose_something_is_refused(x):
     if x is None:

@@ -174,12 +174,17 @@ def provenance(*, seed: int | None = None, device: str = "cpu", started: float |
         "device": device,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(Path(sys.argv[0])), *sys.argv[1:]]),
         **_commit(),
     }
     if started is not None:
         record["seconds"] = round(time.perf_counter() - started, 3)
     return record
+
+
+def _program(path: Path) -> str:
+    """The name of the program; ``python -m transformer_theory`` is ``transformer-theory``."""
+    return "transformer-theory" if path.parts[-2:] == ("transformer_theory", "__main__.py") else path.name
 
 
 @cache

@@ -123,10 +123,19 @@ def _as_tensor(name: str, value: Any) -> Tensor:
         return value
     if isinstance(value, np.ndarray | np.generic | Real) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)):
         try:
-            return torch.as_tensor(np.asarray(value))
+            return torch.as_tensor(_native(np.asarray(value)))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must be a tensor, an array or a list of numbers of one shape, got {type(value).__name__}") from error
     raise TypeError(f"{name} must be a torch.Tensor or a numpy array, got {type(value).__name__}")
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype that torch computes with: native byte order, unsigned integers as int64."""
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and int(array.max()) >= 2**63:
+            raise ValueError(f"unsigned integers must be below 2^63, got {int(array.max())}")
+        return array.astype(np.int64)
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def converted(

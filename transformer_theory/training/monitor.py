@@ -210,11 +210,7 @@ def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
             groups.setdefault((row.model, row.theory, row.quantity, row.setting, row.layer, row.step), []).append(row)
     means = []
     for heads in groups.values():
-        kinds = {None if row.null is None else (row.null.kind, len(row.null.draws)) for row in heads}
-        null = None
-        if len(kinds) == 1 and (first := heads[0].null) is not None:
-            draws = zip(*(row.null.draws for row in heads if row.null is not None))
-            null = Null(first.kind, tuple(sum(each) / len(each) for each in draws))
+        null = Null.mean_of([row.null for row in heads])
         value = sum(row.value for row in heads if row.value is not None) / len(heads)
         means.append(replace(heads[0], value=value, null=null, head=None, p=None, agreement=None))
     return means

@@ -33,9 +33,10 @@ figures: .venv/.installed  ## all experiments of THEORY in WORKERS processes, st
 		for name in $$names; do $(BIN)/transformer-theory run $$name --workers $(WORKERS) --out runs/figures/$$name --overwrite; done
 	@$(BIN)/python docs/figure_table.py $(THEORY)
 
-ledger: .venv/.installed  ## every claim on 100 seeds in WORKERS processes, stored in runs/ledger, and their page docs/claims.md
-	@$(BIN)/transformer-theory verify all --seeds 100 --workers $(WORKERS) --out runs/ledger --overwrite || test $$? -eq 1
-	@$(BIN)/python -m transformer_theory.report.ledger runs/ledger docs/claims.md
+ledger: .venv/.installed  ## every claim, quick ones on 100 seeds and trainings on 5, in WORKERS processes; the page is docs/claims.md
+	@$(BIN)/transformer-theory verify quick --seeds 100 --workers $(WORKERS) --out runs/ledger/quick --overwrite || test $$? -eq 1
+	@$(BIN)/transformer-theory verify training --seeds 5 --workers $(WORKERS) --out runs/ledger/training --overwrite || test $$? -eq 1
+	@$(BIN)/python -m transformer_theory.report.ledger runs/ledger/quick runs/ledger/training docs/claims.md
 
 docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

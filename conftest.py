@@ -1,26 +1,66 @@
-"""What every test may use: a seeded generator, shape checks that can be switched off, one thread, no screen and no network.
+"""Fixtures and settings of all tests: a seeded generator, run-time shape checks, one thread, no display and no network.
 
-Nothing of the package is imported here at the top: pytest's jaxtyping plugin must come first, so that it can add the run-time checks.
+The package is not imported at the top: pytest's jaxtyping plugin must install its import hook first, which adds the run-time checks.
 """
 
+import gc
 import ipaddress
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
 
+import jaxtyping
 import pytest
 
+# The tests run side by side (pytest -n), so each process takes one core; subprocesses inherit the setting.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # the tests run side by side (pytest -n), so each takes one core; subprocesses inherit it
+    os.environ.setdefault(_name, "1")
 os.environ["MPLBACKEND"] = "Agg"
-os.environ.pop("COLUMNS", None)  # pytest -n gives its processes one, and piped tables are as wide as it says
+os.environ.pop("COLUMNS", None)  # pytest -n sets it, and the command line would take it for the width of the terminal
+
+# Collection imports everything and makes many objects, none of which is garbage, so the garbage collector would walk through them in vain.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Starts the garbage collector, which from now on ignores the modules and the collected tests."""
+    gc.freeze()
+    gc.enable()
+
+
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def _shapes_only(*, typechecker: Any) -> Callable[[Any], Any]:
+    """In place of ``jaxtyping.jaxtyped``, which the import hook applies to every function and class: checks those that state a shape.
+
+    One in five functions does. Checking the others too would double the time of the imports and slow down every small function;
+    basedpyright checks their types.
+    """
+    return lambda checked: _jaxtyped(checked, typechecker=typechecker) if _states_a_shape(checked) else checked
+
+
+def _states_a_shape(checked: Any) -> bool:
+    function = checked.__init__ if isinstance(checked, type) else checked  # a dataclass gives its __init__ the types of the fields
+    return any(_is_a_shape(hint) for hint in getattr(function, "__annotations__", {}).values())
+
+
+def _is_a_shape(hint: Any) -> bool:
+    """Whether an annotation is a shape or contains one, as in ``tuple[Float[Tensor, "n d"], ...] | None``."""
+    if isinstance(hint, str):  # not evaluated
+        return "Tensor, " in hint
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
+        return True
+    return any(_is_a_shape(part) for part in (hint if isinstance(hint, list | tuple) else get_args(hint)))
+
+
+jaxtyping.jaxtyped = _shapes_only  # type: ignore[assignment]
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Switches the run-time shape checks off, so that the library's own messages about bad input show."""
-    import jaxtyping
-
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -45,7 +85,7 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_network() -> Iterator[None]:
-    """A test that reaches out of this machine fails at once instead of waiting for a server."""
+    """A test that connects to another machine fails at once instead of waiting for a server."""
     connect = socket.socket.connect
 
     def local_only(self: socket.socket, address) -> None:
@@ -67,7 +107,7 @@ def _is_local(host: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def closed_figures() -> Iterator[None]:
-    """Figures that a test leaves open are closed."""
+    """Closes the figures that a test leaves open."""
     import sys
 
     yield

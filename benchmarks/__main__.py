@@ -1,8 +1,7 @@
 """All benchmarks, one after the other: ``python -m benchmarks [name ...]``.
 
-Each file compares ours with the textbook version in one process.
-Times on a shared machine wander, so the two are run in turn
-and the ratio is what counts.
+Each file compares our version with the textbook version in one process. Times on a shared machine drift, so the versions take turns and
+their ratio is reported.
 """
 
 import importlib
@@ -14,7 +13,7 @@ import traceback
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # read when numpy and torch are loaded, so it stands before them
+    os.environ.setdefault(_name, "1")  # numpy and torch read them when they are loaded
 
 import torch  # noqa: E402
 
@@ -31,7 +30,7 @@ def processor() -> str:
 
 
 def header() -> str:
-    """Where and when the numbers were made."""
+    """Date, machine and versions of a measurement."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
         f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC · {processor()}, {os.cpu_count()} cores, 1 used{load}\n"
@@ -52,7 +51,7 @@ def main(names: list[str]) -> int:
         print(f"\n{name}", flush=True)
         try:
             importlib.import_module(f"benchmarks.{name}").main()
-        except Exception:  # the others still run; the status says that one failed
+        except Exception:  # the others still run; the exit status is 1
             traceback.print_exc()
             failed.append(name)
         print(f"({time.perf_counter() - started:.0f} s)", flush=True)

@@ -1,7 +1,7 @@
 """Normalised descent on attention weights, 100 trials: this library against a loop of autograd runs and against batched autograd.
 
-The loop is the textbook version. Batching alone gains most of the ratio on small problems. The gradient in closed form, in the cheapest of
-three spaces, gains the rest, and stays exact once attention is saturated; autograd does not.
+The loop is the textbook version. Batching alone explains most of the ratio on small problems. The gradient in closed form, in the cheapest
+of three spaces, explains the rest. It stays exact once attention is saturated; autograd does not.
 """
 
 import statistics
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from benchmarks.baselines.attention_descent import EPS, on_factors, on_weights
 from transformer_theory.theories.attention_svm import cross_attention, normalised_descent
-from transformer_theory.theories.attention_svm.dynamics import random_factors, random_start
+from transformer_theory.theories.attention_svm.dynamics import Factors, random_factors, random_start
 
 TRIALS, ROUNDS, RATE = 100, 7, 0.1
 EARLY = 30  # steps after which weights are compared; later, attention saturates and autograd loses digits
@@ -22,7 +23,7 @@ LOOPED = 2  # trials of the loop that are timed per round; its time is proportio
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: sizes, the trained weights, and the target ratio to the loop."""
+    """One line of the table: sizes, what is trained (W, or K and Q), the number of steps, and the target ratio to the loop."""
 
     inputs: int
     tokens: int
@@ -33,7 +34,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """What is trained, and the sizes."""
         return f"{'K and Q' if self.factors else 'W':8}n = {self.inputs}, T = {self.tokens}, d = {self.dim}"
 
 
@@ -46,27 +47,33 @@ CASES = (
 
 
 def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
-    """Median CPU seconds a step of all trials, ratios, and the largest relative distance of W to the loop's after EARLY steps.
+    """Median CPU seconds per step of all trials, ratios, and the largest relative distance between our W and the loop's after EARLY steps.
 
-    The versions take turns in every round. Autograd in a batch is timed over a quarter of the steps.
+    The versions take turns in every round, so that changes of the machine's load affect all of them. Autograd in a batch is timed over a
+    quarter of the steps.
     """
     generator = torch.Generator().manual_seed(0)
     instance = cross_attention(inputs=case.inputs, tokens=case.tokens, dim=case.dim, generator=generator, trials=TRIALS)
-    data = (instance.tokens, instance.query, instance.scores)
     begin = random_factors(instance, generator=generator) if case.factors else random_start(instance, generator=generator)
     penalty = EPS if case.factors else 0.0
 
-    def textbook(trial, steps: int):
-        part = [v[trial] for v in data]
-        if case.factors:
-            K, Q = on_factors(*part, begin.K[trial], begin.Q[trial], steps=steps, rate=RATE, penalty=penalty)
-            return K @ Q.mT
-        return on_weights(*part, begin.W[trial], steps=steps, rate=RATE)
+    def ours(steps: int) -> Tensor:
+        # One call per type of state: the result has the type of the start, which the type checker cannot infer for a union.
+        if isinstance(begin, Factors):
+            return normalised_descent(instance, begin, steps=steps, rate=RATE, eps=EPS, penalty=penalty).W
+        return normalised_descent(instance, begin, steps=steps, rate=RATE, eps=EPS, penalty=penalty).W
 
-    seconds = {"ours": [], "loop": [], "batched": []}
+    def textbook(trial: int | slice, steps: int) -> Tensor:
+        tokens, query, scores = instance.tokens[trial], instance.query[trial], instance.scores[trial]
+        if isinstance(begin, Factors):
+            K, Q = on_factors(tokens, query, scores, begin.K[trial], begin.Q[trial], steps=steps, rate=RATE, penalty=penalty)
+            return K @ Q.mT
+        return on_weights(tokens, query, scores, begin.W[trial], steps=steps, rate=RATE)
+
+    seconds: dict[str, list[float]] = {"ours": [], "loop": [], "batched": []}
     for turn in range(-1, rounds):  # the first round warms up
         clock = [time.process_time()]
-        normalised_descent(instance, begin, steps=case.steps, rate=RATE, eps=EPS, penalty=penalty)
+        ours(case.steps)
         clock.append(time.process_time())
         for trial in range(LOOPED):
             textbook(trial, case.steps)
@@ -74,11 +81,11 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
         textbook(slice(None), case.steps // 4)
         clock.append(time.process_time())
         if turn >= 0:
-            ours, loop, batched = (after - before for before, after in pairwise(clock))
-            seconds["ours"].append(ours / case.steps)
+            closed_form, loop, batched = (after - before for before, after in pairwise(clock))
+            seconds["ours"].append(closed_form / case.steps)
             seconds["loop"].append(loop * TRIALS / LOOPED / case.steps)
             seconds["batched"].append(batched / (case.steps // 4))
-    early = normalised_descent(instance, begin, steps=EARLY, rate=RATE, eps=EPS, penalty=penalty).W
+    early = ours(EARLY)
     apart = max(float((W - early[trial]).norm() / W.norm()) for trial in range(LOOPED) for W in [textbook(trial, EARLY)])
     ratios = {f"ratio to {name}": statistics.median(a / b for a, b in zip(seconds[name], seconds["ours"])) for name in ("loop", "batched")}
     return {name: statistics.median(values) for name, values in seconds.items()} | ratios | {"distance": apart}
@@ -86,12 +93,12 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
 
 def main() -> None:
     """Prints a table."""
-    print(f"a step of {TRIALS} trials, CPU      here      autograd, trial by trial       autograd, batched   W apart, step {EARLY}")
+    print(f"a step of {TRIALS} trials, CPU      ours      autograd, trial by trial       autograd, batched   W apart, step {EARLY}")
     for case in CASES:
         numbers = run(case)
-        wanted = f"(target {case.target}x)" if case.target else ""
+        target = f"(target {case.target}x)" if case.target else ""
         print(
-            f"{case.name:34}{1e3 * numbers['ours']:6.2f} ms{1e3 * numbers['loop']:7.1f} ms{numbers['ratio to loop']:5.0f}x {wanted:14}"
+            f"{case.name:34}{1e3 * numbers['ours']:6.2f} ms{1e3 * numbers['loop']:7.1f} ms{numbers['ratio to loop']:5.0f}x {target:14}"
             f"{1e3 * numbers['batched']:6.2f} ms{numbers['ratio to batched']:5.1f}x       {numbers['distance']:.0e}"
         )
 

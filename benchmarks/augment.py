@@ -5,33 +5,25 @@ those that can be compared must agree. Times are medians over the rounds, ratios
 """
 
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from benchmarks._common import ratio, take_turns, verdict
 from benchmarks.baselines.augment import crop_and_flip, crop_by_pixels
-from benchmarks.coding_rate import ratio, verdict
 from transformer_theory.training.augment import Augmentation, crop, flip
 
 ROUNDS, PADDING, CLASSES = 31, 4, 10
 
 
-def interleaved(functions: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Seconds of each function, in turn, after one warm-up, all from one seed per round."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for number in range(-1, rounds):
-        for name, function in functions.items():
-            torch.manual_seed(number)
-            started = time.perf_counter()
-            function()
-            if number >= 0:
-                times[name].append(time.perf_counter() - started)
-    return times
+def seconds_of(functions: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Seconds of each function by round; all functions of a round start from one seed, and so draw the same crops."""
+    return take_turns(functions, ROUNDS, prepare=torch.manual_seed)
 
 
 def against_others(pixels: Tensor) -> None:
+    """Crop and flip against Pillow image by image, and crop against an index for each pixel; ``pixels`` [n, 3, 32, 32] bytes."""
     floats = pixels / 255
     torch.manual_seed(0)
     ours = flip(crop(pixels, padding=PADDING))
@@ -51,7 +43,7 @@ def against_others(pixels: Tensor) -> None:
             2.0,
         ),
     ):
-        times = interleaved(functions)
+        times = seconds_of(functions)
         baseline = next(name for name in functions if name != "ours")
         factor = ratio(times, baseline)
         print(f"{title}, {len(pixels)} images of 32 x 32, {ROUNDS} rounds")
@@ -60,7 +52,8 @@ def against_others(pixels: Tensor) -> None:
         print(f"{line}; target >= {target:g}x ({verdict(factor >= target)})")
 
 
-def whole(pixels: Tensor, labels: Tensor) -> None:
+def whole_step(pixels: Tensor, labels: Tensor) -> None:
+    """All the augmentation of a training step, from bytes [n, 3, 32, 32] to float images and soft targets."""
     """The augmentation of a training step, from bytes to float images and soft targets."""
     print(f"a step's augmentation, {len(pixels)} images of 32 x 32 from bytes to float32, {ROUNDS} rounds")
     usual = {"crop": PADDING, "flip": 0.5}
@@ -70,18 +63,19 @@ def whole(pixels: Tensor, labels: Tensor) -> None:
         "and mixup or cutmix": (Augmentation(**usual, mixup=0.8, cutmix=1.0), 2.0),
         "and RandAugment (2, 9)": (Augmentation(**usual, operations=2), 8.0),
     }
-    times = interleaved({name: lambda augment=augment: augment(pixels, labels, CLASSES) for name, (augment, _) in cases.items()})
+    times = seconds_of({name: lambda augment=augment: augment(pixels, labels, CLASSES) for name, (augment, _) in cases.items()})
     for name, (_, target) in cases.items():
         taken = 1e3 * statistics.median(times[name])
         print(f"  {name:23} {taken:6.2f} ms; target < {target:g} ms ({verdict(taken < target)})")
 
 
 def main() -> None:
+    """Prints times, ratios and whether the targets are met."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (512, 3, 32, 32), generator=generator, dtype=torch.uint8)
     with torch.random.fork_rng(devices=[]):
         against_others(pixels)
-        whole(pixels[:128], torch.arange(128) % CLASSES)
+        whole_step(pixels[:128], torch.arange(128) % CLASSES)
 
 
 if __name__ == "__main__":

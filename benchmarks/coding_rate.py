@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks._common import ratio, take_turns, verdict
 from benchmarks.baselines.coding_rate import masked_loop, memberships, one_term, textbook
 from transformer_theory.metrics.coding import class_coding_rate, unit_norm
 
@@ -37,25 +39,18 @@ def forward_backward(function: Callable[[], Tensor], features: Tensor) -> tuple[
 
 
 def interleaved(functions: dict[str, Callable[[], Tensor]], features: Tensor, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each function, alternating after one warm-up; all must agree on the gradient."""
+    """Seconds of a forward and backward pass of each function by round; all must agree on the gradient."""
     gradients = {name: forward_backward(function, features)[1] for name, function in functions.items()}
     first = next(iter(gradients.values()))
     for name, gradient in gradients.items():
         error = float((gradient - first).norm() / first.norm())
         assert error < 1e-4, f"{name}: gradients differ by {error:.1e}"
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            times[name].append(forward_backward(function, features)[0])
-    return times
-
-
-def ratio(times: dict[str, list[float]], name: str) -> float:
-    """Median over the rounds of a baseline's time over ours."""
-    return statistics.median(theirs / ours for theirs, ours in zip(times[name], times["ours"]))
+    passes = {name: partial(forward_backward, function, features) for name, function in functions.items()}
+    return take_turns(passes, rounds)
 
 
 def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
+    """The class-wise coding rate of features [m, p] with labels [m] of k classes in three versions."""
     return {
         "ours": lambda: class_coding_rate(features, labels, eps=EPS),
         "loop": lambda: masked_loop(features, labels, k, EPS),
@@ -111,10 +106,6 @@ def main() -> None:
     )
     print(f"           its matrices, computed: {megabytes:.0f} MiB = {megabytes / memory['ours']:.0f}x ours")
     print(f"  target: >= 20x faster ({verdict(seconds / ours >= 20)}), <= 1/50 of the memory ({verdict(megabytes >= 50 * memory['ours'])})")
-
-
-def verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
 
 
 def report(m: int, k: int, times: dict[str, list[float]], memory: dict[str, float]) -> None:

@@ -10,14 +10,16 @@ processor times and ratios medians over the rounds. Memory is what autograd save
 import copy
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks._figure import command_line, write
+from benchmarks._common import command_line, ratio, take_turns, verdict, write
 from benchmarks.baselines.crate import FusedAttention, SoftmaxAttention, ThreeProductIsta
 from transformer_theory.models import CRATE
 from transformer_theory.models.crate import ExactAttention, ReleasedAttention, TokenStatisticsAttention
@@ -53,15 +55,13 @@ def disagreement(networks: dict[str, CRATE]) -> float:
     return max(float((a - b).norm() / b.norm()) for name in results for a, b in zip(results["ours"], results[name]))
 
 
-def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool) -> float:
-    """Processor seconds of one training step."""
-    started = time.process_time()
+def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool) -> None:
+    """One training step; products in bfloat16 if ``low``."""
     with torch.autocast("cpu", dtype=torch.bfloat16) if low else nullcontext():
         loss = functional.cross_entropy(model(images).float(), labels)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     optimiser.step()
-    return time.process_time() - started
 
 
 def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
@@ -82,29 +82,24 @@ def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
 
 
 def run(rounds: int = ROUNDS, batch: int = BATCH) -> dict[str, list[float]]:
-    """Seconds of a step by round: ``run()["ours, bf16"]``. The variants take turns."""
+    """Processor seconds of a step by round: ``run()["ours, bf16"]``."""
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator)
-    trained: dict[str, tuple[nn.Module, torch.optim.Optimizer, bool]] = {}
+    steps: dict[str, Callable[[], None]] = {}
     for low, precision in ((False, "fp32"), (True, "bf16")):
         for name, model in models().items():
-            trained[f"{name}, {precision}"] = model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True), low
-    seconds: dict[str, list[float]] = {name: [] for name in trained}
-    for turn in range(-1, rounds):  # the first round warms up
-        for name, (model, optimiser, low) in trained.items():
-            took = step(model, optimiser, images, labels, low)
-            if turn >= 0:
-                seconds[name].append(took)
-    return seconds
+            optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+            steps[f"{name}, {precision}"] = partial(step, model, optimiser, images, labels, low)
+    return take_turns(steps, rounds, clock=time.process_time)
 
 
-def ratio(seconds: dict[str, list[float]], ours: str, other: str) -> float:
-    """Median over the rounds of the other's time over ours."""
-    return statistics.median(b / a for a, b in zip(seconds[ours], seconds[other]))
+def forward_backward(block: nn.Module, stream: Tensor) -> None:
+    """Gradients by the tokens [batch, n, d] and by the parameters of one block."""
+    block(stream.clone().requires_grad_()).sum().backward()
 
 
 def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[float]]:
-    """Processor seconds per token of forward + backward of the compressions, by number of tokens; they take turns."""
+    """Processor seconds per token of forward + backward of the compressions, by number of tokens."""
     torch.manual_seed(0)
     sizes = {"heads": HEADS, "head_dim": DIM // HEADS}
     blocks = {
@@ -115,16 +110,9 @@ def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[fl
     costs: dict[str, list[float]] = {name: [] for name in blocks}
     for n in tokens:
         stream = functional.layer_norm(torch.randn(max(1, ENTRIES // n), n, DIM), (DIM,))
-        seconds: dict[str, list[float]] = {name: [] for name in blocks}
-        for turn in range(-1, rounds):
-            for name, block in blocks.items():
-                leaf = stream.clone().requires_grad_()
-                started = time.process_time()
-                block(leaf).sum().backward()
-                if turn >= 0:
-                    seconds[name].append((time.process_time() - started) / (stream.shape[0] * n))
-        for name in blocks:
-            costs[name].append(statistics.median(seconds[name]))
+        passes = {name: partial(forward_backward, block, stream) for name, block in blocks.items()}
+        for name, seconds in take_turns(passes, rounds, clock=time.process_time).items():
+            costs[name].append(statistics.median(seconds) / (stream.shape[0] * n))
     return costs
 
 
@@ -155,10 +143,6 @@ def plot(costs: dict[str, list[float]], caption: str):
     return figure
 
 
-def verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
-
-
 def main(path: Path | None = None) -> None:
     """Prints times, ratios and memory; draws the costs if a path is given."""
     networks = models()
@@ -172,9 +156,9 @@ def main(path: Path | None = None) -> None:
         print(f"  {name:14} {1e3 * statistics.median(times):7.0f} ms per step   {memory[name]:6.1f} MiB saved at batch 32")
     for plain in ("softmax", "SDPA"):
         rows = {
-            "fp32": ratio(seconds, "ours, fp32", f"{plain}, fp32"),
-            "bf16": ratio(seconds, "ours, bf16", f"{plain}, bf16"),
-            "bf16 against plain fp32": ratio(seconds, "ours, bf16", f"{plain}, fp32"),
+            "fp32": ratio(seconds, f"{plain}, fp32", "ours, fp32"),
+            "bf16": ratio(seconds, f"{plain}, bf16", "ours, bf16"),
+            "bf16 against plain fp32": ratio(seconds, f"{plain}, fp32", "ours, bf16"),
         }
         share = memory["ours, bf16"] / memory[f"{plain}, fp32"]
         ratios = [f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})" for name, value in rows.items()]

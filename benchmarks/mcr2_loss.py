@@ -12,14 +12,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from benchmarks._common import ratio, verdict
 from benchmarks.baselines.mcr2_loss import masked_loop, textbook
-from benchmarks.coding_rate import P, instance, interleaved, peak_memory, ratio, verdict
+from benchmarks.coding_rate import P, instance, interleaved, peak_memory
 from transformer_theory.theories.rate_reduction.loss import MaximalCodingRateReduction
 
 EPS = 0.5**0.5
 
 
 def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
+    """The loss of features [m, p] with labels [m] of k classes in three versions."""
     loss = MaximalCodingRateReduction(eps=EPS)
     return {
         "ours": lambda: loss(features, labels).loss,
@@ -46,6 +48,7 @@ def saved(function: Callable[[], Tensor], features: Tensor) -> float:
 
 
 def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
+    """Prints times and memory of ours and of the versions that have a target for the ratio."""
     features, labels = instance(m, k)
     functions = functions_of(features, labels, k)
     functions = {name: function for name, function in functions.items() if name == "ours" or name in targets}
@@ -64,6 +67,7 @@ def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
 
 
 def main() -> None:
+    """Prints both sizes."""
     measure(1000, 100, {"loop": 10, "formula": 100}, rounds=5)
     measure(10_000, 10, {"loop": 2}, rounds=9)
 

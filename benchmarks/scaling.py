@@ -13,8 +13,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks._figure import command_line, write
+from benchmarks._common import command_line, take_turns, write
 from transformer_theory.theories import attention_svm as svm
+from transformer_theory.theories.attention_svm.dynamics import random_factors, random_start
+from transformer_theory.theories.attention_svm.problem import random_selection
 
 BASE = {"n": 8, "T": 8, "d": 64, "batch": 16}
 VARIED = {"n": (2, 4, 8, 16, 32), "T": (2, 4, 8, 16, 32), "d": (8, 16, 32, 64, 128), "batch": (1, 4, 16, 64, 256)}
@@ -25,11 +27,14 @@ SOLVERS = 3  # the first labels; the others count steps
 
 
 def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Callable[[], object]]]:
-    """For each label how many problems (or steps of one) the call does, and the call. All are feasible, since d >= max(T - 1, n)."""
+    """For each label the number of problems (or of steps of one problem) that the call solves, and the call.
+
+    All problems are feasible, since d >= max(T - 1, n).
+    """
     generator = torch.Generator().manual_seed(0)
     instance = svm.cross_attention(inputs=n, tokens=T, dim=d, generator=generator, trials=batch)
-    c = svm.constraints(instance.tokens, instance.query, svm.random_selection(instance, generator=generator))
-    W, factors = svm.random_start(instance, generator=generator), svm.random_factors(instance, generator=generator)
+    c = svm.constraints(instance.tokens, instance.query, random_selection(instance, generator=generator))
+    W, factors = random_start(instance, generator=generator), random_factors(instance, generator=generator)
     few = min(batch, 4)
     return {
         LABELS[0]: (few, lambda: [svm.frobenius_max_margin(c.problem(b)) for b in range(few)]),
@@ -41,31 +46,25 @@ def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Calla
 
 
 def run(rounds: int = ROUNDS, varied: dict[str, tuple[int, ...]] = VARIED) -> dict[str, dict[str, list[float]]]:
-    """Median CPU seconds per problem or step: ``run()[axis][label]`` is a list over ``varied[axis]``. The calls take turns."""
-    found = {}
+    """Median CPU seconds per problem or step: ``run()[axis][label]`` is a list over ``varied[axis]``."""
+    costs = {}
     for axis, sizes in varied.items():
-        found[axis] = {label: [] for label in LABELS}
+        costs[axis] = {label: [] for label in LABELS}
         for size in sizes:
             calls = prepare(**{**BASE, axis: size})
-            seconds = {label: [] for label in LABELS}
-            for turn in range(-1, rounds):
-                for label, (count, call) in calls.items():
-                    started = time.process_time()
-                    call()
-                    if turn >= 0:  # the first round warms up
-                        seconds[label].append((time.process_time() - started) / count)
-            for label in LABELS:
-                found[axis][label].append(statistics.median(seconds[label]))
-    return found
+            seconds = take_turns({label: call for label, (_, call) in calls.items()}, rounds, clock=time.process_time)
+            for label, (count, _) in calls.items():
+                costs[axis][label].append(statistics.median(seconds[label]) / count)
+    return costs
 
 
 def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
-    """Slope on log-log axes between the middle and the largest size: 1 means twice the time for twice the size."""
+    """Slope on log-log axes between the middle and the largest size; with 1 the time is proportional to the size."""
     middle = len(sizes) // 2
     return math.log(seconds[-1] / seconds[middle]) / math.log(sizes[-1] / sizes[middle])
 
 
-def draw(found: dict[str, dict[str, list[float]]], caption: str):
+def draw(costs: dict[str, dict[str, list[float]]], caption: str):
     """Two rows, solvers and descent, one column per axis, with the slope of proportional growth as a grey line."""
     from transformer_theory.core.plotting import COLOURS, axes, style
 
@@ -78,11 +77,11 @@ def draw(found: dict[str, dict[str, list[float]]], caption: str):
                 for label in labels:
                     dashes = "--" if label == LABELS[0] else "-"
                     ax.loglog(
-                        sizes, [1e3 * s for s in found[axis][label]], dashes, marker="o", markersize=3, color=tints[label], label=label
+                        sizes, [1e3 * s for s in costs[axis][label]], dashes, marker="o", markersize=3, color=tints[label], label=label
                     )
                 if axis != "batch":
                     ends = sizes[0], sizes[-1]
-                    first = 1e3 * min(found[axis][label][0] for label in labels)
+                    first = 1e3 * min(costs[axis][label][0] for label in labels)
                     ax.plot(
                         ends, [first, first * ends[1] / ends[0]], color=COLOURS["null"], linewidth=0.9, linestyle=":", label="proportional"
                     )
@@ -103,16 +102,16 @@ def draw(found: dict[str, dict[str, list[float]]], caption: str):
 
 def main(path: Path | None = None) -> None:
     """Prints how cost grows; draws it if a path is given."""
-    found = run()
+    costs = run()
     base = ", ".join(f"{name} = {value}" for name, value in BASE.items())
     print(f"cost at {base}, and the exponent of its growth in each (1: proportional); CPU time, medians of {ROUNDS} rounds")
     for number, label in enumerate(LABELS):
-        base_time = 1e3 * found["n"][label][VARIED["n"].index(BASE["n"])]
-        growth = "  ".join(f"{axis} {exponent(sizes, found[axis][label]):+.1f}" for axis, sizes in VARIED.items())
+        base_time = 1e3 * costs["n"][label][VARIED["n"].index(BASE["n"])]
+        growth = "  ".join(f"{axis} {exponent(sizes, costs[axis][label]):+.1f}" for axis, sizes in VARIED.items())
         print(f"  {label:<22} {base_time:8.4f} ms per {'problem' if number < SOLVERS else 'step   '}   {growth}")
     if path is not None:
         setting = f"{base} where not varied · CPU time on one thread, medians of {ROUNDS} rounds"
-        write(path, lambda caption: draw(found, caption), setting)
+        write(path, lambda caption: draw(costs, caption), setting)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks._common import ratio, take_turns, verdict
 from benchmarks.baselines.scan_snap import OneLayer, counted, optimiser, sequences, step
 from transformer_theory.theories.scan_snap import HeavyBall, Weights, gradient_descent, sampled, synthetic
 
@@ -112,21 +113,16 @@ def main() -> None:
     for case in CASES:
         for start in ("zero", "random"):
             work = versions(case, start)
-            times: dict[str, list[float]] = {name: [] for name in work}
-            for turn in range(-1, ROUNDS):  # the first round warms up
-                for name, (function, steps) in work.items():
-                    clock = time.process_time()
-                    function()
-                    if turn >= 0:
-                        times[name].append(1e3 * (time.process_time() - clock) / steps)
+            seconds = take_turns({name: function for name, (function, _) in work.items()}, ROUNDS, clock=time.process_time)
+            times = {name: [1e3 * second / work[name][1] for second in values] for name, values in seconds.items()}
             middle = {name: statistics.median(values) for name, values in times.items()}
             others = tuple(work)[:3]
             print(f"K = {case.classes}, T = {case.length}, from {start}: {', '.join(f'{name} {middle[name]:.2f} ms' for name in others)}")
             for name in tuple(work)[3:]:
-                by = {other: statistics.median(a / b for a, b in zip(times[other], times[name])) for other in others}
+                by = {other: ratio(times, other, name) for other in others}
                 want = {"1 run": case.single, "16 runs": case.batched}.get(name)
-                verdict = f" (target {want:g}x: {'met' if by['one-hot'] >= want else 'MISSED'})" if want else ""
-                print(f"  {name:12}{middle[name]:6.3f} ms   {by['one-hot']:5.1f}x{verdict}, {by['query first']:.1f}x, {by['counts']:.1f}x")
+                target = f" (target {want:g}x: {verdict(by['one-hot'] >= want)})" if want else ""
+                print(f"  {name:12}{middle[name]:6.3f} ms   {by['one-hot']:5.1f}x{target}, {by['query first']:.1f}x, {by['counts']:.1f}x")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks._common import ratio
 from benchmarks.baselines.crate import SoftmaxAttention, ThreeProductIsta
 from transformer_theory.data import Images, shapes
 from transformer_theory.training.loop import train
@@ -25,12 +27,13 @@ from transformer_theory.training.processes import Hardware
 from transformer_theory.training.recipes import image_recipe
 from transformer_theory.training.settings import Settings
 
+Precision = Literal["float32", "bfloat16"]
 ROUNDS, STEPS, WARM = 3, 10, 3
 SETTINGS = {
     "patches of 4 pixels, 6 layers": replace(image_recipe("crate"), patch_size=4, depth=6),
     "patches of 8 pixels, 4 layers": image_recipe("crate"),
 }
-LOW = {"float32": False, "bfloat16": True}
+LOW: dict[Precision, bool] = {"float32": False, "bfloat16": True}
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Plain(CrossEntropy):
         return crate(sizes, attention=SoftmaxAttention, sparsify=ThreeProductIsta)
 
 
-def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: str) -> float:
+def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: Precision) -> float:
     """Processor seconds of a step inside the loop, without the first few."""
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +60,7 @@ def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: Cros
     return statistics.median(after - before for before, after in zip(ends[WARM:], ends[WARM + 1 :]))
 
 
-def bare(settings: Settings, objective: CrossEntropy, precision: str) -> float:
+def bare(settings: Settings, objective: CrossEntropy, precision: Precision) -> float:
     """Processor seconds of a step on one fixed batch, with nothing around it."""
     network = objective.network("crate", settings.sizes(image_size=32, channels=3, num_classes=10))
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
@@ -87,20 +90,17 @@ def main() -> None:
                     times.setdefault(f"{name}, {precision}, bare", []).append(bare(settings, objective, precision))
                     times.setdefault(f"{name}, {precision}, loop", []).append(in_the_loop(data, settings, objective, precision))
 
-        def ratio(ours: str, other: str, times: dict[str, list[float]] = times) -> float:
-            return statistics.median(b / a for a, b in zip(times[ours], times[other]))
-
         print(f"CRATE d = 192, {title}, batch {settings.batch_size}")
         for precision in LOW:
-            bare_gain = ratio(f"ours, {precision}, bare", f"plain, {precision}, bare")
-            loop_gain = ratio(f"ours, {precision}, loop", f"plain, {precision}, loop")
-            around = ratio(f"ours, {precision}, bare", f"ours, {precision}, loop") - 1
+            bare_gain = ratio(times, f"plain, {precision}, bare", f"ours, {precision}, bare")
+            loop_gain = ratio(times, f"plain, {precision}, loop", f"ours, {precision}, loop")
+            around = ratio(times, f"ours, {precision}, loop", f"ours, {precision}, bare") - 1
             step = 1e3 * statistics.median(times[f"ours, {precision}, loop"])
             print(
                 f"  {precision:9} {step:6.1f} ms per step in the loop, {around:.1%} above the bare step;"
                 f" plain blocks take {loop_gain:.2f}x in the loop, {bare_gain:.2f}x bare"
             )
-        total = ratio("ours, bfloat16, loop", "plain, float32, loop")
+        total = ratio(times, "plain, float32, loop", "ours, bfloat16, loop")
         print(f"  in the loop, ours in bfloat16 against plain in float32: {total:.2f}x")
 
 

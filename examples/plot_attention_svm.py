@@ -4,8 +4,9 @@ Where does gradient descent send attention?
 
 One head and 2,000 steps of descent: attention picks one token per input, and the weights become those of a support vector machine.
 
-W turns towards the max-margin direction of the tokens that it selects, in the Frobenius norm; if the factors of W = K Q^T are trained,
-K Q^T turns to that in the nuclear norm. A head with random weights correlates with its own direction too, so there is a chance level.
+W turns towards the solution of the max-margin problem of the tokens that it selects, with the smallest Frobenius norm. If the factors of
+W = K Q^T are trained, K Q^T turns towards the solution with the smallest nuclear norm. A head with random weights has a positive cosine to
+its own solution too: the chance level.
 """
 
 import torch
@@ -25,7 +26,7 @@ generator = torch.Generator().manual_seed(0)
 instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, generator=generator)
 begin = random_start(instance, generator=generator)
 steps = [0, 10, 20, 50, 100, 200, 300, 500, 700, 1000, 1500, 2000]
-states = list(attention_svm.trajectory(instance, begin, at=steps))
+states = list(attention_svm.trajectory(instance, begin, steps=steps))
 end = states[-1]
 selected = instance.selected(end.W)
 print("selected tokens:", selected.tolist(), " best tokens:", instance.optimal().tolist())
@@ -45,7 +46,7 @@ print("every selected token scores above its neighbours:", bool(optimal.all()))
 
 smallest = torch.finfo(torch.float64).eps
 factors = random_factors(instance, generator=generator)
-factored = list(attention_svm.trajectory(instance, factors, at=steps, eps=smallest, penalty=smallest))
+factored = list(attention_svm.trajectory(instance, factors, steps=steps, eps=smallest, penalty=smallest))
 pairs = attention_svm.constraints(instance.tokens, instance.query, instance.selected(factored[-1].W))
 targets = attention_svm.frobenius_max_margin(pairs), attention_svm.nuclear_max_margin(pairs)
 

@@ -41,7 +41,7 @@ sample = unit_norm(tokens[::8].flatten(0, 1))
 
 
 def share(subspaces: torch.Tensor, lam: float) -> float:
-    """Share of non-zeros of the optimal code in both signs of all directions of the subspaces."""
+    """Share of non-zeros of the optimal code; the dictionary has all directions of the subspaces with both signs."""
     return float(crate.nonzeros(crate.fista(sample, signed_dictionary(subspaces), lam=lam).code))
 
 
@@ -62,6 +62,6 @@ label_ends(left)
 line(right, weights, shares, name="crate", label="the tokens' subspaces")
 line(right, weights, null, name="null", label="random subspaces")
 right.axhline(1 / 8, color="black", linestyle=":", label="1 / (2 K)")
-right.set(title="Share of non-zeros of the sparse code", xlabel="$\\lambda$", xscale="log", ylim=(0, 0.7))
+right.set(title="Non-zeros of the sparse code", xlabel="$\\lambda$", xscale="log", ylim=(0, 0.85))
 right.legend(loc="upper right")
 figure.savefig("crate.png", dpi=150)

@@ -19,26 +19,26 @@ from transformer_theory.training import accuracy, train_classifier
 
 # %%
 # Handwritten digits as 16 patches of four pixels; two networks of the same width, depth and number of heads learn them for 200 steps, each
-# at its own learning rate. That is little, for the ViT above all: docs/theories/crate.md has longer runs, with several seeds.
+# with its own learning rate. This is a short training, above all for the ViT: docs/theories/crate.md has longer runs with several seeds.
 
 generator = torch.Generator().manual_seed(0)
-data, held_out = tt.data.load("digits").split(0.75, generator)
+train, validation = tt.data.load("digits").split(0.75, generator)
 sizes = {"dim": 32, "depth": 3, "heads": 4}
-seq, token_dim = data.tokens.shape[1:]
+seq, token_dim = train.tokens.shape[1:]
 networks = {
-    "CRATE": models.build(lambda: models.CRATE.for_tokens(seq, token_dim, data.classes, **sizes), generator),
-    "ViT": models.build(lambda: models.ViT.for_tokens(seq, token_dim, data.classes, **sizes), generator),
+    "CRATE": models.build(lambda: models.CRATE.for_tokens(seq, token_dim, train.classes, **sizes), generator),
+    "ViT": models.build(lambda: models.ViT.for_tokens(seq, token_dim, train.classes, **sizes), generator),
 }
 rates = {"CRATE": 3e-3, "ViT": 2e-3}
 for name, model in networks.items():
-    train_classifier(model, data, held_out, steps=200, warm_up=20, learning_rate=rates[name], generator=generator)
+    train_classifier(model, train, validation, steps=200, warm_up=20, learning_rate=rates[name], generator=generator)
     count = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{name:>5}: {count:,} parameters, accuracy {accuracy(model, held_out):.1%} on {len(held_out)} held-out digits")
+    print(f"{name:>5}: {count:,} parameters, accuracy {accuracy(model, validation):.1%} on {len(validation)} validation digits")
 
 # %%
 # One line per network. The null is the same weights with the entries of every tensor in another order.
 
-tables = {name: crate.layerwise(model, held_out.tokens, held_out.labels, name=name) for name, model in networks.items()}
+tables = {name: crate.layerwise(model, validation.tokens, validation.labels, name=name) for name, model in networks.items()}
 for name, table in tables.items():
     for row, null in zip(table, table.column("null")):
         print(f"{name:>5} layer {row.layer} {row.quantity:30} {row.value:8.3f} (null {null.median:.3f})")

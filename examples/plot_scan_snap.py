@@ -4,7 +4,7 @@ Which tokens does attention learn to attend to?
 
 Attention leaves tokens that many classes share and moves to those of one: exactly so in theory, roughly so on digits.
 
-A one-layer model learns to predict the next token. The theory says that attention scans until t0' = K ln M / eta_Y, and then all but
+A one-layer model learns to predict the next token. In theory attention scans until t0' = K ln M / eta_Y, and then all but
 freezes. First an instance that meets the assumptions, in three dynamics; then handwritten digits, where every visual word occurs in
 every class.
 """

@@ -7,7 +7,7 @@ A decoder learns a few pages, and the same pages with their words shuffled: atte
 Scan-and-snap says that attention becomes sparse while a model learns the next word. Here a causal decoder of one layer learns a few pages
 that come with the library (any plain-text file will do), and its attention is measured meanwhile. The null is the same text with its words
 in another order: it has word frequencies and no other structure, and attention becomes sparse all the same, while the model memorises.
-On a text this short a falling entropy is weak evidence; both models are far worse on the held-out words at the end than at the start.
+On a text this short a falling entropy is weak evidence; both models are far worse on the validation words at the end than at the start.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from transformer_theory.metrics import AttentionMaps, AttentionStatistics
 from transformer_theory.theories.scan_snap.language_training import next_word_loss, sgd, train_decoder
 
 # %%
-# The words of the text, of which the last fifth is held out, and the same words shuffled.
+# The words of the text, of which the last fifth is for validation, and the same words shuffled.
 
 text = Text.read(SHIPPED)
 print(f"{len(text)} words, {len(text.vocabulary)} different ones: {' '.join(text.vocabulary.words[1:9])} ...")
@@ -34,8 +34,8 @@ texts = {"text": text, "shuffled words": Text(text.ids[order], text.vocabulary)}
 STEPS, MEASURED = 200, range(0, 201, 20)
 curves, maps = {}, {}
 for name, whole in texts.items():
-    learnt, held_out = whole.split(0.8)
-    windows = held_out.windows(40)
+    train, validation = whole.split(0.8)
+    windows = validation.windows(40)
     generator = torch.Generator().manual_seed(0)
     model = models.build(lambda: models.Decoder(vocabulary=len(text.vocabulary), dim=64, hidden=64), generator)
     curves[name] = []
@@ -48,12 +48,12 @@ for name, whole in texts.items():
         curves[name].append(entropy)
         maps[name] = keeper.arrays()["attention/00"][0, 0]
         if step in (0, 100, 200):
-            print(f"{name}, step {step}: entropy {entropy:.2f} nats, held-out loss {value:.2f} nats per word")
+            print(f"{name}, step {step}: entropy {entropy:.2f} nats, validation loss {value:.2f} nats per word")
 
-    train_decoder(model, learnt, optimiser=sgd(5.0), steps=STEPS, generator=generator, batch=10, callback_steps=MEASURED, callback=callback)
+    train_decoder(model, train, optimiser=sgd(5.0), steps=STEPS, generator=generator, batch=10, callback_steps=MEASURED, callback=callback)
 
 # %%
-# Left: the entropy of attention. Middle and right: the map of one held-out window at the end, queries down, keys across; keys after
+# Left: the entropy of attention. Middle and right: the map of one validation window at the end, queries down, keys across; keys after
 # the query are white.
 
 figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.6)

@@ -39,6 +39,7 @@ def only(monkeypatch, **changes):
         ("stand_in/powerless", 1, 1),
         ("stand_in", 1, 3),
         ("all", 1, 3),
+        ("quick", 1, 3),
         ("stand_in/good stand_in/good", 0, 1),
         ("stand_in/good stand_in/violated", 1, 2),
         ("stand_in all", 1, 3),
@@ -73,6 +74,14 @@ def test_verify_shows_long_names_whole(monkeypatch, capsys):
     long = only(monkeypatch, id="stand_in/a-name-as-long-as-any-that-a-careful-author-would-choose")
     assert main(["verify", "all", "--seeds", "1"]) == 0
     assert long.id in capsys.readouterr().out
+
+
+def test_claims_that_train_are_a_group(monkeypatch, capsys):
+    first, second, _ = THEORY.claims
+    replace_theories(monkeypatch, replace(THEORY, claims=(replace(first, cost="training"), second)))
+    assert main(["verify", "training", "--seeds", "1"]) == 0
+    assert first.id in (out := capsys.readouterr().out)
+    assert second.id not in out
 
 
 def test_verify_counts_the_seeds(monkeypatch, capsys):
@@ -175,11 +184,11 @@ def test_a_solver_that_gives_up_is_inconclusive(monkeypatch, tmp_path, capsys):
 
 def test_workers_change_no_row():
     """Checks are functions without a name, which other processes must be handed."""
-    claims = importlib.import_module("transformer_theory.theories.rate_reduction").THEORY.claims[:3]
+    claims = importlib.import_module("transformer_theory.theories.rate_reduction").THEORY.claims[:2]
     results = []
     for number in (1, 2):
         with workers(number) as active:
-            results.append([one.to_json() for one in verify_claims(claims, range(3))])
+            results.append([one.to_json() for one in verify_claims(claims, range(2))])
         assert active.count == number
     assert results[0] == results[1]
 

@@ -205,4 +205,8 @@ def test_the_api_lists_what_can_be_imported_and_every_package_and_theory():
     for name in NAMESPACES:
         assert any(f"{listed}.".startswith(f"transformer_theory.{name}.") for listed in names), name
     for name in names:
-        assert import_module(name).__doc__, name
+        module = import_module(name)
+        assert module.__doc__, name
+        package, _, last = name.rpartition(".")
+        # autosummary looks attributes up first, so a function with the name of its module would take the module's page
+        assert not package or getattr(import_module(package), last) is module, f"{name} is shadowed by another object"

@@ -25,9 +25,10 @@ from . import data as data_module
 from .core import parallel
 from .core.claims import Verification, verify_claims
 from .core.errors import nearest
-from .core.measurement import Arrays, Measurement, Null, Table, collect
+from .core.measurement import Arrays, Measurement, Table, collect
 from .core.metric import Metric
 from .core.result import Result, provenance
+from .core.statistics import over_heads
 from .core.theory import Theory, Unsupported
 from .core.validation import integers
 from .data import Images, TokenData, image_sets
@@ -298,16 +299,8 @@ def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measuremen
             continue
         last = max(row.step or 0 for row in measured)
         ends = [row for row in measured if (row.step or 0) == last]
-        yield replace(
-            absent,
-            value=float(np.mean([row.value for row in ends if row.value is not None])),
-            reason="",
-            unit=ends[0].unit,
-            null=Null.mean_of([row.null for row in ends]),
-            n=ends[0].n,
-            split=ends[0].split,
-            note=f"mean over layers and heads after {last:,} steps",
-        )
+        mean, note = over_heads(ends), f"mean over layers and heads after {last:,} steps"
+        yield replace(absent, value=mean.value, unit=mean.unit, null=mean.null, n=mean.n, split=mean.split, reason="", note=note)
 
 
 def _by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterator[Measurement]:

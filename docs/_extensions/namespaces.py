@@ -11,7 +11,10 @@ COLON = "\N{FULLWIDTH COLON}"  # stands for ": " while napoleon reads
 
 
 def home(page: str, name: str) -> str:
-    """The page on which a name is documented: of those that export it, the longest that its module begins with, else the last."""
+    """The page on which a name is documented.
+
+    Of the pages that export it this is the one with the longest name that its module begins with, or else the longest of all.
+    """
     found = getattr(importlib.import_module(page), name)
     having = [other for other in NAMESPACES if getattr(importlib.import_module(other), name, None) is found]
     having = [other for other in having if exported(importlib.import_module(other), name)]
@@ -19,12 +22,12 @@ def home(page: str, name: str) -> str:
 
 
 def exported(module: Any, name: str) -> bool:
-    """Whether a star import takes the name, where the module says so, or else whether it is defined there."""
+    """Whether the name is in the module's ``__all__``, or, without one, whether it is defined there."""
     return name in module.__all__ if hasattr(module, "__all__") else getattr(getattr(module, name), "__module__", "") == module.__name__
 
 
 def place(page: str, name: str) -> str:
-    """How the table of a page calls a name that is documented there or on another page."""
+    """The name as the table of a page prints it: alone if it is documented on that page, otherwise with the page that documents it."""
     there = home(page, name)
     return name if there == page else f"{there.removeprefix(f'{page}.')}.{name}" if there.startswith(f"{page}.") else f"~{there}.{name}"
 
@@ -36,8 +39,10 @@ def as_typed(app: Any, what: str, name: str, obj: Any, options: Any, signature: 
 
 
 def verbatim(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """What napoleon would take for something else: formulas and code that stand indented after an empty line are shown as they are, the
-    colon of a property's sentence ends no type, and several names before one colon are no type and a name.
+    """Protects text that napoleon would misread.
+
+    Indented formulas and code after an empty line become literal blocks; the colon in the sentence of a property would end a type; and
+    "a, b: text" would be read as a type and a name.
     """
     lines[:] = [re.sub(r"^ {4,}\w+(?:, \w+)+: ", lambda names: f"    {names[0].strip().replace(', ', ',')} ", line) for line in lines]
     if what in ("property", "attribute") and lines:
@@ -50,11 +55,32 @@ def verbatim(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
 
 
 def with_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Restores the colons that :func:`verbatim` replaced."""
     lines[:] = [line.replace(COLON, ": ") for line in lines]
+
+
+def nearest_module(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Writes ``.tasks`` out as the module of that name in the same package: other theories have modules of this name, too."""
+    module = name if what == "module" else getattr(obj, "__module__", None) or ""
+
+    def full(match: re.Match[str]) -> str:
+        for package in (module, module.rpartition(".")[0]):
+            if f"{package}.{match[1]}" in NAMESPACES:
+                return f":mod:`~{package}.{match[1]}`"
+        return match[0]
+
+    lines[:] = [re.sub(r":mod:`\.(\w+)`", full, line) for line in lines]
+
+
+def skip_foreign(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leaves out the methods that scikit-learn writes into its estimators (``set_score_request``): their texts refer to its own pages."""
+    return True if (getattr(obj, "__module__", None) or "").startswith("sklearn.") else None
 
 
 def setup(app: Any) -> None:
     app.config.autosummary_context = {"home": home, "place": place}
+    app.connect("autodoc-skip-member", skip_foreign)
+    app.connect("autodoc-process-docstring", nearest_module)
     app.connect("autodoc-process-signature", as_typed)
     app.connect("autodoc-process-docstring", verbatim, priority=400)  # before napoleon makes lists of the sections
     app.connect("autodoc-process-docstring", with_colons, priority=600)

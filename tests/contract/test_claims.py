@@ -1,8 +1,9 @@
-"""What every claim keeps: its check is consistent and its control violated on a seed; the ledger has 100 seeds of each."""
+"""Every claim: on one seed its check is consistent and its control is violated. The ledger has 100 seeds of each."""
 
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from transformer_theory.theories import list_theories
 
 CLAIMS = [(theory.name, claim) for theory in list_theories() for claim in theory.claims]
 SEEDS = (3,)
+REPEATED = 0.5  # CPU seconds up to which a check is repeated; what can draw from elsewhere is seen in the global generators
 every_claim = pytest.mark.parametrize(("theory", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
 
 
@@ -37,17 +39,19 @@ def test_the_record_is_complete(theory: str, claim: Claim):
 
 
 @every_claim
-def test_consistent_and_with_power_and_the_seed_decides(theory: str, claim: Claim, request):
-    torch.manual_seed(2)
-    checked = claim.check(torch.Generator().manual_seed(SEEDS[0]))
-    request.getfixturevalue("unchecked")  # shapes were checked once
+def test_the_check_is_consistent_and_its_control_is_violated(theory: str, claim: Claim, request):
     torch.manual_seed(1)
-    state = torch.get_rng_state()
-    started = time.perf_counter()
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
+    started = time.process_time()
     result = claim.verify(SEEDS)
-    assert result.evidence[0].value == checked.value
-    print(f"{claim.id}: {(time.perf_counter() - started) / len(SEEDS):.2f} s per seed, check and control")
-    assert torch.equal(state, torch.get_rng_state()), "the global generator was used"
+    seconds = time.process_time() - started
+    print(f"{claim.id}: {seconds / len(SEEDS):.2f} s per seed, check and control")
+    assert torch.equal(state, torch.get_rng_state()), "torch's global generator was used"
+    assert np.array_equal(numpy_state, np.random.get_state()[1]), "numpy's global generator was used"
     assert result.verdict == "consistent", [(e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.evidence]
     assert result.control == "fails", [(e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.controls]
     assert [row.seed for row in result.measurements()] == [*SEEDS]
+    if seconds < REPEATED:
+        request.getfixturevalue("unchecked")  # the first run has checked the shapes
+        torch.manual_seed(2)
+        assert claim.check(torch.Generator().manual_seed(SEEDS[0])).value == result.evidence[0].value, "the seed does not decide"

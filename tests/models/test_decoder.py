@@ -96,7 +96,7 @@ def test_start_is_near_uniform():
         (lambda: small(dropout=1.0), r"dropout must lie in \[0, 1\), got 1.0"),
         (lambda: small(heads=5), "heads must divide dim"),
         (lambda: small(dim=9), "dim must be even"),
-        (lambda: small()(IDS[0]), r"ids must be integers .*got torch.int64 \[7\]"),
+        (lambda: small()(IDS[0]), r"ids .*got \[7\]"),
         (lambda: small()(IDS.float()), "got torch.float32"),
         (lambda: small()(IDS + 1), r"ids must lie in \[0, 11\), got 1 to 11; pass vocabulary=12"),
     ],

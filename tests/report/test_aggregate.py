@@ -71,6 +71,22 @@ def test_other_settings_keep_results_apart_and_are_named():
     assert [entry.on for entry in data] == ["tiny: raw tokens", "other: raw tokens"]
 
 
+def test_splits_of_a_network_are_named_where_they_differ():
+    inside = Measurement("crate", "in network", "rate", 0.5, model="ViT", split="validation")
+    assert only(compared(inside)).on == "trained ViT"
+    entries = together(compared(inside, replace(inside, split="test"))).entries
+    assert [entry.on for entry in entries] == ["trained ViT, validation data", "trained ViT, test data"]
+
+
+def test_a_remark_follows_the_sentence_of_the_measurement():
+    heads = [
+        Measurement("crate", "in network", "rate", float(head), model="ViT", step=3, head=head, note="A property of the weights.")
+        for head in range(2)
+    ]
+    entry = only(compared(*heads))
+    assert (entry.row.value, entry.note) == (0.5, "A property of the weights; mean over layers and heads, step 3")
+
+
 def test_a_network_of_another_file_is_another_network():
     tested = Measurement("network", "network", "accuracy", 0.5, model="crate", split="test")
     entries = together(*(compared(tested, row(0.7), models={"crate": f"{name}/best"}, seed=seed) for seed, name in enumerate("ab"))).entries
@@ -113,7 +129,7 @@ def test_trainings_of_several_seeds_are_one_entry_of_the_last_step():
     reached = {(entry.row.split, entry.row.quantity): entry for entry in entries}
     tested = reached["test", "accuracy"]
     assert (tested.seeds, tested.row.value, tested.on) == (2, pytest.approx(0.65), "crate, in its training")
-    entropy = reached["", "attention entropy"]
+    entropy = reached["validation", "attention entropy"]
     assert entropy.row.value == pytest.approx(2.5 - 4 * 1.5 / 10, abs=0.01)  # mean over heads at the last step
     assert "mean over layers and heads, step 40" in entropy.note
     apart = together(trained(epochs=5), trained(epochs=30, run_id="b2")).select(split="test", quantity="accuracy")

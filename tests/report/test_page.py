@@ -89,8 +89,8 @@ def test_the_summary_comes_first_and_holds_the_numbers(page):
         "→ 1 (≥ 0.990)",
         "0.999 0.118 0.100 … 0.200 ✓ consistent",
         "features of CRATE (paper form) 0.410 0.118 0.100 … 0.200 ○ not covered",
-        "≥ null 0.420 0.230 above its null",
-        "trained CRATE (paper form) 0.110 0.230 below its null",
+        "≥ null 0.420 0.230 one draw above its null",
+        "trained CRATE (paper form) 0.110 0.230 one draw below its null",
         "no layer has attention",
         "2 claims, 3 seeds each: 2 consistent on every seed; every control fails",
     ):

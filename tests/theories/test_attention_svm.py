@@ -16,7 +16,8 @@ from transformer_theory.theories.attention_svm.builders import distinct_constrai
 from transformer_theory.theories.attention_svm.dynamics import descent_direction, random_start
 from transformer_theory.theories.attention_svm.problem import equal_distractors, random_selection, token_logits
 from transformer_theory.theories.attention_svm.selection import first_step_condition, locally_optimal, neighbours
-from transformer_theory.theories.attention_svm.solvers.active_set import Pairs, block_pivoting, least_distance
+from transformer_theory.theories.attention_svm.solvers.active_set import block_pivoting, least_distance
+from transformer_theory.theories.attention_svm.solvers.pairs import Pairs
 
 
 def problem(inputs=6, tokens=8, dim=10, seed=0):
@@ -333,14 +334,14 @@ def test_a_batch_is_its_trials_and_two_halves_are_the_whole(generator):
         assert_close(alone.W, whole.W[trial], rtol=1e-10, atol=1e-12)
     plain = attention_svm.plain_descent(instance, begin, steps=60, rate=1.0)
     assert (loss(instance, plain.W) < loss(instance, begin.W)).all()
-    assert [s.step for s in attention_svm.trajectory(instance, begin, at=(0, 3, 60))] == [0, 3, 60]
+    assert [s.step for s in attention_svm.trajectory(instance, begin, steps=(0, 3, 60))] == [0, 3, 60]
 
 
 def test_the_error_falls_like_one_over_the_square_of_time_and_never_rises():
     """Descent by autograd stalls near 1e-3 and turns back; the exact direction does not."""
     instance = equal_distractors(inputs=1, tokens=8, dim=10, generator=torch.Generator().manual_seed(2))
     target = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, instance.optimal())).W
-    states = attention_svm.trajectory(instance, attention_svm.start(instance), at=(300, 1000, 3000))
+    states = attention_svm.trajectory(instance, attention_svm.start(instance), steps=(300, 1000, 3000))
     errors = [float((state.W / state.W.norm() - target / target.norm()).square().sum()) / 2 for state in states]
     assert errors[2] < 2e-4
     assert -2.4 < math.log10(errors[2] / errors[0]) < -1.6
@@ -356,7 +357,7 @@ def test_descent_refuses_bad_arguments(unchecked):
     with pytest.raises(ValueError, match="rate must be positive and finite, got 0"):
         attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=5, rate=0)
     with pytest.raises(ValueError, match="steps must increase"):
-        list(attention_svm.trajectory(instance, attention_svm.start(instance), at=(5, 3)))
+        list(attention_svm.trajectory(instance, attention_svm.start(instance), steps=(5, 3)))
     with pytest.raises(ValueError, match="inputs must be at least 1, got 0"):
         attention_svm.cross_attention(inputs=0, tokens=2, dim=2, generator=torch.Generator())
 

@@ -24,7 +24,7 @@ WRITING = ("compare", "run", "report")  # commands that write files; verify does
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; errors that a user can mend become one line on stderr."""
+    """Runs one command and returns its exit code; errors of the input become one line on stderr."""
     argv = list(sys.argv[1:] if argv is None else argv)
     flags: Mapping[str, str] = {}
     try:
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM.
 
-    An exact KeyboardInterrupt that passes through ``exec`` of a text, as some imports of scipy call it, makes Python end itself by SIGINT
-    even after it was caught; this one keeps the exit code.
+    If a plain KeyboardInterrupt leaves an ``exec`` of source text (some imports of scipy call one), Python ends itself by SIGINT although
+    the exception was caught later. A subclass is spared, so the exit code stays.
     """
 
 

@@ -144,7 +144,10 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     help = "checks claims, each with a control that must fail; exit code 1 if a claim is violated or a control does not fail"
     made = command("verify", claims.verify_claims, help)
     made.epilog = VERIFY_JSON
-    text = "claims, theories (all claims of each), or all there are (see list)"
+    text = (
+        "claims, or groups of them: THEORY, all claims of a theory; quick, those that take about a second per seed; training, those "
+        "that train a network; all (see list)"
+    )
     made.add_argument("claims", nargs="+", metavar="CLAIM|THEORY|all", help=text)
     text = "number or list of seeds, each of which draws an instance (default: 5)"
     made.add_argument("--seeds", type=_seeds, default=range(5), metavar="N|A,B", help=text)

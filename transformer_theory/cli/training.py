@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.measurement import Measurement
+from ..report.format import clock, plain_percent
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def train_network(options: argparse.Namespace) -> int:
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
-    from ..training.evaluate import with_interval
     from ..training.folder import BEST, LAST, clear
     from ..training.loop import train
     from ..training.objectives import CrossEntropy
@@ -97,7 +97,7 @@ def train_network(options: argparse.Namespace) -> int:
         if not started:
             print(f"{folder} holds a finished training:")
         tested = result.select(theory="network", split="test", layer=None)
-        _print_measured(with_interval(row) for row in tested)
+        _print_measured(tested)
         print(f"network: {folder / BEST}, of step {tested[0].step}")
         with progress_line() as progress:
             progress("writing the report")
@@ -153,14 +153,11 @@ def _print_measured(rows: Iterable[Measurement]) -> None:
             print(f"{name}: none, {row.reason}")
         elif row.interval is not None:
             low, high = row.interval
-            print(f"{name}: {percent(row.value)} of {row.n or 0:,} images, 95 % interval {percent(low)} to {percent(high)}")
+            print(
+                f"{name}: {plain_percent(row.value)} of {row.n or 0:,} images, 95 % interval {plain_percent(low)} to {plain_percent(high)}"
+            )
         else:
-            print(f"{name}: {percent(row.value) if row.unit == 'share' else f'{row.value:.4g} {row.unit}'.rstrip()}")
-
-
-def percent(share: float) -> str:
-    """``0.4648 -> "46.48 %"``: two decimals, which ten thousand images resolve."""
-    return f"{100 * share:.2f} %"
+            print(f"{name}: {plain_percent(row.value) if row.unit == 'share' else f'{row.value:.4g} {row.unit}'.rstrip()}")
 
 
 def _class_table(classes):
@@ -171,7 +168,7 @@ def _class_table(classes):
     for title in ("images", "recall", "precision", "most often confused with"):
         table.add_column(title, justify="right")
     for line in classes:
-        table.add_row(line.name, str(line.images), percent(line.recall), percent(line.precision), line.confused or "")
+        table.add_row(line.name, str(line.images), plain_percent(line.recall), plain_percent(line.precision), line.confused or "")
     return table
 
 
@@ -278,11 +275,4 @@ def _columns(table: Iterable[Measurement]) -> dict[str, Measurement]:
 def _shown(row: Measurement) -> str:
     if row.value is None:
         return "none"
-    return percent(row.value) if row.unit == "share" else f"{row.value:.4f}" if abs(row.value) < 100 else f"{row.value:.5g}"
-
-
-def clock(seconds: float) -> str:
-    """``1:02:03``, or ``2:03`` below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return plain_percent(row.value) if row.unit == "share" else f"{row.value:.4f}" if abs(row.value) < 100 else f"{row.value:.5g}"

@@ -51,6 +51,14 @@ def share_interval(share: float, n: int) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
+def with_interval(row: "Measurement") -> "Measurement":
+    """The row with the interval of Clopper and Pearson; unchanged if it states an interval or is no share of ``n`` samples."""
+    if row.interval is not None or row.unit != "share" or row.value is None or not row.n:
+        return row
+    ends = share_interval(row.value, row.n)
+    return row if ends is None else dataclasses.replace(row, interval=ends, interval_kind="over samples")
+
+
 def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
     """Student's t interval of the mean of independent values; None for fewer than two.
 
@@ -108,6 +116,25 @@ def agreement(value: float | None, predicted: float | None, null: float | None) 
     if value is None or predicted is None or null is None or not math.isfinite(null) or predicted == null:
         return None
     return (value - null) / (predicted - null)
+
+
+def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
+    """One row for the heads, or the layers and heads, of one quantity at one step: the mean value beside the null of the mean.
+
+    Rows without a value do not count. The other columns are those of the first row, except for ``head`` and the columns that describe the
+    value of a single head (interval, p-value, agreement, verdict), which become empty.
+    """
+    from .measurement import Null
+
+    measured = [row for row in rows if row.value is not None] or list(rows[:1])
+    values = [row.value for row in measured if row.value is not None]
+    return dataclasses.replace(
+        measured[0],
+        value=sum(values) / len(values) if values else None,
+        null=Null.mean_of([row.null for row in measured]),
+        **dict.fromkeys(("head", "interval", "p", "agreement", "verdict")),
+        interval_kind="",
+    )
 
 
 def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":

@@ -1,1 +1,1 @@
-"""Mathematics that several theories use: linear algebra and primitives in the log domain."""
+"""Linear algebra that several theories use."""

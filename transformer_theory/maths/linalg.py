@@ -1,40 +1,44 @@
 r"""Linear algebra that several theories share: log-determinants, cosines, bases, ranks, principal angles.
 
-Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``. Everything is batched
-and differentiable where the mathematics is.
+Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``. All functions are batched, and
+differentiable wherever the mathematics is.
 
-:math:`\log\det(I + sX^\top X)` by LU of the larger Gram matrix in float32 loses every eigenvalue below
-:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`, and can silently be wrong by more than half. The Cholesky factor of the *smaller* Gram matrix
-cannot turn negative, costs less, and is computed in float64 whenever float32 could not hold three digits. (The determinants agree by
-Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) A Gram matrix squares the singular values of X: where its
-rounding would reach a millionth of the identity, they are computed from X itself.
+**Log-determinants.** In float32 an LU factorisation of the larger Gram matrix loses every eigenvalue of :math:`sX^\top X` below
+:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`; the result can be wrong by more than half without any sign of it. Here
+:math:`\log\det(I + sX^\top X)` is computed from the Cholesky factor of the *smaller* Gram matrix, which costs less and has positive pivots.
+(The determinants agree by Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) Float64 is used whenever float32
+could not hold three digits. A Gram matrix squares the singular values of X; if its rounding would reach a millionth of the identity, the
+singular values are computed from X itself.
 """
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-LARGEST_FLOAT32_CONDITION = 1e4  # times the rounding unit 6e-8: three digits of each logarithm are safe
-LARGEST_GRAM_CONDITION = 1e10  # times the rounding unit 1e-16: a millionth of the identity, if formed in float64
-LARGEST_CONDITION = 1e20  # the same for its root, by which singular values of the vectors themselves are off
+# Largest s ||X||^2 up to which I + s X^T X is computed
+LARGEST_FLOAT32_CONDITION = 1e4  # in float32: with the rounding unit 6e-8, three digits of each logarithm are safe
+LARGEST_GRAM_CONDITION = 1e10  # from a float64 Gram matrix: with the rounding unit 1e-16, the error is a millionth of the identity
+LARGEST_CONDITION = 1e20  # from the singular values of X, the largest of which is then 1e10: the error is again a millionth
 
 
 def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
     r"""``log det(I + scale X^T X)`` through the smaller of the two Gram matrices, with its gradient in closed form.
 
-    Value :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), gradient
-    :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor; second derivatives exist. Rows of zeros change nothing, so batches of
-    unequal size may be padded. float32 input is promoted to float64 inside if ``scale ||X||_F^2`` exceeds 1e4, half precision to float32
-    at least; autocast is switched off. From 1e10 on the singular values of X replace the Gram matrix, which would lose digits where X has
-    less than full rank; they are slower, and accurate to a millionth of each logarithm up to 1e20. The result has the dtype of ``X``.
+    The value is :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), the gradient
+    :math:`2s\,X(I + sX^\top X)^{-1}`, from the same factor. Second derivatives exist. Rows of zeros do not change the value, so matrices of
+    different heights may be padded to one batch.
+
+    Precision: half precision is promoted to float32, and float32 to float64 if ``scale ||X||_F^2`` exceeds 1e4; autocast is switched off.
+    Above 1e10 singular values of X replace the Gram matrix, which would lose digits if X has less than full rank. They are slower, and
+    accurate to a millionth of each logarithm up to 1e20.
 
     Args:
         X: rows are vectors, ``[*batch, n, d]``.
         scale: s >= 0, a number or a tensor that broadcasts to ``[*batch]``.
     Returns:
-        ``[*batch]``, nats, >= 0.
+        ``[*batch]`` in the dtype of X, nats, >= 0.
     Raises:
-        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e20, where adding the
+        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e20, beyond which the
             identity is lost to rounding.
     """
     if X.ndim < 2:
@@ -46,13 +50,14 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
         with torch.no_grad():
             largest = (s * wide.square().sum((-2, -1))).amax() if s.numel() else s.sum()
         if not bool(largest <= LARGEST_CONDITION) or bool((s < 0).any()):
-            _diagnose(X, s, float(largest))
+            _raise_for(X, s, float(largest))
         if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
             wide, s = wide.double(), s.double()
         return _LogdetIdentityPlus.apply(wide, s).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
 
 
-def _diagnose(X: Tensor, s: Tensor, largest: float) -> None:
+def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
+    """Raises the ValueError that fits; called only if something is wrong, because the checks take time."""
     if not bool(torch.isfinite(X).all()):
         raise ValueError(
             f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of {X.numel()}; drop them"
@@ -66,37 +71,40 @@ def _diagnose(X: Tensor, s: Tensor, largest: float) -> None:
 
 
 class _LogdetIdentityPlus(torch.autograd.Function):
-    """log det(I + s X^T X); the backward pass reuses the factor of the forward pass."""
+    """log det(I + s X^T X). The gradient with respect to X is 2 s times the resolvent X (I + s X^T X)^-1; with respect to s it is the inner
+    product of X and the resolvent."""
 
     @staticmethod
     def forward(ctx, X: Tensor, s: Tensor) -> Tensor:
         if bool((s * X.square().sum((-2, -1)) > LARGEST_GRAM_CONDITION).any()):
-            value, through = logdet_and_resolvent(X, s)
-            ctx.save_for_backward(X, s, through)
-            ctx.of_gram = False
+            value, resolvent = _logdet_and_resolvent(X, s)
+            ctx.save_for_backward(X, s, resolvent)
+            ctx.from_gram = False
             return value
+        # Keep the factor for the backward pass: the inverse from it costs a third of a new factorisation.
         factor = torch.linalg.cholesky(_identity_plus(X, s))
         ctx.save_for_backward(X, s, factor)
-        ctx.of_gram = True
+        ctx.from_gram = True
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         X, s, saved = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: the result must be a differentiable function of X
-            through = _on_smaller_side(torch.linalg.inv(_identity_plus(X, s)), X) if ctx.of_gram else _by_augmented_system(X, s)
+        # With create_graph=True the result is differentiated again. The saved tensors are constants for autograd, so the resolvent is
+        # computed anew as a function of X.
+        if torch.is_grad_enabled():
+            resolvent = _on_smaller_side(torch.linalg.inv(_identity_plus(X, s)), X) if ctx.from_gram else _by_augmented_system(X, s)
         else:
-            through = _on_smaller_side(torch.cholesky_inverse(saved), X) if ctx.of_gram else saved
-        to_s = grad * (through * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
-        return (2 * grad * s)[..., None, None] * through, to_s
+            resolvent = _on_smaller_side(torch.cholesky_inverse(saved), X) if ctx.from_gram else saved
+        to_s = grad * (resolvent * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
+        return (2 * grad * s)[..., None, None] * resolvent, to_s
 
 
-def logdet_and_resolvent(
+def _logdet_and_resolvent(
     X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n d"]]:
-    r"""``log det(I + s X^T X)`` and :math:`X(I + sX^\top X)^{-1} = \sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top` from the singular
-    values of X, which no Gram matrix has rounded. Those below the rounding of the largest count as zero: the resolvent may be as large as
-    :math:`1 / (2\sqrt s)` where σ is near :math:`1/\sqrt s`, and would turn rounding errors into directions.
+    r"""``log det(I + s X^T X)`` and the resolvent :math:`X(I + sX^\top X)^{-1} = \sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top`
+    from the singular values of X.
 
     Args:
         X: ``[*batch, n, d]`` float64.
@@ -106,24 +114,32 @@ def logdet_and_resolvent(
     """
     with torch.no_grad():
         left, sizes, right = torch.linalg.svd(X, full_matrices=False)
+        # Singular values below the rounding of the largest count as zero. The factor of u v^T is largest, 1 / (2 sqrt s), for singular
+        # values near 1 / sqrt s, so it would turn rounding errors of that size into directions of the gradient.
         sizes = torch.where(sizes > max(X.shape[-2:]) * torch.finfo(X.dtype).eps * sizes[..., :1], sizes, 0)
         squares = scale[..., None] * sizes.square()
         return squares.log1p().sum(-1), (left * (sizes / (1 + squares))[..., None, :]) @ right
 
 
+def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
+    """``X X^T`` if n <= d, otherwise ``X^T X``: m = min(n, d). The other Gram matrix has the same eigenvalues and additional zeros."""
+    return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
+
+
 def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
-    small = X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
+    small = smaller_gram(X)
     return torch.eye(small.shape[-1], dtype=X.dtype, device=X.device) + s[..., None, None] * small
 
 
 def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
+    """The resolvent from the inverse of :func:`_identity_plus`, by the push-through identity X (I + X^T X)^-1 = (I + X X^T)^-1 X."""
     return inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
 
 
 def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
-    r"""The same resolvent, differentiable, for :math:`A = \sqrt s X`: :math:`[I, A; A^\top, -I]` has singular values
-    :math:`\sqrt{1 + s\sigma^2}`, so that solving it loses half as many digits as a Gram matrix would; its inverse has
-    :math:`A(I + A^\top A)^{-1}` off the diagonal."""
+    r"""The resolvent of ill-conditioned X as a differentiable function, from a linear system with :math:`A = \sqrt s X`."""
+    # [I, A; A^T, -I] has the singular values sqrt(1 + s sigma^2), so a solve loses half as many digits as one with I + A^T A would. The
+    # block of its inverse above the diagonal is A (I + A^T A)^-1.
     n, d = X.shape[-2:]
     root = s.clamp(min=torch.finfo(s.dtype).tiny).sqrt()[..., None, None]
     A = root * X
@@ -133,16 +149,13 @@ def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
 
 
 def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
-    r"""Cosine of the angle between two tensors of one shape, as vectors (for matrices: the Frobenius inner product).
-
-    Computed as :math:`(\|a+b\|^2 - \|a-b\|^2) / (\|a+b\|^2 + \|a-b\|^2)` of the unit vectors, which never leaves [-1, 1], is exactly 1
-    for equal tensors, and loses no digit of ``1 - cosine`` to cancellation beyond the rounding of the result.
+    r"""Cosine of the angle between two tensors of one shape, as vectors (for matrices: in the Frobenius inner product).
 
     Args:
         A, B: equal shapes.
         dim: dimensions that make up a vector; all by default (the result is then a scalar tensor).
     Returns:
-        the shape without ``dim``, in [-1, 1].
+        The shape without ``dim``, in [-1, 1], exactly 1 for equal tensors.
     Raises:
         ValueError: shapes differ, or a vector is zero or not finite (its direction is undefined).
     """
@@ -151,28 +164,32 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
     dims = tuple(range(A.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
     units = []
     for name, vector in (("first", A), ("second", B)):
-        vector = vector / vector.abs().amax(dims, keepdim=True)  # no overflow in the square
+        # Scale by the largest entry first, so that squares neither overflow nor underflow.
+        vector = vector / vector.abs().amax(dims, keepdim=True)
         norm = vector.square().sum(dims, keepdim=True).sqrt()
         if not bool(torch.isfinite(norm).all()):
             raise ValueError(f"a cosine needs finite vectors other than zero, the {name} argument has one that is zero, NaN or infinite")
         units.append(vector / norm)
+    # For unit vectors ||a + b||^2 = 2 + 2 cos and ||a - b||^2 = 2 - 2 cos. Their normalised difference cannot leave [-1, 1], and the small
+    # distance ||a - b|| is computed without the cancellation that 1 - <a, b> would suffer near cos = 1.
     plus, minus = (units[0] + units[1]).square().sum(dims), (units[0] - units[1]).square().sum(dims)
     return (plus - minus) / (plus + minus)
 
 
 def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
-    """Orthonormal basis of the column space, by QR with a positive diagonal of R (so it is unique and continuous in A).
+    """Orthonormal basis of the column space, by QR with a positive diagonal of R, which makes it unique and continuous in A.
 
     Args:
         A: linearly independent columns, ``[*batch, d, p]`` with p <= d.
     Returns:
         U with ``U^T U = I`` and the span of A, ``[*batch, d, p]``.
     Raises:
-        ValueError: p > d, or the columns are linearly dependent to rounding.
+        ValueError: p > d, or the columns are linearly dependent up to rounding.
     """
     if A.ndim < 2 or A.shape[-1] > A.shape[-2]:
         raise ValueError(f"orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got {list(A.shape)}")
     Q, R = torch.linalg.qr(A)
+    # A diagonal entry of R is the distance of a column from the span of the columns before it; below the rounding of A it is noise.
     diagonal = R.diagonal(dim1=-2, dim2=-1)
     size = torch.linalg.vector_norm(A, dim=(-2, -1))[..., None]
     if not bool((diagonal.abs() > A.shape[-2] * torch.finfo(A.dtype).eps * size).all()):
@@ -217,8 +234,8 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
 
     Args:
         A: ``[*batch, m, n]``.
-        tolerance: relative to the largest singular value, in (0, 1). Choose it above the accuracy of A:
-            the rank at 1e-7 of a matrix known to 1e-5 is noise.
+        tolerance: relative to the largest singular value, in (0, 1). It should exceed the relative error of A: of a matrix that is known to
+            1e-5, the rank at a tolerance of 1e-7 counts noise.
     Returns:
         ``[*batch]``, integers.
     Raises:
@@ -242,22 +259,23 @@ def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
 
 
 def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d q"]) -> Float[Tensor, "*batch r"]:
-    r"""Principal angles between the column spaces, ascending, ``r = min(p, q)`` of them.
+    r"""The ``r = min(p, q)`` principal angles between the column spaces, ascending (:cite:t:`bjorck1973numerical`).
 
-    Cosines are the singular values of :math:`Q_A^\top Q_B`, sines those of :math:`(I - Q_AQ_A^\top)Q_B`; the sine is used below 45 degrees,
-    where the cosine has lost its digits, and the cosine above (:cite:t:`bjorck1973numerical`).
+    The cosines are the singular values of :math:`Q_A^\top Q_B`, the sines the singular values of :math:`(I - Q_AQ_A^\top)Q_B`.
 
     Args:
         A, B: linearly independent columns, ``[*batch, d, p]`` and ``[*batch, d, q]``.
     Returns:
-        radians in [0, pi/2], ``[*batch, min(p, q)]``.
+        Radians in [0, pi/2], ``[*batch, min(p, q)]``.
     Raises:
         ValueError: columns are linearly dependent.
     """
     Q, P = orthonormalise(A), orthonormalise(B)
+    # The sines of the smaller space against the larger one are as many as the angles; the other way round there would be additional ones.
     if Q.shape[-1] < P.shape[-1]:
         Q, P = P, Q
     overlap = Q.mT @ P
     cosines = torch.linalg.svdvals(overlap).clamp(max=1)
     sines = torch.linalg.svdvals(P - Q @ overlap).flip(-1).clamp(max=1)
+    # Near 0 the cosine is flat and its arc loses half the digits, near 90 degrees the sine: use each where it is steep.
     return torch.where(cosines.square() > 0.5, sines.asin(), cosines.acos())

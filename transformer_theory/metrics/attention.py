@@ -5,10 +5,12 @@ A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \
 .. math::
     H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective support} = e^{H(a)}.
 
-Entropies are in nats. Shapes: weights ``[*batch, queries, keys]``. A mask ``allowed`` ``[*batch, queries, keys]`` (broadcast) marks the
-keys that a query may see; T is then the number of allowed keys of the row. Weights that are not distributions (linear attention) have no
-entropy and raise ValueError. Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks),
-:cite:t:`abnar2020quantifying` (rollout).
+Entropies are in nats. Weights are ``[*batch, queries, keys]``. A mask ``allowed``, of this shape or one that broadcasts to it, marks the
+keys that a query may see; T is then the number of allowed keys of the row. Weights that are not distributions (as in linear attention)
+raise ValueError.
+
+Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks), :cite:t:`abnar2020quantifying`
+(rollout).
 """
 
 import math
@@ -60,7 +62,7 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
 
 
 def top1_mass(weights: Weights) -> Rows:
-    r"""Weight of the heaviest key, :math:`\max_t a_t`.
+    r"""Largest weight of each row, :math:`\max_t a_t`.
 
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.
@@ -93,8 +95,8 @@ def effective_support(weights: Weights) -> Rows:
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     r"""Distance of a row of scores from a tie: the largest score minus the second largest, :math:`g = s_{(1)} - s_{(2)} \ge 0`.
 
-    It bounds the difference between softmax and hard-max: the weight outside the winner is at most :math:`(T - 1) e^{-g}`. Softmax weights
-    have the gaps of their scores: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
+    It bounds the difference between softmax and hard-max: the weight of all keys but the first is at most :math:`(T - 1) e^{-g}`. The gap
+    of scores can be computed from their softmax: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
 
     Args:
         scores: before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.
@@ -106,21 +108,23 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     """
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
-    scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)  # a single key has an infinite gap
+    # One more key with score -inf gives a row with a single allowed key a second score, and an infinite gap.
+    scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)
     first, second = scores.topk(2, dim=-1).values.unbind(-1)
-    if not bool(torch.isfinite(first).all()):  # topk sorts NaN first
+    # topk ranks NaN first, so the first score reveals NaN, +inf and rows without an allowed key.
+    if not bool(torch.isfinite(first).all()):
         raise ValueError("scores must be below infinity, with an allowed key in each row; got a row with NaN, +inf or no allowed key")
     return first - second
 
 
 def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
-    r"""Mean weight on one key: ``position``, or the key that gets most, :math:`\max_t \frac1Q \sum_q a_{qt}`.
+    r"""Mean weight on one key: ``position``, or the key with the largest mean weight, :math:`\max_t \frac1Q \sum_q a_{qt}`.
 
-    The largest key of each map on its own is at least 1 / keys by definition; average maps over sequences first to get one common sink.
+    The maximum over keys is at least 1 / keys by definition. To find a sink that several sequences share, average their maps first.
 
     Args:
         weights: rows are distributions, ``[*batch, queries, keys]``.
-        position: of the sink, e.g. 0 for the first token, negative from the end; the heaviest key if None.
+        position: index of the sink, e.g. 0 for the first token, negative from the end; the key with the largest mean weight if None.
     Returns:
         ``[*batch]``, in [0, 1], no unit; 1 / keys for uniform attention.
     Raises:
@@ -177,6 +181,7 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
         return torch.zeros_like(spread)
     gap = spread * math.sqrt(keys / (keys - 1))
     rest = (keys - 1) * torch.exp(-gap)
+    # With (T - 1) b = rest the second term is gap * rest / (1 + rest). For an infinite spread rest is 0, and inf * 0 must not become NaN.
     return torch.log1p(rest) + torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)
 
 
@@ -185,7 +190,7 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
 
     .. math:: R = A_L A_{L-1} \cdots A_1, \qquad A_l = \tfrac12 (\bar W_l + I),
 
-    :math:`\bar W_l` the mean over the heads of layer l. An approximation: values and MLPs are left out.
+    where :math:`\bar W_l` is the mean over the heads of layer l. This is an approximation, which ignores values and MLPs.
 
     Args:
         maps: weights of one sequence in the order of the layers, rows are distributions, ``[layers, heads, tokens, tokens]``.
@@ -204,7 +209,7 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
 
 
 def _check_distributions(weights: Tensor) -> None:
-    """Raises ValueError unless rows are distributions; the tolerance covers weights of shorter types."""
+    """Raises ValueError unless rows are distributions, up to a tolerance that depends on the dtype."""
     if weights.ndim < 2 or not weights.shape[-1]:
         raise ValueError(f"weights must have shape [*batch, queries, keys] with at least one key, got {list(weights.shape)}")
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
@@ -219,7 +224,7 @@ def _check_distributions(weights: Tensor) -> None:
 
 
 def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
-    """Number of allowed keys of each row, in the type of the weights."""
+    """Number of allowed keys of each row, in the dtype of the weights."""
     if allowed is None:
         return weights.new_full(weights.shape[:-1], weights.shape[-1])
     allowed = allowed.expand(weights.shape)

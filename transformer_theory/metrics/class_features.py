@@ -1,11 +1,11 @@
-"""Metrics of the classes in the features of each block: coding rates and neural collapse, each beside the same with permuted labels.
+"""Metrics of the classes in the features of each block: coding rates and neural collapse, with permuted labels as the null distribution.
 
 The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A network has a class
 token if the first token of the first block's input, and no other, is the same in every sequence.
 
-With few samples per class the null is far from zero. Labels may arrive sorted, so that a permutation within a batch would change nothing.
-So up to 16 d samples are kept, each with a random key, and their labels are permuted at the end. If there are more samples, those with the
-16 d smallest keys are kept: a uniform draw, whatever the order.
+With few samples per class the null is far from zero, so it has to be computed. Labels may arrive sorted, and then a permutation within a
+batch would change nothing. Therefore samples are stored, each with a random key, and their labels are permuted at the end. At most 16 d
+samples are stored, those with the smallest keys: a uniform draw from all samples, independent of their order.
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`papyan2020prevalence` (neural collapse).
 """
 
@@ -24,23 +24,23 @@ from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
 PERMUTATIONS = 4
-SAMPLES_PER_DIMENSION = 16  # kept as they are
+SAMPLES_PER_DIMENSION = 16  # stored
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
 NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
 NULL_KIND = "permuted labels"
 
 
 class ClassFeatures(Metric):
-    """Streams the features of each block with their classes: the common part of metrics that need classes.
+    """Base of the metrics that need classes: streams the features of each block with their labels.
 
-    Forward passes without labels and features that are not finite are not counted. A merged state holds the samples of the union;
-    permutations and draws depend on their order, so nulls, and values of a draw, need not equal those of one batch to the last digit.
+    Forward passes without labels, and features that are not finite, are ignored. A merged state contains the samples of the union. The
+    permutations depend on the order of the samples, so nulls of a merged state need not equal those of one batch to the last digit.
 
     Args:
-        seed: of the keys and the permutations.
+        seed: seed of the keys and the permutations.
 
     Attributes:
-        kept: by layer, features [n, d], labels [n] and keys [n] of all samples, or of a uniform draw of 16 d.
+        samples: by layer, features [n, d], labels [n] and keys [n] of all samples, or of a uniform draw of 16 d of them.
         class_token: whether the feature is the class token; None before the first features.
     """
 
@@ -52,15 +52,15 @@ class ClassFeatures(Metric):
 
     def reset(self) -> None:
         super().reset()
-        self.kept: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.samples: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self.class_token: bool | None = None
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def update(self, activations: Activations) -> None:
-        """Adds the features of one block; nothing without labels.
+        """Adds the features of one block; does nothing without labels.
 
         Raises:
-            ValueError: labels are not integers from zero.
+            ValueError: labels are not integers >= 0.
         """
         labels = activations.labels
         if activations.kind != "features" or labels is None or not len(labels):
@@ -79,52 +79,53 @@ class ClassFeatures(Metric):
             self.add_samples(activations.layer, features, labels.to(features.device), keys.to(features.device))
 
     def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The features in the scale in which they are measured."""
+        """The features, scaled as the metric requires."""
         return features
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
         """Adds features, labels and keys of a layer."""
-        self._keep(layer, self._with_kept(layer, samples))
+        self._store(layer, self._joined(layer, samples))
 
-    def _with_kept(self, layer: int, samples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if layer not in self.kept:
+    def _joined(self, layer: int, samples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The stored samples of a layer followed by more."""
+        if layer not in self.samples:
             return samples
-        return tuple(torch.cat([mine, more.to(mine)]) for mine, more in zip(self.kept[layer], samples))
+        return tuple(torch.cat([stored, more.to(stored)]) for stored, more in zip(self.samples[layer], samples))
 
-    def _keep(self, layer: int, samples: tuple[Tensor, ...]) -> None:
-        """Keeps, of all samples so far, those with the smallest keys."""
+    def _store(self, layer: int, samples: tuple[Tensor, ...]) -> None:
+        """Replaces the stored samples of a layer; of more than 16 d those with the smallest keys."""
         features, labels, keys = samples
         limit = SAMPLES_PER_DIMENSION * features.shape[1]
         if len(keys) > limit:
             chosen = keys.argsort()[:limit]
             features, labels, keys = features[chosen], labels[chosen], keys[chosen]
-        self.kept[layer] = features, labels, keys
+        self.samples[layer] = features, labels, keys
 
     def merge(self, other: Any) -> None:
-        """Adds another metric's state.
+        """Adds the state of another metric.
 
         Raises:
             ValueError: one metric used a class token and the other the mean of the tokens.
         """
         if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
-            raise ValueError("merge needs two states of the same token, got a class token and a mean of tokens; probe one network only")
+            raise ValueError("merge needs two states of one network, got one with a class token and one with means of tokens")
         self.class_token = other.class_token if self.class_token is None else self.class_token
         self.merge_samples(other)
 
     def merge_samples(self, other: Any) -> None:
         """Adds the samples of another metric."""
-        for layer, samples in other.kept.items():
+        for layer, samples in other.samples.items():
             self.add_samples(layer, *samples)
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = {f"{layer}.{name}": x for layer, kept in self.kept.items() for name, x in zip(("features", "labels", "keys"), kept)}
+        state = {f"{layer}.{name}": x for layer, stored in self.samples.items() for name, x in zip(("features", "labels", "keys"), stored)}
         state["generator"] = self.generator.get_state()
         return state if self.class_token is None else state | {"class_token": torch.tensor(self.class_token)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.reset()
         layers = sorted({int(name.partition(".")[0]) for name in state if name.partition(".")[2] == "keys"})
-        self.kept = {layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"]) for layer in layers}
+        self.samples = {layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"]) for layer in layers}
         self.generator.set_state(state["generator"])
         self.class_token = bool(state["class_token"]) if "class_token" in state else None
 
@@ -137,12 +138,12 @@ class ClassFeatures(Metric):
 class FeatureRates(ClassFeatures):
     """R, R^c and ΔR of the features, scaled to norm 1, after each block, in nats; null: ΔR with permuted labels.
 
-    Any number of samples is streamed exactly: beyond 16 d, as second moments by class. The null then deals the samples that are kept,
-    repeated up to the number of all, to classes of the true sizes. It is some 5 % too low, since a draw fits its own spread.
+    The rates are exact for any number of samples: beyond 16 d, second moments by class are streamed. The null then repeats the stored
+    samples up to the total number and assigns them to classes of the true sizes, which makes it about 5 % too low.
 
     Args:
         eps: distortion for features of norm 1; squared inside.
-        seed: of the keys and the permutations.
+        seed: seed of the keys and the permutations.
     """
 
     def __init__(self, *, eps: float = EPS, seed: int = 0):
@@ -151,12 +152,12 @@ class FeatureRates(ClassFeatures):
 
     def reset(self) -> None:
         super().reset()
-        self.moments: dict[int, SecondMoments] = {}  # by layer, once there are more samples than are kept
+        self.moments: dict[int, SecondMoments] = {}  # by layer, as soon as there are more samples than are stored
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
         rows: list[Measurement] = []
-        for layer in sorted(self.kept):
+        for layer in sorted(self.samples):
             rate, within, sizes, _ = self.rates(layer)
             null = self.null_draws(layer, sizes, draws=draws, generator=generator)
             columns: dict[str, Any] = {"unit": "nats", "layer": layer, "n": sum(sizes), "note": self.note}
@@ -172,26 +173,28 @@ class FeatureRates(ClassFeatures):
         return unit_norm(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds features, labels and keys. All are kept as long as their classes' Gram matrices are smaller than moments would be."""
-        together = self._with_kept(layer, samples)
+        """Adds features, labels and keys to the stored samples and, if these are too many, to the moments."""
+        together = self._joined(layer, samples)
         if layer in self.moments:
             self.moments[layer].update(*samples[:2])
         elif len(together[0]) > SAMPLES_PER_DIMENSION * together[0].shape[1]:
             self.moments[layer] = SecondMoments()
             self.moments[layer].update(*together[:2])
-        self._keep(layer, together)
+        self._store(layer, together)
 
     def merge_samples(self, other: Any) -> None:
-        for layer, samples in other.kept.items():
+        for layer, samples in other.samples.items():
+            # Without moments the other state's stored samples are all of its samples.
             if layer not in other.moments:
                 self.add_samples(layer, *samples)
                 continue
+            # With moments, its stored samples are a part of those behind the moments and must not be counted again.
             if layer not in self.moments:
                 self.moments[layer] = SecondMoments()
-                if layer in self.kept:
-                    self.moments[layer].update(*self.kept[layer][:2])
+                if layer in self.samples:
+                    self.moments[layer].update(*self.samples[layer][:2])
             self.moments[layer].merge(other.moments[layer])
-            self._keep(layer, self._with_kept(layer, samples))
+            self._store(layer, self._joined(layer, samples))
 
     def state_dict(self) -> dict[str, Tensor]:
         state = super().state_dict()
@@ -201,14 +204,14 @@ class FeatureRates(ClassFeatures):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         super().load_state_dict(state)
-        for layer in self.kept:
+        for layer in self.samples:
             if f"{layer}.counts" in state:
                 self.moments[layer] = SecondMoments()
                 self.moments[layer].counts, self.moments[layer].moments = state[f"{layer}.counts"], state[f"{layer}.moments"]
 
     def rates(self, layer: int) -> tuple[float, float, list[int], int]:
         """R and R^c in nats, the sizes of the classes, and the dimension of the features of a layer."""
-        features, labels, _ = self.kept[layer]
+        features, labels, _ = self.samples[layer]
         if layer in self.moments:
             state = self.moments[layer]
             rate, within = state.coding_rate(eps=self.eps), state.class_coding_rate(eps=self.eps)
@@ -224,12 +227,13 @@ class FeatureRates(ClassFeatures):
         Args:
             sizes: of the classes, as :meth:`rates` returns them.
             draws: number of permutations; four if 0.
-            generator: of the permutations; one seeded with ``seed`` if None.
+            generator: generator of the permutations; a new one with seed ``seed`` if None.
         """
-        features = self.kept[layer][0]
+        features = self.samples[layer][0]
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
         (m, d), n, sizes = features.shape, sum(sizes), list(sizes)
-        # If m of n samples are kept, each stands for n / m of them; a repeated row enters a Gram matrix as sqrt(repeats) times the row
+        # If m of n samples are stored, each represents about n / m of them. A row that is repeated r times contributes r x x^T to a Gram
+        # matrix, as much as the single row sqrt(r) x, so the repeated matrix is never formed.
         samples = torch.arange(n) % m
         repeats = torch.bincount(samples, minlength=m).to(features)
         rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
@@ -248,15 +252,15 @@ class FeatureRates(ClassFeatures):
 class NeuralCollapse(ClassFeatures):
     """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
 
-    Three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2, each beside the same with permuted labels (one
-    permutation). NC3 needs the classifier, which blocks do not have. Beyond 16 d samples, a uniform draw of 16 d is measured. The value is
-    None where it is undefined: with fewer than two classes, or with class means that coincide.
+    Three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2, with permuted labels as the null (one permutation
+    unless more draws are requested). NC3 needs the classifier, which blocks do not have. Of more than 16 d samples a uniform draw of 16 d
+    is measured. The value is None if it is undefined: with fewer than two classes, or if class means coincide.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Three rows per layer; none without labels."""
         rows: list[Measurement] = []
-        for layer, (features, labels, _) in sorted(self.kept.items(), key=lambda item: item[0]):
+        for layer, (features, labels, _) in sorted(self.samples.items(), key=lambda item: item[0]):
             source = torch.Generator().manual_seed(self.seed) if generator is None else generator
             orders = [torch.randperm(len(labels), generator=source).to(labels.device) for _ in range(max(draws, 1))]
             nulls = [_collapse(features, labels[order]) for order in orders]

@@ -1,4 +1,4 @@
-r"""Geometry of features and weights: alignment, neural collapse, rank collapse. Ranks and angles come from
+r"""Geometry of features and weights: alignment, neural collapse, rank collapse. Ranks and angles are defined in
 :mod:`transformer_theory.maths.linalg`.
 
 Rows are samples or tokens: features ``[n, d]``, tokens ``[*batch, n, d]``.
@@ -31,8 +31,8 @@ __all__ = [
 def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     r"""Cosine of the angle between two matrices, :math:`\langle A, B\rangle_F / (\|A\|_F \|B\|_F)`.
 
-    Its chance level is not zero if B depends on A (as the max-margin direction of the tokens that A selects does): report it beside the
-    alignment of a matrix with the singular values of A and random singular vectors.
+    Its chance level is not zero if B depends on A, as does the max-margin direction of the tokens that A selects. Compare it with the
+    alignment of a matrix that has the singular values of A and random singular vectors.
 
     Args:
         A, B: ``[*batch, m, n]``.
@@ -49,7 +49,7 @@ class Collapse:
     r"""Distance of features from neural collapse; every number is 0 at collapse and has no unit.
 
     Attributes:
-        nc1: variability within classes relative to that between them, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
+        nc1: variability within classes relative to the variability between them, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
         nc2_norms: spread of the norms of the centred class means, standard deviation over mean.
         nc2_angles: mean over pairs of classes of :math:`|\cos(m_c, m_{c'}) + \frac{1}{C-1}|`.
         nc3: squared distance of classifier and class means, :math:`\|W / \|W\|_F - M / \|M\|_F\|_F^2`; None without a classifier.
@@ -78,14 +78,14 @@ def neural_collapse(
 
     Args:
         features: rows are samples, ``[n, d]`` (of the last layer).
-        labels: class of each, integers >= 0, ``[n]``; classes that do not occur are left out.
+        labels: class of each sample, integers >= 0, ``[n]``; classes that do not occur are left out.
         classifier: weights of the last linear layer, row c for label c, ``[classes, d]``.
     Returns:
         :class:`Collapse`, numbers without unit.
     Raises:
         ValueError: labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
             fit or is zero.
-        TypeError: labels are no integers.
+        TypeError: labels are not integers.
     """
     if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
         raise ValueError(f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and {list(labels.shape)}")
@@ -103,7 +103,8 @@ def neural_collapse(
     norms = torch.linalg.vector_norm(centred, dim=1)
     if not bool((norms > 1e-12 * X.abs().amax()).all()):
         raise ValueError("neural collapse is undefined where a class mean equals the mean of all, got such a class; features must differ")
-    # tr(Σ_W Σ_B^+) from the deviations themselves: Σ_W is never formed, and the pseudo-inverse drops the direction lost by centring
+    # tr(Σ_W Σ_B^+) is a sum over the scaled deviations, so Σ_W is never formed. Centring leaves Σ_B of rank C - 1 at most; the tolerance of
+    # the pseudo-inverse removes the direction that exists by rounding only.
     deviations = (X - means[member]) / (C * counts[member, None]).sqrt()
     between = centred.T @ centred / C
     nc1 = float((deviations @ torch.linalg.pinv(between, rtol=1e-10, hermitian=True) * deviations).sum() / C)
@@ -145,5 +146,5 @@ def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor,
         raise ValueError(f"tokens must have shape [*batch, n, d] with n, d >= 1, got {list(tokens.shape)}")
     size = torch.linalg.matrix_norm(tokens)
     if not bool((torch.isfinite(size) & (size > 0)).all()):
-        raise ValueError("the residual needs finite sequences other than zero, got one that is zero, NaN or infinite; leave it out")
+        raise ValueError("the residual needs finite sequences that are not zero, got one that is zero, NaN or infinite; leave it out")
     return (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).clamp(max=1)

@@ -1,7 +1,7 @@
-"""Metrics of any transformer that belong to no theory: statistics of attention weights, geometry of the features, attention maps.
+"""Metrics of any transformer that do not belong to a theory: statistics of attention weights, geometry of the features, attention maps.
 
-Each metric adds up sums and counts over sequences, so the merged state of two metrics is the state of the union of their sequences. Layers
-and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
+The state of a metric consists of sums and counts over sequences, so the merged state of two metrics is the state of the union of their
+sequences. Layers and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
 Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (sinks), :cite:t:`dong2021attention` (rank collapse),
 :cite:t:`rudelson2007sampling` (stable rank), :cite:t:`roy2007effective` (effective rank).
 """
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..core.measurement import Measurement, Null, Unit
 from ..core.metric import ActivationKind, Activations, Metric, Place
+from ..maths.linalg import smaller_gram
 from .attention import entropy, hard_max_gap
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
@@ -26,7 +27,7 @@ STATISTICS: tuple[tuple[str, Unit], ...] = ((ENTROPY, "nats"), (TOP1, "share"), 
 
 
 def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **columns: Any) -> Measurement:
-    """A measurement of no theory; ``reason`` is kept only if the value is not finite."""
+    """A measurement that belongs to no theory; ``reason`` is used only if the value is not finite."""
     finite = math.isfinite(value)
     return Measurement(
         "network", "network", quantity, value if finite else None, unit=unit, reason="" if finite else reason, scope="training", **columns
@@ -36,7 +37,7 @@ def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **colum
 class AttentionStatistics(Metric):
     """Entropy (nats), top-1 mass, effective support (keys) and sink mass of each layer and head.
 
-    Means over queries and sequences. The sink is the key position with the largest mean weight. Rows of weights without an allowed key, or
+    All are means over queries and sequences. The sink is the key position with the largest mean weight. Rows without an allowed key, or
     with values that are not finite, are left out.
 
     Attributes:
@@ -51,13 +52,13 @@ class AttentionStatistics(Metric):
             return
         weights = activations.weights
         total = weights.sum(-1, keepdim=True)
-        good = torch.isfinite(total) & (total > 0.5)
-        if not bool(good.all()):
-            # The entropy accepts distributions only: an excluded row becomes a weight of one on the first key, and counts zero times below.
+        valid = torch.isfinite(total) & (total > 0.5)
+        if not bool(valid.all()):
+            # The entropy accepts distributions only. An excluded row becomes a weight of one on the first key and is multiplied by 0 below.
             first = torch.zeros(weights.shape[-1], dtype=weights.dtype, device=weights.device)
             first[0] = 1.0
-            weights = torch.where(good, weights, first)
-        counted = good[..., 0].to(weights.dtype)
+            weights = torch.where(valid, weights, first)
+        counted = valid[..., 0].to(weights.dtype)
         H = entropy(weights)
         sums = torch.stack([(x * counted).sum((0, 2)) for x in (torch.ones_like(H), H, weights.amax(-1), H.exp())])
         mass = (weights * counted[..., None]).sum((0, 2))
@@ -74,7 +75,7 @@ class AttentionStatistics(Metric):
         return rows
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds sums. Where sequences have different lengths, key positions are counted from the start."""
+        """Adds sums. If sequences differ in length, key positions are counted from the start and the shorter sums are padded with zeros."""
         if (before := self.sums.get(place)) is not None:
             longest = max(len(before), len(sums))
             self.sums[place], sums = (nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums))
@@ -82,11 +83,11 @@ class AttentionStatistics(Metric):
 
 
 class AttentionSelection(Metric):
-    """How far attention is from the selection of one key, and how often that key is the token itself.
+    """How far attention is from the selection of one key, and how much weight a token gives to itself.
 
-    The gap is the largest score minus the second largest, in nats, a mean over the queries with at least two allowed keys; it is 0 for
-    uniform attention. Weights that vanish in their type count as its smallest number. The weight on the token itself needs as many queries
-    as keys; its null is uniform attention over the allowed keys.
+    The gap is the largest score minus the second largest, in nats, averaged over the queries with at least two allowed keys; it is 0 for
+    uniform attention. Weights that underflow are replaced by the smallest normal number of their dtype. The weight on the token itself
+    needs as many queries as keys; its null is uniform attention over the allowed keys.
 
     Attributes:
         sums: by layer and first head, ``[5, heads]``: number of gaps, their sum, number of tokens, weight on themselves, its null.
@@ -102,14 +103,16 @@ class AttentionSelection(Metric):
         total = weights.sum(-1)
         rows = torch.isfinite(total) & (total > 0.5)
         allowed = torch.ones_like(weights, dtype=torch.bool) if activations.mask is None else activations.mask.expand_as(weights)
+        # Log-weights differ from scores by a constant per row, which the gap does not see. Excluded rows become ties, all keys allowed, so
+        # that hard_max_gap accepts them; they are not counted.
         scores = weights.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~rows[..., None], 0.0)
         gaps = hard_max_gap(scores, allowed=allowed | ~rows[..., None])
         counted = rows & torch.isfinite(gaps)
         sums = [counted.sum((0, 2)), gaps.masked_fill(~counted, 0.0).sum((0, 2))]
         if weights.shape[-2] == T:
-            itself = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
+            own_weight = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
             uniform = allowed.diagonal(dim1=-2, dim2=-1).double() / allowed.sum(-1).clamp(min=1)
-            sums += [rows.sum((0, 2)), itself, torch.where(rows, uniform, 0.0).sum((0, 2))]
+            sums += [rows.sum((0, 2)), own_weight, torch.where(rows, uniform, 0.0).sum((0, 2))]
         else:
             sums += [torch.zeros_like(sums[0])] * 3
         self.add((activations.layer, activations.first_head), torch.stack([x.double() for x in sums]))
@@ -118,13 +121,13 @@ class AttentionSelection(Metric):
         """Up to two rows per layer and head."""
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (gaps, gap, tokens, itself, null) in enumerate(sums.T.tolist(), start=first):
+            for head, (gaps, gap, tokens, own_weight, null) in enumerate(sums.T.tolist(), start=first):
                 place = {"layer": layer, "head": head}
                 mean = gap / gaps if gaps else math.nan
                 rows.append(network_row(GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place))
                 if tokens:
                     uniform = Null("uniform attention over the allowed keys", (null / tokens,))
-                    rows.append(network_row(DIAGONAL, itself / tokens, "share", null=uniform, reason="a weight is not finite", **place))
+                    rows.append(network_row(DIAGONAL, own_weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
         return rows
 
 
@@ -146,9 +149,9 @@ class Geometry(Metric):
             return
         tokens = activations.output
         size = torch.linalg.matrix_norm(tokens)
-        good = torch.isfinite(size) & (size > 0)
-        if not bool(good.all()):
-            tokens, size = tokens[good], size[good]
+        valid = torch.isfinite(size) & (size > 0)
+        if not bool(valid.all()):
+            tokens, size = tokens[valid], size[valid]
         residual = (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).sum().double()
         flat = tokens.flatten(0, 1).double()
         self.add((activations.layer, 0), torch.stack([torch.full_like(residual, len(tokens)), residual]))
@@ -166,12 +169,12 @@ class Geometry(Metric):
 
 
 class AttentionMaps(Metric):
-    """Keeps the attention maps of the first few sequences, for pictures: no rows, arrays ``attention/<layer>`` [sequences, heads, q, k].
+    """Stores the attention maps of the first sequences, for figures: arrays ``attention/<layer>`` [sequences, heads, q, k] and no rows.
 
-    A second attention of a block is ``attention/<layer>.<number of its first head>``.
+    The name of a block's second attention is ``attention/<layer>.<number of its first head>``.
 
     Args:
-        keep: number of sequences of each measurement.
+        keep: number of sequences to store.
     Raises:
         ValueError: ``keep`` is less than 1.
     """
@@ -185,7 +188,7 @@ class AttentionMaps(Metric):
         super().__init__()
 
     def update(self, activations: Activations) -> None:
-        """Keeps maps as long as there are fewer than ``keep``."""
+        """Adds maps until there are ``keep``."""
         if activations.weights is not None:
             self.add((activations.layer, activations.first_head), activations.weights)
 
@@ -207,7 +210,7 @@ class AttentionMaps(Metric):
 
 
 def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
-    """||A||_F^2 / ||A||_2^2 and exp H(singular values / their sum) from A^T A; NaN for a zero or infinite matrix."""
+    """Stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or infinite matrix."""
     if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
         return math.nan, math.nan
     squares = torch.linalg.eigvalsh(gram).clamp(min=0)
@@ -217,18 +220,17 @@ def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
 
 def rank_of(matrix: Float[Tensor, "m n"]) -> float:
     """Stable rank ||A||_F^2 / ||A||_2^2 of a weight, from its smaller Gram matrix; NaN for a zero or infinite one."""
-    short = matrix.double() if matrix.shape[0] >= matrix.shape[1] else matrix.double().mT
-    return _ranks(short.mT @ short)[0]
+    return _ranks(smaller_gram(matrix.double()))[0]
 
 
 def matrix_after(block: Activations, attention: str | None) -> Float[Tensor, "m n"] | None:
-    """The first two-dimensional weight of a block that is registered after the attention and outside it: the MLP's lower layer.
+    """The first two-dimensional weight of a block that is registered after its attention module: the lower layer of the MLP.
 
     Args:
         block: activations of kind "features".
         attention: name of the block's attention module.
     Returns:
-        The weight, detached; None if the block has no such weight, or does not hold that attention.
+        The weight, detached; None if the block has no such weight, or does not contain that attention.
     """
     module, prefix = block.module, f"{block.name}." if block.name else ""
     if not isinstance(module, nn.Module) or attention is None or attention[: len(prefix)] != prefix:

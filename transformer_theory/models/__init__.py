@@ -1,24 +1,13 @@
-"""Whole networks, each readable in one sitting: ViT, a causal decoder of words, CRATE with the names and sizes of the released networks,
-the residual network that rate reduction is trained with; the attention they use (:mod:`.attention`) and their weights (:mod:`.weights`)."""
+"""Whole networks, each readable in one sitting, the attention that they use (:mod:`.attention`) and their weights (:mod:`.weights`).
 
-from .crate import (
-    CRATE,
-    CRATEMAE,
-    CRATELanguageModel,
-    crate_alpha,
-    crate_alpha_base,
-    crate_alpha_from_published,
-    crate_alpha_large,
-    crate_base,
-    crate_large,
-    crate_mae_base,
-    crate_mae_small,
-    crate_mae_tiny,
-    crate_small,
-    crate_tiny,
-    random_mask,
-    tie_head,
-)
+The networks are a ViT, a causal decoder of words, the residual network of rate reduction, and the family of CRATE: classifier, CRATE-alpha,
+masked autoencoder and language model, with the names and sizes of the released networks. The blocks of CRATE are in :mod:`.crate`.
+"""
+
+from .crate.alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large
+from .crate.language_model import CRATELanguageModel, tie_head
+from .crate.masked_autoencoder import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
+from .crate.network import CRATE, crate_base, crate_large, crate_small, crate_tiny
 from .decoder import Decoder
 from .embedding import build
 from .resnet import ResNet18

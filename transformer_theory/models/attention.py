@@ -9,8 +9,8 @@ r"""Softmax attention: scores, masks, weights, the parametrisations of scores, a
 * Parametrisations, which turn tokens into scores :math:`x_j^\top W z_i` of key token x and query token z: :class:`Combined` (one
   matrix W), :class:`Factored` (W_K and W_Q), :class:`Tied` (one basis for both, as in CRATE); :func:`token_scores`.
 * Kernels, equal to :func:`attend` up to rounding: :func:`softmax_attention`, and :func:`tied_attention` for queries, keys and values that
-  are one matrix. A ``torch.overrides.TorchFunctionMode``, such as a probe, sees calls of the two by these names, whatever torch kernel
-  they choose.
+  are one matrix. A ``torch.overrides.TorchFunctionMode``, such as a probe, sees calls of these two functions, whichever torch kernel they
+  use.
 
 Glossary of shapes: tokens ``[*batch, tokens, dim]``; queries ``[*batch, q, p]``, keys ``[*batch, k, p]``, values ``[*batch, k, v]``;
 scores and weights ``[*batch, q, k]``. Heads are one of the batch dimensions: ``[batch, heads, tokens, head_dim]``.
@@ -33,8 +33,9 @@ Scores = Float[Tensor, "*batch q k"]
 Mask = Bool[Tensor, "*#batch q k"]
 Coordinates = Float[Tensor, "*batch n p"]
 
-PLAIN_BFLOAT16_TOKENS = 1024  # up to which plain products beat torch's fused kernel in bfloat16 on a CPU
-PLAIN_TIED_TOKENS = 256  # up to which keeping the weights for the backward pass beats the fused kernel in float32 and float64
+# Largest numbers of tokens for which plain products were measured to be faster on a CPU than torch's fused kernel:
+PLAIN_BFLOAT16_TOKENS = 1024  # in bfloat16, for which the kernel has no fast path
+PLAIN_TIED_TOKENS = 256  # in float32 and float64, if the weights are kept for the backward pass
 
 
 # scores, masks and weights
@@ -46,14 +47,14 @@ def dot_scores(queries: Queries, keys: Keys, *, scale: float = 1.0) -> Scores:
 
 
 def causal_mask(queries: int, keys: int, *, device: torch.device | None = None) -> Bool[Tensor, "q k"]:
-    """Query i sees keys 0..i, ``[queries, keys]``; the first query is aligned with the first key, as in torch's ``is_causal``."""
+    """True where query i sees key j, which is j <= i, ``[queries, keys]``; queries and keys start together, as in torch's ``is_causal``."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
 
 
 def softmax(scores: Scores, mask: Mask | None = None) -> Scores:
     r"""Weights :math:`e^{s_{ij}} / \sum_l e^{s_{il}}` over the keys where ``mask`` is true (all if None), ``[*batch, q, k]``.
 
-    A query that sees no key has NaN weights.
+    The weights of a query that sees no key are NaN.
     """
     return (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
 
@@ -63,8 +64,8 @@ def attention_weights(queries: Queries, keys: Keys, *, scale: float | None = Non
 
     Args:
         queries, keys: ``[*batch, q, p]``, ``[*batch, k, p]``; the keys may be other tokens than the queries (cross-attention).
-        scale: of the scores; :math:`1/\sqrt p` if None.
-        mask: which keys a query sees, ``[*batch, q, k]`` or a shape that broadcasts to it; all if None.
+        scale: factor of the scores; :math:`1/\sqrt p` if None.
+        mask: True where a query sees a key, ``[*batch, q, k]`` or a shape that broadcasts to it; all keys if None.
     Raises:
         ValueError: widths or mask do not fit, or a query sees no key.
     """
@@ -95,7 +96,7 @@ def attend(
     return attention_weights(queries, keys, scale=scale, mask=mask) @ values
 
 
-# parametrisations: score(key token x, query token z) = x^T W z; matrices may carry a dimension of heads in front
+# parametrisations: score(key token x, query token z) = x^T W z; matrices may have a leading dimension of heads
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Factored:
 
     Attributes:
         K, Q: W_K and W_Q, ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
-        scale: of the scores, often :math:`1/\sqrt{\text{head\_dim}}`.
+        scale: factor of the scores, often :math:`1/\sqrt{\text{head\_dim}}`.
     """
 
     K: Float[Tensor, "*heads d_x p"]
@@ -133,11 +134,11 @@ class Factored:
 
 @dataclass(frozen=True)
 class Tied:
-    r"""One basis for keys and queries: :math:`s = \text{scale}\,\langle U^\top x, U^\top z\rangle`; W is symmetric and semidefinite.
+    r"""One basis for keys and queries: :math:`s = \text{scale}\,\langle U^\top x, U^\top z\rangle`; W is symmetric positive semidefinite.
 
     Attributes:
         U: ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
-        scale: of the scores.
+        scale: factor of the scores.
     """
 
     U: Float[Tensor, "*heads d p"]
@@ -187,21 +188,23 @@ def softmax_attention(
 ) -> Float[Tensor, "*batch q v"]:
     r""":math:`\mathrm{softmax}(\text{scale}\, Q K^\top) V`, ``[*batch, q, v]``, in the dtype of the values.
 
-    On a CPU torch's fused kernel has no fast path in bfloat16: plain products take half its time or less. They round scores and weights
-    to bfloat16, which the fused kernel does not.
+    On a CPU in bfloat16, up to ``PLAIN_BFLOAT16_TOKENS`` tokens, scores and weights are rounded to bfloat16; torch's fused kernel, which is
+    used otherwise, does not round them.
 
     Args:
         query, key, value: of one dtype.
-        scale: of the scores.
-        is_causal: query i sees keys 0..i.
+        scale: factor of the scores.
+        is_causal: whether query i sees keys 0..i only.
         dropout_p: probability that a weight is dropped.
     """
+    # torch's own functions dispatch to a TorchFunctionMode by themselves; a Python function has to do so explicitly, before it calls them.
     if has_torch_function((query, key, value)):
         options = {"scale": scale, "is_causal": is_causal, "dropout_p": dropout_p}
         return handle_torch_function(softmax_attention, (query, key, value), query, key, value, **options)
     slow = query.device.type == "cpu" and query.dtype == torch.bfloat16
     if slow and not is_causal and not dropout_p and max(query.shape[-2], key.shape[-2]) <= PLAIN_BFLOAT16_TOKENS:
-        with torch.autocast("cpu", enabled=False):  # autocast would compute the softmax in float32
+        # Autocast would compute the softmax in float32 and lose the gain in speed.
+        with torch.autocast("cpu", enabled=False):
             return softmax(dot_scores(query, key, scale=scale)) @ value
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
 
@@ -214,13 +217,13 @@ def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False
     .. math::
         dW = P^\top dO + s (dS + dS^\top) W, \qquad dS = P \circ (dP - \mathrm{rowsum}(P \circ dP)), \qquad dP = dO\, W^\top.
 
-    Only W and P are kept for the backward pass, which takes three products instead of four. For many tokens, or on an accelerator, torch's
-    fused kernel is better, since it keeps no P.
+    The backward pass keeps W and P only, and takes three products instead of four. For many tokens, or on an accelerator, torch's fused
+    kernel is used, which does not keep P.
 
     Args:
         coords: W, ``[*batch, n, p]``.
-        scale: s, of the scores.
-        is_causal: token i attends to tokens 0..i.
+        scale: s, factor of the scores.
+        is_causal: whether token i attends to tokens 0..i only.
     """
     if has_torch_function_unary(coords):
         return handle_torch_function(tied_attention, (coords,), coords, scale=scale, is_causal=is_causal)
@@ -228,13 +231,14 @@ def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False
     if coords.device.type != "cpu" or coords.shape[-2] > largest:
         return functional.scaled_dot_product_attention(coords, coords, coords, scale=scale, is_causal=is_causal)
     with torch.autocast("cpu", enabled=False):
-        # products of contiguous batches are up to four times as fast
+        # Products of contiguous batches are up to four times as fast as products of transposed views.
         flat = coords.reshape(-1, *coords.shape[-2:]).contiguous()
         return _TiedAttention.apply(flat, scale, is_causal)[0].view(coords.shape)  # pyright: ignore[reportOptionalSubscript]
 
 
 def _tied_weights(W: Tensor, scale: float, is_causal: bool) -> Tensor:
-    scores = torch.baddbmm(W.new_zeros(()), W, W.mT, beta=0, alpha=scale)  # the scale costs no pass of its own
+    # With beta = 0 the first argument is ignored; the call fuses the scale into the product, which saves a pass over the scores.
+    scores = torch.baddbmm(W.new_zeros(()), W, W.mT, beta=0, alpha=scale)
     return softmax(scores, causal_mask(W.shape[-2], W.shape[-2], device=W.device) if is_causal else None)
 
 
@@ -257,9 +261,11 @@ class _TiedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dO: Tensor, _):  # pyright: ignore[reportIncompatibleMethodOverride]
         W, P = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: P must be a differentiable function of W
+        # With create_graph the result is differentiated again. The saved P is a constant for autograd, so recompute it from W.
+        if torch.is_grad_enabled():
             P = _tied_weights(W, ctx.scale, ctx.is_causal)
         dO = dO.contiguous()
         dS = torch.ops.aten._softmax_backward_data(dO @ W.mT, P, -1, P.dtype)
-        symmetric = dS.mT.contiguous().add_(dS)  # W is both query and key, so dS enters from both sides
+        # W is both query and key, so the scores contribute dS W and dS^T W. Add first: one product instead of two.
+        symmetric = dS.mT.contiguous().add_(dS)
         return torch.baddbmm(P.mT @ dO, symmetric, W, alpha=ctx.scale), None, None

@@ -1,8 +1,8 @@
-"""A convolutional stem: tokens that overlap, instead of patches. It helps transformers to learn small images from scratch.
+"""A convolutional stem: overlapping tokens instead of patches. It helps transformers to learn small images from scratch.
 
     images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
 
-Widths double from stage to stage and end at ``dim``. The stem adds no positions; the network does.
+Widths double from stage to stage and end at ``dim``. The stem adds no positions; the network adds them.
 Source: :cite:t:`hassani2021escaping`.
 """
 
@@ -12,14 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core.validation import integers
+from .embedding import check_images
 
 
 class Convolutions(nn.Module):
-    """Reads images [batch, channels, image_size, image_size], gives tokens [batch, seq, dim]; takes the place of :class:`.Patches`.
+    """Maps images [batch, channels, image_size, image_size] to tokens [batch, seq, dim]; an alternative to :class:`.Patches`.
 
     Args:
         image_size, channels: of the images.
-        patch_size: pixels from token to token, a power of two that divides the image.
+        patch_size: distance of neighbouring tokens in pixels, a power of two (at least 2) that divides ``image_size``.
         dim: width of the tokens.
     Raises:
         ValueError: sizes do not fit, or images are of another shape.
@@ -50,7 +51,5 @@ class Convolutions(nn.Module):
         return (self.image_size // self.patch_size) ** 2
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:
-        expected = (self.channels, self.image_size, self.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise ValueError(f"images must have shape [batch, {', '.join(map(str, expected))}], got {list(images.shape)}; resize them")
+        check_images(images, channels=self.channels, size=self.image_size)
         return self.stages(images).flatten(2).transpose(1, 2)

@@ -1,10 +1,11 @@
-r"""A causal decoder of words: the language model in which theories of next-token prediction are tested.
+r"""A causal decoder of words: the language model on which theories of next-token prediction are tested.
 
     Z^0 = dropout(positions(sqrt(d) embedding[ids])),      logits = Z^L U^T + b
     post-norm:  Z' = LN(Z + drop A(Z)),        Z^{l+1} = LN(Z' + drop MLP(Z'))
     pre-norm:   Z' = Z + drop A(LN(Z)),        Z^{l+1} = Z' + drop MLP(LN(Z')),     and a norm before the head
 
-Attention A is causal and drops weights in training. W_Q and W_K have no bias, so the scores are exactly x^T W z. The MLP has a ReLU.
+Attention A is causal, with dropout of its weights in training. W_Q and W_K have no bias, so the scores are exactly x^T W z. The MLP has a
+ReLU.
 Positions are a module: :class:`Sinusoidal`, or ``nn.Identity`` for none. Position i predicts word i + 1 from words 1 ... i.
 Shapes: ids [batch, n], logits [batch, n, vocabulary]. Source: :cite:t:`vaswani2017attention`; sizes and initial weights are those of the
 word-language-model tutorial of :cite:t:`paszke2019pytorch`.
@@ -18,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .attention import softmax_attention
+from .embedding import check_ids
 from .vit import Attention
 
 Stream = Float[Tensor, "batch n dim"]
@@ -47,7 +49,7 @@ class Sinusoidal(nn.Module):
 
 
 class CausalAttention(Attention):
-    """Multi-head attention to the same and earlier words, [batch, n, dim] -> [batch, n, dim], with dropout of its weights.
+    """Causal multi-head attention, [batch, n, dim] -> [batch, n, dim], with dropout of its weights in training.
 
     Raises:
         ValueError: heads do not divide dim.
@@ -81,7 +83,7 @@ class PostNorm(nn.Module):
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """The module before the head: none, since the stream is normalised already."""
+        """The module before the head: the identity, because the stream is already normalised."""
         return nn.Identity()
 
 
@@ -94,7 +96,7 @@ class PreNorm(PostNorm):
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """The module before the head: a norm, since the stream has none."""
+        """The module before the head: a norm, because the stream is not normalised."""
         return nn.LayerNorm(dim)
 
 
@@ -103,8 +105,8 @@ class Decoder(nn.Module):
 
     Args:
         vocabulary: number of different words, at least 2.
-        dim, depth, heads, hidden: width, layers, heads (they divide dim), width of the MLP.
-        dropout: probability, in [0, 1).
+        dim, depth, heads, hidden: width, number of layers, number of heads (a divisor of dim), width of the MLP.
+        dropout: probability in [0, 1).
         positions: called as ``positions(dim)``: :class:`Sinusoidal`, or ``nn.Identity`` for none.
         block: the layer, :class:`PostNorm` or :class:`PreNorm`.
     Raises:
@@ -138,16 +140,9 @@ class Decoder(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
-        self._check(ids)
+        check_ids(ids, vocabulary=self.embedding.num_embeddings)
+        # The embedding is initialised in [-0.1, 0.1], the positions have entries of order one: the factor sqrt(d) balances them.
         tokens = self.drop(self.positions(self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)))
         for block in self.blocks:
             tokens = block(tokens)
         return self.head(self.norm(tokens))
-
-    def _check(self, ids: Tensor) -> None:
-        if ids.ndim != 2 or not ids.shape[1] or ids.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"ids must be integers [batch, n] with n >= 1, got {ids.dtype} {list(ids.shape)}; stack the sequences")
-        if ids.device.type == "cpu" and ids.numel():  # on an accelerator the check would wait for the device
-            low, high = (int(value) for value in torch.aminmax(ids))
-            if low < 0 or high >= self.embedding.num_embeddings:
-                raise ValueError(f"ids must lie in [0, {self.embedding.num_embeddings}), got {low} to {high}; pass vocabulary={high + 1}")

@@ -1,4 +1,4 @@
-"""How networks read their input: images cut into patches, or tokens as they are; and how networks are built from a generator.
+"""The input of networks: images cut into patches, tokens, ids; and the construction of networks from a generator.
 
 Shapes: images [batch, channels, height, width], tokens [batch, seq, token_dim], hidden states [batch, 1 + seq, dim].
 Source: :cite:t:`dosovitskiy2021image`.
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core.validation import integers
@@ -40,14 +40,12 @@ class Patches(nn.Module):
         return self.channels * self.patch_size**2
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:
-        expected = (self.channels, self.image_size, self.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise ValueError(f"images must have shape [batch, {', '.join(map(str, expected))}], got {list(images.shape)}; resize them")
+        check_images(images, channels=self.channels, size=self.image_size)
         return rearrange(images, "b c (h p) (w q) -> b (h w) (p q c)", p=self.patch_size, q=self.patch_size)
 
 
 class Tokens(nn.Module):
-    """Passes tokens [batch, seq, dim] on and checks their shape.
+    """The identity on tokens [batch, seq, dim], which checks their shape.
 
     Raises:
         ValueError: a size is below 1, or the tokens have another shape.
@@ -64,11 +62,45 @@ class Tokens(nn.Module):
         return tokens
 
 
-def check_inputs(inputs: Float[Tensor, "..."], weight: Float[Tensor, "..."]) -> None:
-    """Checks that inputs [...] have the dtype of a network's weights [...], unless autocast chooses it.
+def patch_matrix(kernel: Float[Tensor, "dim c row column"]) -> Float[Tensor, "dim patch_dim"]:
+    """A convolution's kernel as the matrix of a linear map of the vectors of :class:`Patches`, in which channels run fastest."""
+    return kernel.permute(0, 2, 3, 1).flatten(1)
+
+
+def check_images(images: Float[Tensor, "..."], *, channels: int, size: int) -> None:
+    """Checks that images are [batch, channels, size, size].
 
     Raises:
-        ValueError: they are no tensor, or the dtypes differ.
+        ValueError: they have another shape.
+    """
+    expected = (channels, size, size)
+    if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        raise ValueError(f"images must have shape [batch, {', '.join(map(str, expected))}], got {list(images.shape)}; resize them")
+
+
+def check_ids(ids: Int[Tensor, "..."], *, vocabulary: int, context: int | None = None) -> None:
+    """Checks that ids are integers [batch, n] in [0, vocabulary), 1 <= n <= context (without an upper limit if None).
+
+    Raises:
+        ValueError: the shape, the dtype or a value does not fit.
+    """
+    if ids.ndim != 2 or ids.shape[1] < 1 or (context is not None and ids.shape[1] > context):
+        limit = "n >= 1" if context is None else f"n from 1 to {context}"
+        raise ValueError(f"ids must have shape [batch, n] with {limit}, got {list(ids.shape)}; stack or cut the sequences")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"ids must be torch.int32 or torch.int64, got {ids.dtype}; convert them")
+    # The comparison below would make the CPU wait for an accelerator at every step, so it is made on the CPU only.
+    if ids.device.type == "cpu" and ids.numel():
+        low, high = (int(value) for value in torch.aminmax(ids))
+        if low < 0 or high >= vocabulary:
+            raise ValueError(f"ids must lie in [0, {vocabulary}), got {low} to {high}; pass vocabulary={high + 1}")
+
+
+def check_inputs(inputs: Float[Tensor, "..."], weight: Float[Tensor, "..."]) -> None:
+    """Checks that inputs [...] have the dtype of a network's weights [...]; under autocast any dtype is accepted.
+
+    Raises:
+        ValueError: the inputs are not a tensor, or the dtypes differ.
     """
     if not isinstance(inputs, Tensor):
         raise ValueError(f"inputs must be a tensor, got {type(inputs).__name__}")
@@ -80,11 +112,12 @@ def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> n
     """Builds a network whose initial weights come from ``generator``; the global random state does not change.
 
     Args:
-        constructor: without arguments, e.g. ``lambda: ViT.for_tokens(16, 4, 10)``.
+        constructor: called without arguments, e.g. ``lambda: ViT.for_tokens(16, 4, 10)``.
         generator: advanced by one draw.
     Returns:
-        What the constructor returns.
+        The network.
     """
+    # torch initialises modules from the global generator alone, so that one is seeded for the duration of the call.
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

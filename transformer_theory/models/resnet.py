@@ -1,10 +1,10 @@
-"""Residual network of 18 layers for small images whose output has norm one, as rate reduction trains it.
+"""Residual network of 18 layers for small images, with output of norm one, as trained on the rate reduction.
 
     z^{l+1} = relu(z^l + conv(relu(conv(z^l)))),   features = head(mean over pixels of z^L) / norm
 
 There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage but the
-first halves the image and doubles the channels; there the skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling, for
-images of 32 pixels.
+first halves the image and doubles the channels, so its first skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling,
+which suits images of 32 pixels.
 Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.
 Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
 """
@@ -18,8 +18,8 @@ class Residual(nn.Module):
     """Two convolutions around a skip, [batch, incoming, h, w] -> [batch, outgoing, h / stride, w / stride].
 
     Args:
-        incoming, outgoing: channels.
-        stride: of the first convolution.
+        incoming, outgoing: channels of input and output.
+        stride: stride of the first convolution.
     """
 
     def __init__(self, incoming: int, outgoing: int, *, stride: int):
@@ -43,8 +43,8 @@ class ResNet18(nn.Module):
     """Images [batch, channels, h, w] to features [batch, dim] of norm 1, by a head of two layers.
 
     Args:
-        dim: of the features.
-        channels: of the images.
+        dim: dimension of the features.
+        channels: channels of the images.
         width: channels of the first stage; 64 in the published runs.
     Raises:
         ValueError: a size is below 1.

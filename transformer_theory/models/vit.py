@@ -1,4 +1,4 @@
-r"""Vision transformer, pre-norm: the network with which the theories are compared.
+r"""Vision transformer, pre-norm: the standard network in which the theories' quantities are measured.
 
     Z^0 = [class token; embedded tokens] + positions
     Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = Z^{l+1/2} + MLP(LN(Z^{l+1/2})),      logits = head(LN(Z^L)[class token])
@@ -23,7 +23,7 @@ class Attention(nn.Module):
     """Multi-head self-attention, [batch, n, dim] -> [batch, n, dim], see :func:`.softmax_attention`.
 
     Args:
-        dim, heads: width and number of heads; heads divide dim.
+        dim, heads: width, and number of heads, a divisor of dim.
     Raises:
         ValueError: heads do not divide dim.
     """
@@ -64,9 +64,9 @@ class ViT(nn.Module):
     """A vision transformer with a class token; build it with :meth:`for_images` or :meth:`for_tokens`.
 
     Args:
-        reader: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`: turns the input into [batch, seq, token_dim].
+        reader: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`: maps the input to [batch, seq, token_dim].
         num_classes, dim, depth, heads: sizes.
-        mlp_ratio: width of the MLP, in units of dim.
+        mlp_ratio: hidden width of the MLP, in units of dim.
     Raises:
         ValueError: sizes do not fit.
     """
@@ -85,7 +85,7 @@ class ViT(nn.Module):
     def for_images(
         cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, depth: int, heads: int, channels: int = 3, mlp_ratio: int = 4
     ) -> "ViT":
-        """Reads images [batch, channels, image_size, image_size], gives logits [batch, num_classes].
+        """A network from images [batch, channels, image_size, image_size] to logits [batch, num_classes].
 
         Raises:
             ValueError: sizes do not fit.
@@ -97,7 +97,7 @@ class ViT(nn.Module):
     def for_tokens(
         cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, mlp_ratio: int = 4
     ) -> "ViT":
-        """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
+        """A network from tokens [batch, seq, token_dim] (``TokenData.tokens``) to logits [batch, num_classes].
 
         Raises:
             ValueError: sizes do not fit.

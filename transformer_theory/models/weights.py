@@ -1,4 +1,4 @@
-"""Weights on disk and in memory: files that run no code, checkpoints unwrapped, names compared before anything is copied.
+"""Weights on disk and in memory: files are read without running code, and names and shapes are compared before anything is copied.
 
 Tensors have the shapes of the model's ``state_dict()``.
 """
@@ -7,9 +7,9 @@ import errno
 import os
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from ..core.errors import nearest
 from ..core.files import replacing
 
-WRAPPERS = ("state_dict", "model")  # names under which training code stores the weights, beside the optimiser's state
+Model = TypeVar("Model", bound=nn.Module)
+
+WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the optimiser's state
 PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules
-ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # the last in its own format, the others in that of torch.save
-MAX_LISTED = 20  # names in an error message, the layers of a stack counted once
+ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # all but the last are written by torch.save
+MAX_LISTED = 20  # names in an error message; a name that repeats in every layer counts once
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The weights of a file, by name, on the CPU; no code in the file is run.
 
     Args:
-        path: ``.safetensors``, or what ``torch.save`` wrote under any other name; a state dict or a checkpoint that holds one.
+        path: a ``.safetensors`` file, or a file of ``torch.save`` under any other name; a state dict or a checkpoint that holds one.
     Returns:
         Name -> tensor, see :func:`unwrap`.
     Raises:
@@ -50,7 +52,7 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
     Raises:
         FileNotFoundError: the folder does not exist.
         ImportError: the file is ``.safetensors`` and the package safetensors is not installed.
-        ValueError: anything but tensors by name, or another suffix.
+        ValueError: the weights are not tensors by name, or the suffix is not one of these.
     """
     path = Path(path)
     if path.suffix not in ENDINGS:
@@ -58,7 +60,7 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
     if not path.parent.is_dir():
         raise FileNotFoundError(f"weights must go into a folder that exists, got {path}; make {path.parent} first")
     tensors = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
-    # Copies: safetensors refuses tensors that share memory (a tied head), torch.save would write the whole storage of a view.
+    # Copy first: safetensors refuses tensors that share memory (a tied head), and torch.save would write the whole storage of a view.
     copies = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     with replacing(path) as draft:
         if path.suffix == ".safetensors":
@@ -71,18 +73,44 @@ def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
     """The state dict inside a checkpoint.
 
     Args:
-        checkpoint: name -> tensor of any shape [...], or ``{"state_dict": ...}`` or ``{"model": ...}`` around one; a prefix
-            ``module.`` or ``_orig_mod.`` of all names is dropped.
+        checkpoint: name -> tensor of any shape [...], or ``{"state_dict": ...}`` or ``{"model": ...}`` around one. A prefix
+            ``module.`` or ``_orig_mod.`` that all names share is dropped.
     Raises:
-        ValueError: anything but tensors by name.
+        ValueError: the content is not tensors by name.
     """
     content: Any = checkpoint
+    # Wrappers and prefixes may be nested: a compiled module inside a data-parallel one has both prefixes.
     while isinstance(content, Mapping) and (inner := next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)):
         content = content[inner]
     weights = _tensors(content)
     while prefix := next((prefix for prefix in PREFIXES if weights and all(name.startswith(prefix) for name in weights)), None):
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights
+
+
+def empty_model(constructor: Callable[[], Model], *, dtype: torch.dtype) -> Model:
+    """A network on the CPU whose weights are allocated but not initialised, to be overwritten by :func:`fill`.
+
+    Args:
+        constructor: called without arguments; its random numbers are not drawn.
+        dtype: of the weights.
+    """
+    with torch.device("meta"):
+        model = constructor()
+    return model.to(dtype).to_empty(device="cpu")
+
+
+def renamed(weights: Mapping[str, Tensor], renames: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
+    """Weights [...] with each regular expression replaced in their names, in order.
+
+    Args:
+        weights: by name.
+        renames: pairs of a pattern and its replacement, as in :func:`re.sub`.
+    """
+    names = {name: name for name in weights}
+    for pattern, replacement in renames:
+        names = {old: re.sub(pattern, replacement, new) for old, new in names.items()}
+    return {names[name]: value for name, value in weights.items()}
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -110,7 +138,7 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in one line; names that differ only in the number of a layer are written once, ``layers.{0-11}.0.norm.weight``."""
+    """Names in one line; names that differ in the number of a layer only are written once, ``layers.{0-11}.0.norm.weight``."""
     layers: dict[str, list[int]] = {}
     for name in names:
         number = re.search(r"(?<=\.)\d+(?=\.)", name)

@@ -1,8 +1,8 @@
 """Several results as one: rows that differ only in their seed become one entry, claims verified twice have their seeds together.
 
 Rows are grouped by the columns that say what was measured and where (:data:`~..core.measurement.IDENTITY`), by the name of the result
-("compare", "train", an experiment) and by its settings. The seed, the choice of theories and networks, the number of processes and the
-machine keep no runs apart; every other setting does, and the entry names it. A seed counts once, however many results hold it.
+("compare", "train", an experiment) and by its settings. Runs that differ only in their seed, theories, networks, processes or machine are
+pooled; every other setting separates them, and the entry names it. A seed counts once, however many results hold it.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ from typing import Any
 
 from ..core.claims import Claim, Verification
 from ..core.files import of_file
-from ..core.measurement import IDENTITY, Measurement, Null
+from ..core.measurement import IDENTITY, Measurement
 from ..core.result import FILES, Result
-from ..core.statistics import over_seeds
+from ..core.statistics import over_heads, over_seeds
 from ..core.theory import Theory
 from . import format
 
@@ -25,7 +25,7 @@ COMPARE, TRAIN, PROBE, VERIFY = "compare", "train", "probe", "verify"  # names o
 NETWORK = "network"  # the theory of rows that belong to none
 ON_DATA, IN_NETWORKS = ("on data", "assumption"), ("in network", "network")  # kinds of rows
 SAME = 1e-9  # relative: values that differ by less are one value, rounded by another machine
-_INDIFFERENT = (  # settings that keep no two runs apart
+_INDIFFERENT = (  # settings in which pooled runs may differ
     *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
     *("data", "max_seconds"),  # the data are a column of the rows
 )
@@ -57,13 +57,13 @@ class Entry:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How many rows have each verdict, those that need a look first; rows without verdict are left out."""
+        """The number of rows with each verdict, the most severe verdict first."""
         counts = Counter(row.verdict for row in self.rows if row.verdict)
         return {name: counts[name] for name in sorted(counts, key=format.severity)}
 
     @property
     def missing(self) -> bool:
-        """Whether there is no value, only the reason."""
+        """Whether the row has a reason in place of a value."""
         return self.row.value is None
 
 
@@ -72,10 +72,10 @@ class Checked:
     """A claim with all seeds of all results.
 
     Attributes:
-        theory: whose it is.
-        verification: evidence of every seed.
+        theory: the theory that makes the claim.
+        verification: the evidence of every seed.
         note: a warning about the aggregation.
-        number: of several verifications of one claim that cannot be pooled, counted from 1.
+        number: position, from 1, among verifications of this claim that cannot be pooled.
     """
 
     theory: Theory
@@ -90,7 +90,7 @@ class Checked:
 
     @property
     def anchor(self) -> str:
-        """Its id on the page."""
+        """The id of the claim's card on the page."""
         return f"claim-{format.slug(self.verification.id)}{f'-{self.number}' if self.number > 1 else ''}"
 
 
@@ -103,7 +103,7 @@ class Aggregate:
         entries: sorted by theory, those of no theory last, then in order of appearance.
         claims: in the order of the theories.
         theories: records of the theories in the results: those of the registry in its order, then unknown ones.
-        notes: what a reader must know of the results as a whole.
+        notes: warnings about the results as a whole.
     """
 
     results: tuple[Result, ...]
@@ -189,18 +189,22 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
         return
     frame = pandas.DataFrame(keys)
     group = [*IDENTITY, "op", "basis", "result", "settings"]
-    # rows of one result that agree in every column are not seeds of each other: the first belongs with the first of the other results
+    # Rows of one run that agree in every column are not seeds of each other. They are numbered in order, so that the first row is pooled
+    # with the first rows of other runs, the second with the second ones.
     frame["repeat"] = frame.groupby([*group, "run", "index"], dropna=False, sort=False).cumcount()
     words = _differing_settings({(str(key["result"]), key["settings"]) for key in keys})
     several_data = len({key["data"] for key in keys if key["data"]}) > 1
+    several_splits = len({row.split for row in rows if row.kind == "in network"}) > 1
     for places in frame.groupby([*group, "repeat"], dropna=False, sort=False).indices.values():
-        key = keys[places[0]]
-        on = _on(rows[places[0]], str(key["result"]), str(key["data"]) if several_data else "", words[str(key["result"]), key["settings"]])
+        row, key = rows[places[0]], keys[places[0]]
+        split = row.split if several_splits and row.kind == "in network" else ""
+        differing = ", ".join(filter(None, (split and f"{split} data", words[str(key["result"]), key["settings"]])))
+        on = _on(row, str(key["result"]), str(key["data"]) if several_data else "", differing)
         yield _entry([(str(keys[place]["run"]), int(str(keys[place]["index"])), rows[place]) for place in places], on)
 
 
 def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
-    """One entry from ``(run, index of the result, row)``; of a run that several results hold the row with the gravest verdict counts."""
+    """One entry from ``(run, index of the result, row)``; if several results hold a run, its row with the most severe verdict counts."""
     runs: dict[str, list[tuple[int, Measurement]]] = {}
     for run, index, row in group:
         runs.setdefault(run, []).append((index, row))
@@ -210,8 +214,8 @@ def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
     notes = [row.note]
     if any(not _same(same[0][1], other) for same in runs.values() for _, other in same):
         where = ", ".join(result_label(index) for index in sorted({index for same in runs.values() for index, _ in same}))
-        notes.append(f"a seed has other numbers in another result ({where}); it counts once, with its gravest verdict")
-    return Entry(row, rows, tuple(index for index, _ in kept), on, "; ".join(filter(None, notes)))
+        notes.append(f"{where} hold different numbers for one seed; it counts once, with its most severe verdict")
+    return Entry(row, rows, tuple(index for index, _ in kept), on, _notes_together(*notes))
 
 
 def _same(first: Measurement, second: Measurement) -> bool:
@@ -224,8 +228,11 @@ def _same(first: Measurement, second: Measurement) -> bool:
 
 
 def _final_rows(result: Result) -> Iterator[Measurement]:
-    """The rows that tables show: all but claims (their verifications are shown), and of what was measured while a network trained the last
-    step, averaged over layers and heads."""
+    """The rows that tables show.
+
+    Rows of claims are left out, since their verifications are shown. A quantity that was measured during training has one row: the mean
+    over layers and heads at its last step, unless the result holds a summary row without step and layer.
+    """
     timelines: dict[tuple, list[Measurement]] = {}
     summarised = {
         (row.theory, row.quantity, row.model) for row in result.table if row.kind == "in network" and (row.step, row.layer) == (None, None)
@@ -238,24 +245,18 @@ def _final_rows(result: Result) -> Iterator[Measurement]:
             yield row
     for rows in timelines.values():
         last = max(row.step or 0 for row in rows)
-        yield mean_over_heads([row for row in rows if row.step == last])
+        ends = [row for row in rows if row.step == last]
+        if len(ends) == 1:  # a quantity of the whole network, or of its only head
+            yield replace(ends[0], step=None, note=_notes_together(ends[0].note, f"step {last:,}"))
+        else:
+            note = _notes_together(ends[0].note, f"mean over layers and heads, step {last:,}")
+            yield replace(over_heads(ends), layer=None, step=None, note=note)
 
 
-def mean_over_heads(rows: Sequence[Measurement]) -> Measurement:
-    """One row for the layers and heads of one quantity at one step: the mean value beside the null of the mean."""
-    first, values = rows[0], [row.value for row in rows if row.value is not None]
-    where = f"step {first.step:,}" if first.step is not None else ""
-    if len(rows) == 1:
-        return replace(first, step=None, note="; ".join(filter(None, (first.note, where))))
-    return replace(
-        first,
-        value=sum(values) / len(values) if values else None,
-        reason="" if values else first.reason,
-        null=Null.mean_of([row.null for row in rows]),
-        split="",
-        **dict.fromkeys(("layer", "head", "step", "interval", "p", "agreement", "verdict")),
-        note="; ".join(filter(None, (f"mean over layers and heads, {where}".rstrip(", "), first.note))),
-    )
+def _notes_together(*notes: str) -> str:
+    """Notes as one. The first is the measurement's own sentence; the report's remarks, which begin with a small letter, follow."""
+    own, *remarks = notes
+    return "; ".join(filter(None, (own.removesuffix(".") if any(remarks) else own, *remarks)))
 
 
 def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
@@ -278,14 +279,14 @@ def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any
     words = {}
     for name, settings in pairs:
         others = by_name[name]
-        # a setting that only some rows depend on does not tell those rows apart
+        # compared only among results that state the setting: some rows do not depend on it
         differing = [key for key, _ in settings if len({other[key] for other in others if key in other}) > 1]
         words[name, settings] = ", ".join(f"{key.replace('_', ' ')} {dict(settings)[key]}" for key in differing)
     return words
 
 
-def _on(row: Measurement, result: str, data: str, settings: str) -> str:
-    """Where a row was measured, in words."""
+def _on(row: Measurement, result: str, data: str, differing: str) -> str:
+    """Where a row was measured, in words; ``differing`` names the settings and the split in which it differs from other entries."""
     if row.kind in ON_DATA:
         where = format.view_name(row.model)
     elif row.kind == "in network":
@@ -296,7 +297,7 @@ def _on(row: Measurement, result: str, data: str, settings: str) -> str:
         where = ", ".join(filter(None, (result, row.model, row.rung)))
     where = f"{data}: {where}" if data and row.kind != "figure" else where
     names = ("setting", "layer", "head", "step")
-    return ", ".join(filter(None, (where, format.place(row, *names), settings)))
+    return ", ".join(filter(None, (where, format.place(row, *names), differing)))
 
 
 def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[Checked]:
@@ -311,7 +312,7 @@ def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[C
         for groups in (groups for id, groups in found.items() if id.partition("/")[0] == theory.name):
             for number, group in enumerate(groups, 1):
                 where = ", ".join(result_label(index) for index, _ in group)
-                note = f"of {where}: the words of the claim differ between the results" if len(groups) > 1 else ""
+                note = f"of {where}: the text of the claim differs between the results" if len(groups) > 1 else ""
                 yield Checked(theory, pooled([one for _, one in group]), note, number)
 
 
@@ -330,14 +331,14 @@ def pooled(verifications: Sequence[Verification]) -> Verification:
 
 
 def unfinished(result: Result) -> bool:
-    """Whether it is of a training that did not come to its end: its network was not measured on the test data."""
+    """Whether the result is a training that has not finished: only a finished one has measured its network on the test data."""
     return result.name == TRAIN and not result.select(kind="network", split="test")
 
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
     """Warnings about the results as a whole."""
     if early := [index for index, result in enumerate(results) if unfinished(result)]:
-        yield f"The training of {_names(early)} did not come to its end: its last measurements so far are shown."
+        yield f"The training of {_names(early)} has not finished; its last measurements are shown."
     commits: dict[str, list[int]] = {}
     for index, result in enumerate(results):
         commits.setdefault(str(result.provenance.get("commit") or "")[:8], []).append(index)
@@ -362,7 +363,7 @@ class Stored:
 
 
 def stored_results(directories: Iterable[Path]) -> list[Stored]:
-    """The results of these folders, each once. A folder that is no result stands for the results in it, sorted by name.
+    """The results of these folders, each once. A folder that is no result contributes the results in it, sorted by name.
 
     Raises:
         ValueError: a folder is no result and holds none, or a result lacks a file, cannot be read, or was edited after it was stored.

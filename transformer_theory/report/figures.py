@@ -29,10 +29,10 @@ class Picture:
     Attributes:
         name: of its files without the ending: small letters, digits and hyphens.
         title: in plain words.
-        theory: whose it is; None if it is no theory's.
-        draw: draws it; None if there is nothing to draw.
-        model: the network whose features a theory analysed; empty for raw tokens and for what is no analysis of data.
-        result: of which result, counted from 0.
+        theory: name of its theory; None if it belongs to none.
+        draw: makes the figure; returns None if there is nothing to draw.
+        model: the network whose features the theory analysed; empty for raw tokens and for other figures.
+        result: index of the result.
     """
 
     name: str
@@ -74,7 +74,7 @@ def models_of(result: Result) -> list[str]:
 
 
 def pictures(aggregate: Aggregate) -> list[Picture]:
-    """All figures of these results; the names of those of like results end in the results' labels."""
+    """All figures of these results; where several results have the same data, names of figures end in the labels of the results."""
     stems = [format.slug(data_name(result))[:MAX_NAME].strip("-") for result in aggregate.results]
     found = []
     for index, (result, stem) in enumerate(zip(aggregate.results, stems)):
@@ -87,7 +87,7 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
 
 
 def file_names(found: Iterable[Picture]) -> list[str]:
-    """The files that these pictures become where there is something to draw."""
+    """The names of the files of these pictures, whether or not there is something to draw."""
     return [f"{picture.name}.{ending}" for picture in found for ending in ("svg", "pdf")]
 
 
@@ -121,7 +121,7 @@ def _svg_and_pdf(picture: Picture) -> tuple[bytes, bytes] | None:
         if figure is None:
             return None
         drawn = svg(figure).encode()
-        figure.set_layout_engine("none")  # the layout of the SVG is kept
+        figure.set_layout_engine("none")  # a second layout could move labels: the PDF keeps the layout of the SVG
         return drawn, pdf(figure)
 
 

@@ -56,9 +56,14 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with two decimals, which ten thousand samples resolve: ``0.5685 -> "56.85 %"``."""
+    """A share with two decimals, which ten thousand samples resolve: ``0.5685 -> "56.85 %"`` with a space that does not break."""
     text = number(100 * share) if 0 < abs(share) < 1e-4 else f"{100 * share:.2f}".replace("-", "−")
     return f"{text}\u00a0%"
+
+
+def plain_percent(share: float) -> str:
+    """:func:`percent` with an ordinary space, for lines that people search."""
+    return percent(share).replace("\u00a0", " ")
 
 
 def amount(value: float | None, unit: Unit = "") -> str:
@@ -87,13 +92,20 @@ def sign(op: str | None) -> str:
     return {"<=": "≤", ">=": "≥"}.get(op or "", "=")
 
 
-def clock(seconds: float) -> str:
-    """A duration: ``"5.7 s"``, ``"12 min 3 s"``, ``"2 h 5 min"``."""
+def duration(seconds: float) -> str:
+    """A duration in words: ``"5.7 s"``, ``"12 min 3 s"``, ``"2 h 5 min"``."""
     if seconds < 60:
         return f"{seconds:.1f}\u00a0s"
     minutes, rest = divmod(round(seconds), 60)
     hours, left = divmod(minutes, 60)
     return f"{hours}\u00a0h {left}\u00a0min" if hours else f"{minutes}\u00a0min {rest}\u00a0s"
+
+
+def clock(seconds: float) -> str:
+    """A duration in a narrow column: ``"1:02:03"``, or ``"2:03"`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def prediction(row: Measurement) -> str:
@@ -160,11 +172,12 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def flatten(record: Mapping[str, object], above: str = "") -> list[tuple[str, str]]:
-    """A nested record as pairs of texts: names are prefixed by those above them, lists are joined."""
+    """A nested record as pairs of texts: names are prefixed by those above them, lists are joined, an empty list is "none"."""
     pairs: list[tuple[str, str]] = []
     for name, value in record.items():
         if isinstance(value, Mapping):
             pairs += flatten(value, f"{above}{name}: ")
         else:
-            pairs.append((f"{above}{name}", ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
+            text = ", ".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
+            pairs.append((f"{above}{name}", text))
     return pairs

@@ -1,34 +1,58 @@
-r"""Formulas that render without a network: LaTeX between dollars becomes MathML when the page is made."""
+r"""Texts with formulas: how they are written, and how the page shows them without a network.
+
+In the report's texts, LaTeX between dollars is a formula, ``\$`` is a dollar, and backticks enclose code. A letter raised to a letter or
+digit, as in ``R^c``, is a formula without dollars too, since names of quantities are written so.
+"""
 
 import re
+from collections.abc import Iterator
 from functools import cache
+from typing import Literal
 from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
 
-_FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|(?<!\\)\$(?P<inline>.+?)(?<!\\)\$", re.DOTALL)
+_SPAN = re.compile(
+    r"`(?P<code>[^`$\n]+)`|(?<!\\)\$\$(?P<block>.+?)(?<!\\)\$\$|(?<!\\)\$(?P<inline>.+?)(?<!\\)\$"
+    r"|(?<![\w^\\])(?P<power>[A-Za-z]\^[A-Za-z0-9])(?![\w^])",
+    re.DOTALL,
+)
+
+
+def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"], str]]:
+    """The parts of a text by kind: plain text, code, formulas in the line and displayed formulas, each without its delimiters."""
+    end = 0
+    for match in _SPAN.finditer(text):
+        if match.start() > end:
+            yield "text", text[end : match.start()].replace(r"\$", "$")
+        end = match.end()
+        if match["code"]:
+            yield "code", match["code"]
+        elif match["block"]:
+            yield "block", match["block"]
+        else:
+            yield "inline", match["inline"] or match["power"]
+    if end < len(text):
+        yield "text", text[end:].replace(r"\$", "$")
 
 
 def mathml(text: str) -> Markup:
-    r"""The text escaped, with ``$...$`` as inline and ``$$...$$`` as displayed MathML; ``\$`` is a dollar.
-
-    A formula that the converter does not know is shown as its LaTeX, in ``<code>``.
-    """
-    parts, end = [], 0
-    for match in _FORMULA.finditer(text):
-        parts += [_prose(text[end : match.start()]), _formula(match["block"] or match["inline"], match["block"] is not None)]
-        end = match.end()
-    return Markup("").join([*parts, _prose(text[end:])])
+    """The text escaped, with formulas as MathML and code in ``<code>``; formulas that the converter does not know are shown as LaTeX."""
+    parts = []
+    for kind, part in spans(text):
+        if kind == "text":
+            parts.append(escape(part))
+        elif kind == "code":
+            parts.append(Markup("<code>{}</code>").format(part))
+        else:
+            parts.append(_formula(part, kind == "block"))
+    return Markup("").join(parts)
 
 
 def paragraphs(text: str) -> Markup:
     """:func:`mathml` of a text whose paragraphs are separated by empty lines."""
     found = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
     return Markup("\n").join(Markup("<p>{}</p>").format(mathml(part)) for part in found)
-
-
-def _prose(text: str) -> Markup:
-    return escape(text.replace(r"\$", "$"))
 
 
 @cache

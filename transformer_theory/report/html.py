@@ -1,6 +1,6 @@
-"""How the page is rendered: templates, cells as HTML, figures as inline SVG.
+"""Rendering of the page: templates, cells as HTML, figures as inline SVG.
 
-Everything that comes from the data or the rows is escaped; formulas become MathML. The page needs no network, and no script to be whole.
+Everything that comes from data or rows is escaped; formulas become MathML. The page works offline, and is complete without its script.
 """
 
 import base64
@@ -28,7 +28,7 @@ SHEETS, SCRIPTS = ("page.css", "claims.css", "slider.css"), ("claims.js", "slide
 def rendered(template: str, context: dict[str, Any]) -> str:
     """A complete HTML document from its template.
 
-    The page has one script of its own, which its policy names by its digest; a browser runs no other and fetches nothing.
+    The content security policy of the page allows no request, and no script but its own, which it names by its digest.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -46,7 +46,7 @@ def rendered(template: str, context: dict[str, Any]) -> str:
 
 
 def _joined(names: Iterable[str]) -> Markup:
-    """Files of the templates as they are."""
+    """The concatenated files of the templates, not escaped."""
     return Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names))
 
 
@@ -85,7 +85,7 @@ def sortable(value: float | None) -> str:
 def inline(draw: "Callable[[], Figure | None]", name: str, label: str) -> Markup | None:
     """A figure as SVG whose ids start with ``name`` and which screen readers call ``label``; None if there is nothing to draw.
 
-    A figure that fails does not stop the page: the error stands in its place.
+    If drawing fails, the page shows the error in place of the figure.
     """
     try:
         with style():
@@ -96,23 +96,23 @@ def inline(draw: "Callable[[], Figure | None]", name: str, label: str) -> Markup
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return Markup('<p class="undrawn">This figure could not be drawn ({}).</p>').format(text)
-    # coordinates to a hundredth of a point and no indentation make it a tenth shorter
+    # Coordinates to a hundredth of a point, without indentation: the page is a tenth shorter and looks the same.
     drawn = re.sub(r"\n\s+", "\n", _FINE.sub(r"\1", drawn))
     return Markup(drawn.replace("<svg ", Markup('<svg role="img" aria-label="{}" ').format(label), 1))
 
 
 def _glyphs_once(page: str) -> str:
-    """The page with each glyph of the figures' font once, in the first figure that has it; the others refer to it. A third shorter."""
-    first: dict[str, str] = {}  # outline -> id
-    known: dict[str, str] = {}  # id -> id of the same outline
+    """The page with each glyph of the figures' font once, in the first figure that has it, which makes the page a third shorter."""
+    first_id: dict[str, str] = {}  # of each outline
+    replacement: dict[str, str] = {}  # of each id: the first id of the same outline
 
-    def kept(glyph: re.Match) -> str:
-        known[glyph["id"]] = first.setdefault(glyph["outline"], glyph["id"])
-        return glyph[0] if known[glyph["id"]] == glyph["id"] else ""
+    def definition(glyph: re.Match) -> str:
+        replacement[glyph["id"]] = first_id.setdefault(glyph["outline"], glyph["id"])
+        return glyph[0] if replacement[glyph["id"]] == glyph["id"] else ""
 
-    page = _GLYPH.sub(kept, page)
+    page = _GLYPH.sub(definition, page)
     page = re.sub(r"<defs>\s*</defs>\n?", "", page)
-    return re.sub(r'(<use xlink:href="#)([^"]+)', lambda use: use[1] + known.get(use[2], use[2]), page)
+    return re.sub(r'(<use xlink:href="#)([^"]+)', lambda use: use[1] + replacement.get(use[2], use[2]), page)
 
 
 _FINE = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")  # numbers from 1: smaller ones may be scales

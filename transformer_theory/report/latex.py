@@ -1,6 +1,7 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
-A table that may be long breaks across pages (longtable); that of all theories is one float per page, which two columns allow as well.
+A table that may be long breaks across pages (longtable). The table of all theories is one float per page, since longtable does not work in
+documents with two columns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -127,9 +128,10 @@ def _pages(table: Table) -> list[list[Block]]:
 
 
 def _height(block: Block, columns: Sequence[Column]) -> int:
-    """An upper bound of the lines that a block takes on a page: words that do not fit beside each other go on below."""
+    """An upper bound on the lines that a block takes on a page."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
+        # Lines of a cell in a column of this share of the width, rounded up; notes are set smaller, at three quarters of the width.
         lines = 0
         letters = 0
         for piece in pieces(cell):
@@ -177,7 +179,7 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
 
 
 def _heading(face: str, heading: Cell) -> str:
-    """The words of a heading in a face; its source and its note in that of the text."""
+    """The words of a heading in a face; its source and its note in the face of the text."""
     words = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
     rest = "".join(
         f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in words

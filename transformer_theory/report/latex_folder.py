@@ -8,12 +8,14 @@ r"""A folder of LaTeX made from results: tables to ``\input``, macros, figures, 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from string import Template
 
 from ..core.theory import Theory
 from . import format, tables
 from .aggregate import Aggregate
 from .bibtex import references, software_key
 from .figures import Drawn, Picture, draw, file_names, pictures
+from .html import TEMPLATES
 from .latex import PACKAGES, floats, longtable
 from .latex_text import escape, typewriter
 from .macros import definitions, example, macros
@@ -88,31 +90,14 @@ def _example(aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], 
         sections += [rf"\section{{{escape(theory.title if theory else 'Networks')}}}", rf"\input{{{name}}}", *map(_figure, own)]
     if not any(theory is None for _, theory in inputs):
         sections += map(_figure, (picture for picture in shown if picture.theory is None))
-    return "\n".join(
-        [
-            "% pdflatex example && bibtex example && pdflatex example && pdflatex example (and once more where it asks for it)",
-            r"\documentclass[11pt]{article}",
-            r"\usepackage[T1]{fontenc}",
-            r"\usepackage{lmodern}",
-            r"\usepackage[a4paper,margin=25mm]{geometry}",
-            rf"\usepackage{{{','.join(PACKAGES)},graphicx}}",
-            r"\usepackage[hidelinks]{hyperref}",
-            r"\input{macros}",
-            r"\begin{document}",
-            r"\section*{What theories of transformers predict, and what was measured}",
-            r"Table~\ref{tab:tt-all} summarises all theories; the sections have the details, and Table~\ref{tab:tt-provenance} states",
-            rf"where the numbers come from. They were measured with \cite{{{software_key()}}}. {used}",
-            r"\input{all}",
-            *sections,
-            r"\appendix",
-            r"\section{Where the numbers come from}",
-            r"\input{appendix}",
-            r"\bibliographystyle{plain}",
-            r"\bibliography{references}",
-            r"\end{document}",
-            "",
-        ]
-    )
+    template = (TEMPLATES / "example.tex").read_text(encoding="utf-8")
+    return _Template(template).substitute(packages=",".join(PACKAGES), software=software_key(), number=used, sections="\n".join(sections))
+
+
+class _Template(Template):
+    """A text with places such as ``@{name}``: dollars are formulas in LaTeX."""
+
+    delimiter = "@"
 
 
 def _figure(picture: Picture) -> str:

@@ -8,70 +8,34 @@ text.
 import re
 import unicodedata
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "%": r"\%",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "`": r"\textasciigrave{}",
-    "\u00a0": "~",
-    "\u202f": "~",
-    # what format and the theories write in Unicode
-    "—": "--",
-    "–": "--",
-    "−": r"\ensuremath{-}",
-    "→": r"\ensuremath{\to}",
-    "←": r"\ensuremath{\leftarrow}",
-    "≥": r"\ensuremath{\ge}",
-    "≤": r"\ensuremath{\le}",
-    "≠": r"\ensuremath{\ne}",
-    "≈": r"\ensuremath{\approx}",
-    "∈": r"\ensuremath{\in}",
-    "∥": r"\ensuremath{\Vert}",
-    "‖": r"\ensuremath{\Vert}",
-    "·": r"\ensuremath{\cdot}",
-    "×": r"\ensuremath{\times}",
-    "…": r"\ldots{}",
-    "ᵀ": r"\ensuremath{^{\top}}",
-    "ᶜ": r"\ensuremath{^c}",
-    "∞": r"\ensuremath{\infty}",
-    "✓": r"\ensuremath{\checkmark}",
-    "±": r"\ensuremath{\pm}",
-    "√": r"\ensuremath{\surd}",
-    "°": r"\ensuremath{^\circ}",
-    "ε": r"\ensuremath{\varepsilon}",
-    "“": "``",
-    "”": "''",
-    "‘": "`",
-    "’": "'",
-    "ß": r"\ss{}",
-    "ø": r"\o{}",
-    "Ø": r"\O{}",
-    "ł": r"\l{}",
-    "Ł": r"\L{}",
-    "æ": r"\ae{}",
-    "Æ": r"\AE{}",
-    **{digit: rf"\ensuremath{{^{i}}}" for i, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    **{digit: rf"\ensuremath{{_{i}}}" for i, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
-}
+from .formulas import spans
+
+
+def _pairs(table: str) -> dict[str, str]:
+    """Characters and what stands for them, which alternate in a table of words."""
+    words = table.split()
+    return dict(zip(words[::2], words[1::2]))
+
+
+_IN_FORMULAS = _pairs(r"""
+− -   → \to   ← \leftarrow   ≥ \ge   ≤ \le   ≠ \ne   ≈ \approx   ∈ \in   ∥ \Vert   ‖ \Vert   · \cdot   × \times   ᵀ ^{\top}   ᶜ ^c
+∞ \infty   ✓ \checkmark   ± \pm   √ \surd   ° ^\circ   ε \varepsilon
+""") | {sign: f"{script}{i}" for script, signs in zip("^_", ("⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉")) for i, sign in enumerate(signs)}
+_SPECIAL = (
+    _pairs(r"""
+\ \textbackslash{}   { \{   } \}   $ \$   & \&   % \%   # \#   _ \_   ~ \textasciitilde{}   ^ \textasciicircum{}   < \textless{}
+> \textgreater{}   | \textbar{}   " \textquotedbl{}   ` \textasciigrave{}   — --   – --   … \ldots{}   “ ``   ” ''   ‘ `   ’ '
+ß \ss{}   ø \o{}   Ø \O{}   ł \l{}   Ł \L{}   æ \ae{}   Æ \AE{}
+""")
+    | {"\u00a0": "~", "\u202f": "~"}
+    | {sign: rf"\ensuremath{{{command}}}" for sign, command in _IN_FORMULAS.items()}
+)
 _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0328\u0331", "`'^~=u.\"rHvdckb"))
 _SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
 _LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
 _LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
 _CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-FORMULA = re.compile(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", re.DOTALL)
-CODE = re.compile(r"`([^`$\n]+)`")
 _UNSAFE = re.compile(
     r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|csname|catcode|"
     r"begin|end|usepackage|loop|expandafter|the|show|tt|verb)(?![a-z])|\^\^|(?<!\\)[%#&]|\\\\"
@@ -81,6 +45,7 @@ _UNSAFE = re.compile(
 def escape(text: str) -> str:
     r"""Plain text for LaTeX: its special characters, and the Unicode symbols of the report, as commands; a letter that pdflatex does not
     have by its code point, ``"中" -> \texttt{U+4E2D}``."""
+    # Control characters, which no printable text contains, mark what must survive the escaping of single characters.
     text = re.sub(r"ΔR\b", "\2", _printable(text))
     text = re.sub("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda m: f"10\0{''.join(_SUPERSCRIPTS[c] for c in m[1])}\1", text)
     text = re.sub(r"([-,'])(?=\1)", "\\1\3", text)  # two of these would become one sign
@@ -96,7 +61,7 @@ def _printable(text: str) -> str:
 
 
 def _command(character: str) -> str:
-    """What stands for a character that is special to LaTeX, or is not ASCII."""
+    """The commands for a character that is special to LaTeX or is not ASCII."""
     if found := _SPECIAL.get(character):
         return found
     first, *marks = unicodedata.normalize("NFD", character)
@@ -120,13 +85,13 @@ def _command(character: str) -> str:
 def prose(text: str) -> str:
     r"""Text with formulas between dollars, which stay, and code between backticks, which is set in typewriter type; the rest is escaped.
     ``\$`` is a dollar."""
-    parts = CODE.split(text)
-    return "".join(rf"\texttt{{{escape(part)}}}" if i % 2 else _without_code(part) for i, part in enumerate(parts))
-
-
-def _without_code(text: str) -> str:
-    parts = FORMULA.split(text)
-    return "".join(_formula(part) if i % 2 else escape(part.replace(r"\$", "$")) for i, part in enumerate(parts))
+    parts = []
+    for kind, part in spans(text):
+        if kind == "text":
+            parts.append(escape(part))
+        else:
+            parts.append(rf"\texttt{{{escape(part)}}}" if kind == "code" else _formula(part))
+    return "".join(parts)
 
 
 def _formula(latex: str) -> str:

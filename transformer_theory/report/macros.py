@@ -1,4 +1,4 @@
-r"""Every number of the results as a LaTeX macro, so that a text never has to be searched for numbers that changed.
+r"""Every number of the results as a LaTeX macro, so that a document follows its results without edits.
 
 A name is ``\TT``, the theory (``attnsvm``), the quantity without small words, and where it was measured:
 ``\TTattnsvmCosineMaxMarginDirectionRawTokens``; of a claim the theory and its name, ``\TTattnsvmGlobalDirection``, which is the value of
@@ -65,7 +65,7 @@ def definitions(aggregate: Aggregate) -> str:
 
 
 def example(found: Sequence[Macro]) -> Macro | None:
-    """One that a document can show: a measured value rather than a count."""
+    """The macro that the example document shows: the first measured value, or the first count if there is none."""
     return next((macro for macro in found if isinstance(macro.value, float)), found[0] if found else None)
 
 

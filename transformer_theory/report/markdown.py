@@ -5,7 +5,7 @@ import re
 from ..core.sources import Source
 from . import tables
 from .aggregate import Aggregate
-from .latex_text import CODE, FORMULA
+from .formulas import spans
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
@@ -86,13 +86,13 @@ def escape(name: str) -> str:
 
 def _prose(words: str) -> str:
     """Text with formulas between dollars, which stay, and code between backticks."""
-    parts = CODE.split(words)
-    return "".join(code(part) if i % 2 else _without_code(part) for i, part in enumerate(parts))
-
-
-def _without_code(words: str) -> str:
-    parts = FORMULA.split(words)
-    return "".join(_formula(part) if i % 2 else escape(part.replace(r"\$", "$")) for i, part in enumerate(parts))
+    parts = []
+    for kind, part in spans(words):
+        if kind == "text":
+            parts.append(escape(part))
+        else:
+            parts.append(code(part) if kind == "code" else _formula(part))
+    return "".join(parts)
 
 
 def _formula(latex: str) -> str:

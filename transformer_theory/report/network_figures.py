@@ -64,7 +64,8 @@ def _steps(group: Sequence[Series], ax: "Axes") -> bool:
     ax.locator_params(axis="x", integer=True)
     steps = max((s.steps for s in group), key=len)
     gaps = np.diff(steps)
-    if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():  # a short gap at the end is no crowd
+    # The first half of the gaps decides: a short last gap, where a training ends between two intervals, crowds nothing.
+    if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():
         return False
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
     last = float(steps[-1])

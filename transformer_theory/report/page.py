@@ -26,10 +26,10 @@ FIRST_NUMBERS = 12  # of them, those outside of <details>
 JPEGS = "JPEG copy"  # ends the name of such data
 COPY = (
     "The images are a copy compressed as JPEGs, not the files of the data set: "
-    "numbers on them stand beside one another, not beside published ones."
+    "compare numbers on them with one another, not with published ones."
 )
 SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training
-_ORDER = ("bad", "none", "unsure", "outside", "good")  # classes of verdicts, those that need a look first
+_ORDER = ("bad", "none", "unsure", "outside", "good")  # classes of verdicts, the most severe first
 
 
 def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -173,7 +173,7 @@ def _training(whole: Aggregate, result: Result) -> dict[str, Any]:
         ("samples", ", ".join(f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings)),
         ("recipe", _recipe(own_settings)),
         ("steps", f"{found.steps:,}"),
-        ("time", " on ".join(filter(None, ("" if found.seconds is None else format.clock(found.seconds), record.get("device"))))),
+        ("time", " on ".join(filter(None, ("" if found.seconds is None else format.duration(found.seconds), record.get("device"))))),
         ("speed", "" if speed is None else f"{speed[0]:,.0f} images a second, median ({speed[1]:,.0f} to {speed[2]:,.0f})"),
     ]
     return {
@@ -289,11 +289,10 @@ def _drawn(whole: Aggregate, picture: figures.Picture, name: str) -> dict[str, A
 
 
 def _networks(whole: Aggregate, alone: Result | None) -> dict[str, Any] | None:
-    """What the networks reached, how they learned, where they look and how they see the data; None if there are no networks."""
+    """What the networks reached, their learning curves, attention maps and features; None if there are no networks."""
     own = [entry for entry in whole.select(theory=NETWORK) if alone is None or alone.name != TRAIN]
     own_curves = [one for one in curves(alone) if one.theory == NETWORK] if alone is not None and alone.name == COMPARE else []
-    # what has curves is in the table of curves; the mean over heads has no split
-    named = {(one.quantity, one.model, split) for one in own_curves for split in (one.split, "")}
+    named = {(one.quantity, one.model, one.split) for one in own_curves}  # these are in the table of curves
     own = [entry for entry in own if (entry.row.quantity, entry.row.model, entry.row.split) not in named or entry.row.setting]
     own.sort(key=lambda entry: entry.row.unit != "share")
     first, rest = own[: 2 * FIRST_NUMBERS], own[2 * FIRST_NUMBERS : MAX_NUMBERS]
@@ -372,7 +371,7 @@ def _board(whole: Aggregate, data: str) -> dict[str, Any]:
 
 
 def rank(checked: Checked) -> int:
-    """The order of verdicts: those that need a look first."""
+    """Rank of a claim's verdict, the most severe first."""
     return _ORDER.index(format.verdict_style(checked.verification.outcome)[0])
 
 

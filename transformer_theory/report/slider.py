@@ -30,8 +30,8 @@ class Slider:
     Attributes:
         model: its name.
         captions: of each step, in words.
-        moving: whether features over training are there.
-        largest: the share of attention that the darkest tint stands for; None without maps.
+        moving: whether features over training are stored.
+        largest: the share of attention of the darkest tint; None without maps.
         on_images: whether the maps lie on images.
         data: for the script, JSON values only.
     """
@@ -71,7 +71,7 @@ def _captions(result: Result, model: str, steps: np.ndarray) -> list[str]:
 
 
 def _affordable(result: Result, model: str, steps: int) -> AttentionMaps | None:
-    """As many rows of maps as the budget allows."""
+    """The maps of as many images as the budget of bytes allows."""
     found = attention_maps(result, model, MAX_IMAGES)
     if found is None or len(found.maps) != steps:
         return None

@@ -278,16 +278,12 @@ def measured(entry: Entry, *, strong: bool = False) -> Cell:
 
 
 def null_text(row: Measurement) -> Cell:
-    """The median of the null with its range and the p-value, as far as there are any."""
+    """The median of the null, the range of its draws and, if there is one, the p-value."""
     if row.null is None or not row.null.draws:
         return format.NOTHING
-    text = format.amount(row.null.median, row.unit)
-    several = len(row.null.draws) > 1
-    remarks = (
-        format.bounds((row.null.low, row.null.high), row.unit) if several else "",
-        "" if row.p is None else f"p = {format.number(row.p, 2)}",
-    )
-    return (text, *(Note(remark) for remark in remarks if remark)) if any(remarks) else text
+    spread = format.bounds((row.null.low, row.null.high), row.unit) if len(row.null.draws) > 1 else "one draw"
+    remarks = [Note(spread)] if row.p is None else [Note(spread), Note(f"p = {format.number(row.p, 2)}")]
+    return (format.amount(row.null.median, row.unit), *remarks)
 
 
 def _verdicts(entry: Entry) -> tuple[Piece, ...]:
@@ -329,7 +325,7 @@ def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("command", Code(record.get("command") or "")),
         ("date", Plain(record.get("date") or "")),
         ("machine", Plain(machine)),
-        ("wall time", "" if seconds is None else format.clock(float(seconds))),
+        ("wall time", "" if seconds is None else format.duration(float(seconds))),
         ("versions", Plain(versions)),
         ("commit", Plain(commit + changed)),
         ("seed", "" if record.get("seed") is None else str(record["seed"])),

@@ -1,4 +1,4 @@
-"""Tables for a terminal, made for 100 to 120 columns and whole in 80; names are printed whole, so that they can be copied."""
+"""Tables for a terminal of 80 columns or more; names are never cut, so that they can be copied."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,7 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
+from .formulas import spans
 from .table_model import Cell, Note, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
-_SUMMARY = (("on", 14, 4), ("quantity and prediction", 18, 7), ("measured", 15, 3), ("verdict", 14, 3), ("source", 10, 4))  # widths
+_SUMMARY = (
+    ("on", 14, 8),
+    ("quantity and prediction", 18, 10),
+    ("measured", 15, 9),
+    ("verdict", 11, 6),
+    ("source", 10, 7),
+)  # least width, share
 _BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 
@@ -44,7 +51,10 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
                 continue
             on, quantity, prediction, value, null, judged, source = line.cells
             missing = not value
-            measured = _cell(value).append("" if missing or null == format.NOTHING else f"\nnull {pieces(null)[0]}", style="dim")
+            measured = _cell(value)
+            if not missing and null != format.NOTHING:
+                middle, spread, *_ = pieces(null)  # the median, then the range of the draws
+                measured.append(f"\nnull {middle}\n  {spread}", style="dim")
             shown = _cell(quantity, notes=missing)
             shown.append(f" {prediction}" if prediction and shown.plain else str(prediction))
             made.add_row(_cell(on), shown, measured, _cell(judged), _cell(source))
@@ -79,9 +89,8 @@ def verdict(name: str) -> "Text":
 
 
 def plain(text: str) -> str:
-    r"""A text without the dollars, braces and backslashes of its formulas."""
-    parts = re.split(r"\$([^$]*)\$", text)
-    return "".join(re.sub(r"[\\{}]", "", part) if i % 2 else part for i, part in enumerate(parts))
+    """A text without the dollars, braces and backslashes of its formulas."""
+    return "".join(part if kind in ("text", "code") else re.sub(r"[\\{}]", "", part) for kind, part in spans(text))
 
 
 def verifications(found: Sequence[Verification], console: "Console") -> "Table":

@@ -42,7 +42,7 @@ class Series:
         steps: training steps, increasing, ``[n]``.
         values: mean over layers and heads, in ``unit``, ``[n]``, finite.
         nulls: the median null at each step, ``[n]``; None if the rows state none.
-        split, unit: the columns of its rows; split is empty for what is measured in layers.
+        split, unit: the columns of its rows; split is empty for quantities of layers.
     """
 
     theory: str
@@ -245,8 +245,8 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
 
 
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
-    """The headlines of the theories in trained networks, then what every reader knows of a network: accuracy and loss on data that it was
-    not trained on, and its geometry (:data:`GEOMETRY`)."""
+    """The headlines of the theories in trained networks, then the network's accuracy and loss on validation data and its geometry
+    (:data:`GEOMETRY`)."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
     geometry = [(NETWORK, name) for name in GEOMETRY]
     found = series(result)
@@ -257,7 +257,7 @@ def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
-    """First differences: how much each series moved between one checkpoint and the next (at the later step; no null)."""
+    """First differences: the change of each series from one checkpoint to the next, at the later step, without a null."""
     return [replace(s, steps=s.steps[1:], values=np.diff(s.values), nulls=None) for s in group]
 
 
@@ -290,6 +290,7 @@ def rank_correlations(
     if n < 3:
         return Correlations(names, undefined, undefined, undefined, n, level)
     rho = _spearman(table)
+    # A series that is constant up to rounding has ranks of its rounding errors.
     for i, s in enumerate(group):
         if s.constant or replace(s, values=table[i]).constant:
             rho[i] = rho[:, i] = np.nan
@@ -297,8 +298,9 @@ def rank_correlations(
         return Correlations(names, _entries(rho), undefined, undefined, n, level)
     block = min(n, block or math.ceil(n ** (1 / 3)))
     starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
+    # Each sample joins blocks of consecutive checkpoints and is cut to n of them, so that neighbours keep their dependence.
     index = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, :n]
-    sampled = _spearman(np.moveaxis(table[:, index], 0, 1))
+    sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pairs that are undefined in every sample
         low, high = np.nanpercentile(sampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
@@ -333,7 +335,9 @@ def _correlation(found: Correlations, i: int, j: int) -> dict[str, Any]:
 
 def _spearman(table: np.ndarray) -> np.ndarray:
     """Correlations of the ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``, NaN where a row is constant."""
-    if table.shape[-1] <= 64:  # ranks by comparing all pairs: faster than sorting for the few checkpoints of a run
+    # For the few checkpoints of a run, ranks by comparison of all pairs are faster than by sorting. They are shifted by one half, which
+    # changes no correlation: lower values count one each, ties one half each, and so does the value itself.
+    if table.shape[-1] <= 64:
         below = (table[..., :, None] > table[..., None, :]).sum(-1, dtype=np.float64)
         ranks = below + (table[..., :, None] == table[..., None, :]).sum(-1, dtype=np.float64) / 2
     else:
@@ -352,7 +356,7 @@ def _entries(matrix: np.ndarray) -> tuple[tuple[float | None, ...], ...]:
 
 
 def sentences(group: Iterable[Series]) -> list[str]:
-    """One sentence a network: in which order its quantities, measured from their nulls, cross half of their change, and which never do."""
+    """One sentence per network: the order in which its quantities, measured from their nulls, pass half of their change, and the others."""
     group, texts = list(group), []
     for model in dict.fromkeys(s.model for s in group):
         own = [s for s in group if s.model == model]

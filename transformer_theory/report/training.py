@@ -1,13 +1,13 @@
-"""What was measured of networks while they trained: curves over steps and layers, and the summary of a stored training."""
+"""Tables of what was measured while networks trained, and the summary of a stored training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.statistics import share_interval
+from ..core.statistics import with_interval
 from ..core.theory import Theory
 from . import format, table_model
 from .table_model import Block, Column, Line, Note, Plain, Strong
@@ -38,7 +38,7 @@ class TrainingSummary:
 
     @property
     def untrained(self) -> bool:
-        """Whether no later measurement was as good as the first, so that a network that did not learn was kept."""
+        """Whether the kept network is the untrained one, because no later measurement was as good as the first."""
         return self.kept == 0 and self.checks > 1
 
 
@@ -49,7 +49,7 @@ def training_summary(result: Result) -> TrainingSummary:
     names = dict.fromkeys(row.quantity for row in sorted(validation, key=lambda row: row.unit != "share"))
     score = result.settings.get("score")
     score = score if score in names else next(iter(names), None)
-    # the last of the largest is the one that is kept
+    # training keeps the last network among those with the best score
     kept = max((row for row in validation if row.quantity == score), key=lambda row: (row.value, row.step), default=None)
     tests = sorted((row for row in rows if row.split == "test" and row.value is not None), key=lambda row: row.unit != "share")
     steps = sorted({row.step for row in result.table if row.step is not None})
@@ -65,13 +65,6 @@ def training_summary(result: Result) -> TrainingSummary:
         seconds=times[-1] if times else None,
         speed=(float(np.median(speeds)), min(speeds), max(speeds)) if speeds else None,
     )
-
-
-def with_interval(row: Measurement) -> Measurement:
-    """The row with the interval of Clopper and Pearson, if it is a share of n samples and states no interval."""
-    if row.interval is not None or row.unit != "share" or row.n is None or row.value is None:
-        return row
-    return replace(row, interval=share_interval(row.value, row.n), interval_kind="over samples")
 
 
 def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from ..core import sources
-from ..core.claims import Claim, Verification
+from ..core.claims import Claim, Cost, Verification
 from ..core.errors import nearest, some
 from ..core.experiment import Experiment
 from ..core.result import Result
@@ -65,12 +65,16 @@ def experiment(name: str) -> type[Experiment]:
 
 
 def claims(name: str) -> tuple[Claim, ...]:
-    """The claims that a name stands for: one by its id, those of a theory by its name, or ``"all"``.
+    """The claims that a name stands for.
 
+    Args:
+        name: id of a claim; name of a theory; ``"quick"`` or ``"training"`` for the claims of that cost; ``"all"``.
     Raises:
-        ValueError: neither a claim nor a theory; the nearest name is suggested.
+        ValueError: an unknown name; the nearest one is suggested.
     """
-    groups = {"all": tuple(_claims().values())} | {record.name: record.claims for record in list_theories()}
+    every = tuple(_claims().values())
+    groups = {"all": every} | {cost: tuple(one for one in every if one.cost == cost) for cost in get_args(Cost)}
+    groups |= {record.name: record.claims for record in list_theories()}
     groups |= {id: (one,) for id, one in _claims().items()}
     return _named("claim or theory", name, groups)
 

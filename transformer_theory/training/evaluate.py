@@ -15,7 +15,7 @@ from torch import nn
 
 from ..core.measurement import Arrays, Measurement, Table
 from ..core.result import Result
-from ..core.statistics import share_interval
+from ..core.statistics import with_interval
 from ..data.image_data import Images
 from ..models import build
 from .folder import network_file
@@ -185,12 +185,6 @@ def measure_objective(network: StoredNetwork, train: Images, test: Images) -> li
     data = network.saved.origin.get("data", test.name)
     note = f"step {network.step:,}, {network.parameters:,} parameters" + (f", trained on {data}" if data != test.name else "")
     return [with_interval(replace(row, split="test", model=network.name, note=note)) for row in rows]
-
-
-def with_interval(row: Measurement) -> Measurement:
-    """The row with the 95 % interval of a share of n samples; unchanged if the value is no such share."""
-    ends = share_interval(row.value, row.n) if row.unit == "share" and row.value is not None and row.n else None
-    return row if ends is None else replace(row, interval=ends, interval_kind="over samples")
 
 
 def measure_metrics(network: StoredNetwork, images: Images, *, metrics: Metrics, seed: int, split: str = "test") -> list[Measurement]:

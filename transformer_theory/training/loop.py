@@ -22,6 +22,7 @@ from ..core.errors import NotConverged
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
 from ..core.sources import Source
+from ..core.statistics import with_interval
 from ..data.image_data import Images
 from . import checkpoint, saved
 from .batches import DRAWS, WEIGHTS, Batches, seed_of
@@ -304,7 +305,8 @@ class _Training:
         moment = self._moment(loss, measured)
         row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=self.settings.network, step=self.step)
         if loss is not None:
-            self.table.rows.append(replace(row, quantity=LOSS, value=loss, unit="", split="train"))
+            unit = next((one.unit for one in measured if one.quantity == LOSS), "")
+            self.table.rows.append(replace(row, quantity=LOSS, value=loss, unit=unit, split="train"))
         if moment.speed is not None:
             self.table.rows.append(replace(row, quantity=SPEED, value=moment.speed, unit=""))
         self.table.rows += [row, *measured, *monitored]
@@ -375,7 +377,7 @@ class _Training:
         self.fabric.barrier()
         best = self._load_best()
         self.evaluated = best.model.to(self.fabric.device)
-        self.table.rows += self._measure(self.test, "test", best.origin["step"])
+        self.table.rows += map(with_interval, self._measure(self.test, "test", best.origin["step"]))
         self.provenance["seconds"] = round(self.seconds(), 3)
         if self.fabric.is_global_zero:
             self._result().write_into(self.folder)

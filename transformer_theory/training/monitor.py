@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from ..core.measurement import Arrays, Measurement, Null, Table
 from ..core.metric import Metric
 from ..core.parallel import one_thread
+from ..core.statistics import over_heads
 from ..data.image_data import Images
 from ..data.tokens import TokenData
 from ..metrics.class_features import ClassFeatures, NeuralCollapse
@@ -208,12 +209,7 @@ def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
     for row in rows:
         if row.value is not None:
             groups.setdefault((row.model, row.theory, row.quantity, row.setting, row.layer, row.step), []).append(row)
-    means = []
-    for heads in groups.values():
-        null = Null.mean_of([row.null for row in heads])
-        value = sum(row.value for row in heads if row.value is not None) / len(heads)
-        means.append(replace(heads[0], value=value, null=null, head=None, p=None, agreement=None))
-    return means
+    return [over_heads(heads) for heads in groups.values()]
 
 
 def attention_maps(model: nn.Module, inputs: Tensor, *, limit: int = MAP_NUMBERS) -> np.ndarray | None:

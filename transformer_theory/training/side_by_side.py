@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..core.measurement import Measurement, Table
-from .evaluate import StoredNetwork, with_interval
+from ..core.statistics import with_interval
+from .evaluate import StoredNetwork
 from .loop import SECONDS, SPEED
 from .objectives import LOSS
 

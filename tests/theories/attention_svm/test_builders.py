@@ -25,7 +25,7 @@ def same(pairs, expected):
 
 
 @pytest.mark.parametrize("position", [0, 2, -1])
-def test_in_self_attention_a_token_of_the_input_asks(position):
+def test_in_self_attention_the_query_is_a_token_of_the_input(position):
     x, select = gaussian(3, 4, 5), positions(3, below=4)
     expected = [
         (x[i, select[i]] - x[i, t], x[i, position], 1.0, False, i, t, position % 4) for i in range(3) for t in range(4) if t != select[i]
@@ -89,7 +89,7 @@ def test_several_chosen_tokens_score_alike_and_above_the_others():
     same(builders.multi_token(x, z, chosen, logits=logits), rows(lambda i, r, t: logits[i, r] - logits[i, t]))
 
 
-def test_logits_that_come_from_weights_are_met_by_them():
+def test_weights_meet_the_constraints_of_their_own_logits():
     x, z, W = gaussian(3, 4, 5), gaussian(3, 5, seed=1), gaussian(5, 5, seed=2)
     logits = (x @ (z @ W.T)[..., None]).squeeze(-1)
     pairs = builders.multi_token(x, z, logits > logits.median(-1, keepdim=True).values, logits=logits.log_softmax(-1))
@@ -118,7 +118,7 @@ def test_the_graph_ties_components_and_orders_them():
         lambda x, s: builders.sequence_to_sequence(x, x[..., :2, :], torch.stack([s, s], -1)),
     ],
 )
-def test_a_batch_of_trials_is_the_trials_side_by_side(build):
+def test_a_batch_of_trials_lists_the_constraints_of_each_trial(build):
     x, select = gaussian(3, 2, 4, 5), positions(3, 2, below=4)
     together = build(x, select)
     assert together.batch == (3,)

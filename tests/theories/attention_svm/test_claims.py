@@ -115,7 +115,7 @@ def test_a_token_on_the_margin_has_no_price():
     assert joint.price(free, joint_targets(free, joint.SELECT), joint.SELECT) == pytest.approx(0, abs=1e-12)
 
 
-def test_sixteen_starts_find_what_six_miss():
+def test_sixteen_starts_find_the_minimum_that_six_miss():
     """A local minimum of the factors can lie below the loss of the target; only more starts find the minimum."""
     found = []
     for starts in (6, paths.STARTS):
@@ -130,7 +130,7 @@ def test_sixteen_starts_find_what_six_miss():
     assert of_16.verdict == "consistent"
 
 
-def test_too_narrow_data_are_neither_feasible_nor_written_down():
+def test_in_few_dimensions_problems_are_infeasible_and_have_no_construction():
     found = solutions._too_narrow(torch.Generator().manual_seed(0))
     assert found.detail["infeasible"] > 0
     assert found.detail["not written down"] > 0

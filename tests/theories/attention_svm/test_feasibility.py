@@ -62,5 +62,5 @@ def test_nothing_to_select_and_extreme_scales():
         found = construct(builders.constraints(scale * x, z, first))
         assert found.applies
         assert bool(torch.isfinite(found.W).all())
-    with pytest.raises(ValueError, match="single problem"):
+    with pytest.raises(ValueError, match="batch"):
         construct(builders.constraints(x[None], z[None], first[None]))

@@ -25,7 +25,7 @@ def mixed(seed, m=20, d=5, equations=4):
 
 
 @pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (5, 15, 10), (10, 5, 4), (8, 5, 3), (20, 10, 12), (3, 4, 1)])
-def test_a_batch_is_its_problems(n, T, d):
+def test_a_batch_gives_the_solutions_of_its_problems(n, T, d):
     c = drawn(n, T, d, trials=24)
     batch = solvers.frobenius_max_margins(c)
     assert len(batch) == 24

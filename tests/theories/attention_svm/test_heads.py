@@ -28,7 +28,7 @@ def test_relu_head_by_hand():
     assert gradient.tolist() == [[0.0, 2.0], [1.0, 0.0]]  # at the kink, the second unit does not count
 
 
-def test_relu_head_is_what_automatic_differentiation_says(problem, generator):
+def test_relu_head_agrees_with_automatic_differentiation(problem, generator):
     V = torch.randn(3, 6, 7, generator=generator, dtype=torch.float64)
     mixture = problem[0].mean(-2)
     for mine, other in zip(dynamics.relu_head(V)(mixture), relu(V)(mixture)):

@@ -39,7 +39,7 @@ def test_the_direction_error_is_exact_where_the_cosine_has_no_digits_left():
 def test_one_minus_cosine_is_below_1e_4_at_step_10_000():
     """It also follows the medians of another program on other draws of the same distribution."""
     instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, trials=24, generator=torch.Generator().manual_seed(0))
-    states = list(attention_svm.trajectory(instance, attention_svm.start(instance), at=KNOWN))
+    states = list(attention_svm.trajectory(instance, attention_svm.start(instance), steps=KNOWN))
     targets = attention_svm.frobenius_max_margins(
         attention_svm.constraints(instance.tokens, instance.query, instance.selected(states[-1].W))
     )
@@ -56,7 +56,7 @@ def test_one_minus_cosine_is_below_1e_4_at_step_10_000():
 def test_descent_by_differentiation_agrees_until_it_goes_wrong():
     instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, trials=4, generator=torch.Generator().manual_seed(0))
     steps = [0, 50, 300, 2500]
-    states = list(attention_svm.trajectory(instance, attention_svm.start(instance), at=steps))
+    states = list(attention_svm.trajectory(instance, attention_svm.start(instance), steps=steps))
     plain = by_differentiation(instance, steps=steps, rate=0.1, eps=0.0)
     stalled = by_differentiation(instance, steps=steps, rate=0.1, eps=EPS["naive_eps"])
     for k in range(3):

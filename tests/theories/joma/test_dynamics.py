@@ -51,7 +51,7 @@ def test_velocity_is_the_gradient_of_an_explicit_network(form, activation, loss)
     assert_close(result.offset, -0.7 * (U[:, 6:].T @ dW).T)
 
 
-def test_decay_is_that_of_sgd():
+def test_weight_decay_agrees_with_sgd():
     contexts = sampled_contexts(generator(), queries=2)
     start = gaussian_block(contexts, units=5, scale=0.5, generator=generator(1))
     lower = start.lower.clone().requires_grad_()
@@ -62,7 +62,7 @@ def test_decay_is_that_of_sgd():
     assert_close(path.state(-1).lower, lower.detach())
 
 
-def test_runs_are_what_each_would_be_alone():
+def test_runs_are_independent_of_each_other():
     one = sampled_contexts(generator(), classes=3)
     targets = torch.stack([one.targets, one.targets.flip(0)])
     both = Contexts(one.counts, one.query, targets)
@@ -113,9 +113,9 @@ def test_the_flow_agrees_with_another_integrator():
 def test_drift_of_the_exact_invariants(form, activation, tolerance, unchecked):  # the same steps as above, many times
     contexts = sampled_contexts(generator())
     start = gaussian_block(contexts, units=5, scale=0.3, generator=generator(), logit=0.5)
-    path = gradient_flow(start, contexts, Model(form, activation), step=0.05, steps=400, save_steps=range(0, 400, 50))
+    path = gradient_flow(start, contexts, Model(form, activation), step=0.05, steps=200, save_steps=range(0, 200, 50))
     moved = float((path.states.logits - path.states.logits[0]).abs().max())
-    assert moved > 0.1
+    assert moved > 0.05
     assert float(invariants.drift(form, path)) < tolerance
 
 
@@ -129,7 +129,7 @@ def test_drift_of_descent_falls_with_the_learning_rate():
     assert 1e-5 < drifts[1] < 1e-2
 
 
-def test_the_ratio_of_learning_rates_enters():
+def test_the_ratio_of_learning_rates_enters(unchecked):
     contexts = sampled_contexts(generator())
     start = gaussian_block(contexts, units=5, scale=0.3, generator=generator())
     model = Model(Exponential(), rate_logits=2.0, rate_lower=0.5)
@@ -189,6 +189,6 @@ def test_numpy_arrays_and_other_dtypes_are_converted(unchecked):
 def test_a_diverging_training_carries_its_last_finite_state():
     contexts = sampled_contexts(generator())
     large = gaussian_block(contexts, units=5, scale=30.0, generator=generator())
-    with pytest.raises(NotConverged, match="within 20 steps of size 10") as caught:
+    with pytest.raises(NotConverged, match="20 steps of size 10") as caught:
         gradient_descent(large, contexts, Model(Exponential(), loss=squared), rate=10.0, steps=20)
     assert torch.isfinite(caught.value.state.logits).all()

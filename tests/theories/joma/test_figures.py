@@ -1,4 +1,4 @@
-"""The figures say what the page says: their numbers at the published settings, selected by exact column values."""
+"""The statements about the figures of JoMA, checked at the published settings."""
 
 from transformer_theory.theories.joma.figures import invariant, lower_layer
 

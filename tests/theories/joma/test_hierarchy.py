@@ -23,7 +23,7 @@ def test_a_class_is_expanded_down_to_its_tokens():
 
 
 @pytest.mark.parametrize(("classes", "latents", "parts"), [(20, (10, 20), 2), (30, (20, 30), 3)])
-def test_random_sets_differ_and_expand_as_sets_do(generator, classes, latents, parts):
+def test_random_sets_differ_and_expand_to_sequences(generator, classes, latents, parts):
     drawn = random_hierarchy(generator, classes=classes, latents=latents, parts=parts)
     assert [len(table) for table in drawn.parts] == [*latents, classes]
     for table in drawn.parts:
@@ -96,7 +96,7 @@ def test_the_largest_of_many_correlations_is_large_by_chance(generator):
     assert 0.61 < float(null.mean()) < 0.64
 
 
-def test_a_training_measures_what_it_says(generator):
+def test_the_curves_of_a_training(generator):
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
     run = fit_stack(drawn, generator, steps=60, rate=1e-2, length=12, dim=16, width=20, measure_steps=(30,))
     assert run.steps == (0, 30, 60)

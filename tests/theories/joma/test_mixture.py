@@ -50,7 +50,7 @@ def test_velocity_is_the_gradient_of_the_expected_activation(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_relu_unit_with_a_constant_gradient_has_no_reason_to_rest(seed: int):
+def test_a_relu_unit_with_a_constant_gradient_obeys_eulers_identity(seed: int):
     """v . dv/dt is the mean activation, weighted by the gradient (Euler's identity): by the mean of a rectified Gaussian."""
     centres, pulls, v = drawn(seed)
     mean, sd = centres @ v, 0.6 * v.norm()

@@ -64,7 +64,7 @@ def test_one_query_keeps_the_exponential_invariant_and_several_do_not(two_querie
     assert (share.value, share.verdict, share.n) == (0.5, "fails", 60)
 
 
-def test_the_softmax_invariant_stands_beside_its_null(unchecked):  # shapes were checked
+def test_the_softmax_invariant_has_a_null(unchecked):  # shapes were checked
     result = joma.analyse(*words(), seed=0)
     assert result.select(quantity=on_data.ONE_QUERY).one().verdict == "holds"
     assert not result.select(setting="several queries")
@@ -89,12 +89,12 @@ def test_contexts_of_one_token_leave_softmax_attention_no_choice():
 def test_sequences_that_cannot_be_used_give_a_reason():
     context, query, _ = words()
     result = joma.analyse(context, query, torch.zeros(60, dtype=torch.long))
-    assert "at least two next tokens" in result.table.one().reason
+    assert "next tokens" in result.table.one().reason
     assert not result.arrays
     on_data.plot(result)
     constant = select_query(torch.zeros(60, 4, dtype=torch.long), query, torch.arange(60) % 3)
     assert isinstance(constant, Unsupported)
-    assert "two different contextual tokens" in constant.reason
+    assert "contextual tokens" in constant.reason
 
 
 def test_data_without_ids_or_context_are_unsupported():
@@ -146,7 +146,7 @@ def test_large_data_are_sampled(monkeypatch):
     ("value", "null", "verdict"),
     [(0.2, 0.9, "consistent"), (0.2, 0.3, "inconclusive"), (0.8, 0.9, "violated"), (0.8, 0.3, "violated")],
 )
-def test_agreement_that_the_null_has_too_is_no_evidence(value, null, verdict):
+def test_agreement_that_the_null_shares_is_no_evidence(value, null, verdict):
     assert on_data.judge_with_null(value, Null("x", (null,)), "<=", 0.5, covered=True) == verdict
     assert on_data.judge_with_null(-value, Null("x", (-null,)), ">=", -0.5, covered=True) == verdict
     assert on_data.judge_with_null(value, Null("x", (null,)), "<=", 0.5, covered=False) == "not covered"

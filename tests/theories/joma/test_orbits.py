@@ -87,7 +87,7 @@ def time_to(mu: float, log_delta: float) -> float:
 
 
 @pytest.mark.parametrize("time", sorted(two_phases.RATIOS))
-def test_what_is_left_to_learn_by_quadrature(time):
+def test_log_remaining_agrees_with_quadrature(time):
     mu = torch.tensor(two_phases.RATIO_MU, dtype=torch.float64)
     logs = nonlinear.log_remaining(mu, torch.tensor([time], dtype=torch.float64))[0]
     for value, log_delta in zip(mu.tolist(), logs.tolist()):

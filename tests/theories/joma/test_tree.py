@@ -73,7 +73,7 @@ def test_draws_have_the_joint_distribution_of_the_enumeration(generator):
     assert abs(chi2 - freedom) < 5 * math.sqrt(2 * freedom)
 
 
-def test_with_a_constant_gradient_the_sibling_blows_up_and_the_others_stop():
+def test_with_a_constant_gradient_the_sibling_blows_up_and_the_others_stop(unchecked):
     """The joint flow on the mean context of a masked leaf ends where the closed form says, in the order of kinship."""
     tree = uniform_tree(rho=0.8, levels=3, zero=(0.3, 0.7))
     delta = torch.tensor([tree.cooccurrence(int(up)) for up in tree.kinship(0)[1:]], dtype=torch.float64)
@@ -99,15 +99,15 @@ def test_the_context_of_a_masked_leaf_is_the_other_leaves(generator):
 
 
 def test_bad_trees_and_tasks_are_refused(unchecked, generator):
-    with pytest.raises(ValueError, match="zero must hold a probability"):
+    with pytest.raises(ValueError, match=r"zero .*1\.2"):
         Tree((1.2,), (0.5,))
-    with pytest.raises(ValueError, match="rho must hold a number"):
+    with pytest.raises(ValueError, match=r"rho .*\(\)"):
         Tree((0.5,), ())
     with pytest.raises(ValueError, match=r"up must lie in \[0, 3\]"):
         UNEVEN.sign_product(4)
     with pytest.raises(ValueError, match=r"up must lie in \[1, 3\]"):
         pair_table(UNEVEN, 0)
-    with pytest.raises(ValueError, match="leaf must be 1 with some probability"):
+    with pytest.raises(ValueError, match="leaf"):
         Tree((1.0,), (1.0,)).cooccurrence(1)
-    with pytest.raises(ValueError, match="sibling_rate must lie"):
+    with pytest.raises(ValueError, match=r"sibling_rate .* 2"):
         masked_leaf(UNEVEN, 10, generator=generator, sibling_rate=2.0)

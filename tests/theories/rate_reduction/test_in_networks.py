@@ -5,8 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.metric import Activations
+from transformer_theory.metrics.class_features import RATE_REDUCTION
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
-from transformer_theory.theories.rate_reduction.in_networks import HEADLINE, IN_NETWORKS, SHARE, RateReductionMetric
+from transformer_theory.theories.rate_reduction.in_networks import IN_NETWORKS, SHARE, RateReductionMetric
 
 
 def normal(*shape, seed=0):
@@ -26,7 +27,7 @@ def metric_of(*batches, **given):
 
 
 def headline(metric):
-    return next(row for row in metric.compute() if row.quantity == HEADLINE)
+    return next(row for row in metric.compute() if row.quantity == RATE_REDUCTION)
 
 
 def test_the_class_token_is_measured_where_there_is_one():
@@ -39,7 +40,7 @@ def test_the_class_token_is_measured_where_there_is_one():
     mean = metric_of((output, y), tokens=entered)
     for metric, features in ((class_token, output[:, 0]), (mean, output.mean(1))):
         assert_close(headline(metric).value, float(rate_reduction(unit_norm(features), y, eps=metric.eps)), rtol=1e-10, atol=0)
-    with pytest.raises(ValueError, match="same token"):
+    with pytest.raises(ValueError, match="class token.*means of tokens"):
         class_token.merge(mean)
 
 
@@ -56,7 +57,7 @@ def test_the_value_is_the_metric_beside_permuted_labels():
     assert_close(row.value, float(rate_reduction(X, y, eps=metric.eps)), rtol=1e-10, atol=0)
     assert (row.layer, row.kind, row.n, row.side) == (1, "in network", 120, ">=")
     assert row.value > 3 * row.null.high > 0
-    assert next(row for row in metric.compute(draws=7) if row.quantity == HEADLINE).null.draws[:4] == row.null.draws
+    assert next(row for row in metric.compute(draws=7) if row.quantity == RATE_REDUCTION).null.draws[:4] == row.null.draws
     share = next(row for row in metric.compute() if row.quantity == SHARE)
     assert 0 < share.null.high < share.value < 1
     other = metric_of((output, y), layer=1)

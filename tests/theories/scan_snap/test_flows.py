@@ -1,4 +1,4 @@
-"""The flows of scan-and-snap against numbers worked out apart, other solvers, and each other."""
+"""The flows of scan-and-snap against independently computed numbers, other solvers, and each other."""
 
 import itertools
 import math
@@ -49,7 +49,7 @@ LARGE = [  # K = 2, M = 1000, common share 0.2
     (141535.0, -0.04786, -0.18605, -0.20113, -0.22038),
 ]
 NEXT_ALONE = [(238480.0, -0.13051, -0.12868, -0.12887, -0.02415)]  # K = M = 10, common share 0.05: here the three flows agree
-EARLY = [(24.87, -0.00391, None, -0.00395, None)]  # the same at 1.08 t0', a time that is given to three digits
+EARLY = [(24.87, -0.00391, None, -0.00395, None)]  # the same classes at 1.08 t0', a time that is known to three digits
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ EARLY = [(24.87, -0.00391, None, -0.00395, None)]  # the same at 1.08 t0', a tim
 def test_the_four_dynamics_have_their_own_numbers(classes: SequenceClasses, printed: list, tolerance: dict):
     times, *columns = zip(*printed)
     t, rates = tensor(*times), {"eta_y": 1.0, "eta_z": 0.01}
-    found = [flow(classes, t, **rates).logits[:, 0, 0] for flow in (exact_flow, modified_flow, lemma4_flow)]
+    computed = [flow(classes, t, **rates).logits[:, 0, 0] for flow in (exact_flow, modified_flow, lemma4_flow)]
     setting = {"classes": classes.classes, "vocab_size": classes.vocab_size, "overlap": float(classes.overlap()[0, 1])}
-    found.append(-closed_form.B(t, **setting, **rates))
-    for logits, wanted in zip(found, columns):
-        if None not in wanted:
-            assert logits.tolist() == pytest.approx(wanted, **tolerance)
+    computed.append(-closed_form.B(t, **setting, **rates))
+    for logits, expected in zip(computed, columns):
+        if None not in expected:
+            assert logits.tolist() == pytest.approx(expected, **tolerance)
 
 
-def test_the_exact_flow_is_that_of_the_closed_form_gradients(generator):
+def test_the_exact_flow_follows_the_closed_form_gradients(generator):
     """Its derivative by time, from differences, against the gradients of the count form, which automatic differentiation confirms."""
     classes = synthetic(4, per_query=2, common=2, distinct=3)
     t, step = 20.0, 1e-3
@@ -112,10 +112,10 @@ def test_errors_are_measured_and_of_the_promised_size(flow):
     assert float(usual.logits.sum(-1).abs().max()) < 1e-9  # row sums are kept
 
 
-@pytest.mark.parametrize(("ratio", "words"), [(1e100, "attention has made the classes linearly dependent; lower eta_Z"), (1e300, "s = ")])
+@pytest.mark.parametrize("ratio", [1e100, 1e300])
 @pytest.mark.filterwarnings("error")
-def test_classes_that_become_dependent_are_not_converged_instead_of_infeasible(ratio: float, words: str):
-    with pytest.raises(NotConverged, match=words):
+def test_classes_that_become_dependent_raise_not_converged(ratio: float):
+    with pytest.raises(NotConverged, match=r"s = \d"):
         modified_flow(one_common(2, 1000, 0.2), tensor(1.0, 100.0), eta_y=1.0, eta_z=ratio)
 
 
@@ -127,7 +127,7 @@ def test_two_runs_that_disagree_are_refused():
         runs = sum(1 for before, after in itertools.pairwise(seen) if after < before and after == 0)
         return state * 0 + (1.0 + runs) / (1 + s)
 
-    with pytest.raises(NotConverged, match="two integrations must agree") as caught:
+    with pytest.raises(NotConverged, match="tolerance") as caught:
         integrate(inconsistent, 1, tensor(1e3).numpy(), measured=slice(None), tolerance=1e-8, method="DOP853")
     assert caught.value.residuals is not None
     assert caught.value.residuals > 1e-3
@@ -135,7 +135,7 @@ def test_two_runs_that_disagree_are_refused():
 
 def test_stiff_flows_end_with_an_error(monkeypatch):
     monkeypatch.setattr(of_integration, "MAX_EVALUATIONS", 5000)
-    with pytest.raises(NotConverged, match="stiff: 5,000 evaluations"):
+    with pytest.raises(NotConverged, match="5,000"):
         integrate(lambda s, y: -1e12 * (y - 1), 1, tensor(1e12).numpy(), measured=slice(None), tolerance=1e-8, method="DOP853")
 
 
@@ -155,9 +155,9 @@ def test_far_horizons():
     assert bool((z.diff() < 0).all())
     assert float(lemma4_flow(classes, t, eta_y=1.0, eta_z=0.01).logits[-1, 0, 0]) < float(z[-1])
     for flow in (exact_flow, modified_flow, lemma4_flow):
-        with pytest.raises(ValueError, match=r"times must be at most 1e\+297 .* end the run earlier"):
+        with pytest.raises(ValueError, match=r"times .* 1e\+297"):
             flow(classes, tensor(1e298), eta_y=1.0, eta_z=0.01)
-    with pytest.raises(ValueError, match="M eta_Y t up to 1e300"):
+    with pytest.raises(ValueError, match="1e300"):
         closed_form.h(tensor(1e299), vocab_size=1000, eta_y=1.0)
 
 
@@ -180,15 +180,15 @@ def test_late_attention_hardly_depends_on_its_learning_rate():
     ("classes", "vocab_size", "common", "per_query"),
     [(4, 4, 1, None), (4, 50, 2, 2), (6, 6, 3, 1), (3, 1000, 1, None), (2, 3, 1, 1)],
 )
-def test_one_class_stands_for_all(reduced, full, classes: int, vocab_size: int, common: int, per_query: int | None):
+def test_the_reduced_flows_equal_the_full_ones(reduced, full, classes: int, vocab_size: int, common: int, per_query: int | None):
     family = alike(classes, vocab_size=vocab_size, weights=WEIGHTS[::3], common_share=0.3, common=common, per_query=per_query)
     t = tensor(0.5, 30.0, 1e3, 1e7)
     setting = {"eta_y": 0.7, "eta_z": 0.3, "tolerance": 1e-11}
-    found = reduced(family, t, **setting)
-    wanted = full(family.written_out(), t, **setting)
-    assert found.dynamics == wanted.dynamics
-    assert_close(found.written_out(family).logits, wanted.logits, rtol=0, atol=1e-8)
-    assert float(wanted.logits.abs().max()) > 0.2
+    short = reduced(family, t, **setting)
+    long = full(family.written_out(), t, **setting)
+    assert short.dynamics == long.dynamics
+    assert_close(short.written_out(family).logits, long.logits, rtol=0, atol=1e-8)
+    assert float(long.logits.abs().max()) > 0.2
 
 
 def test_the_family_knows_its_overlap():
@@ -260,7 +260,7 @@ def test_slope_of_the_exact_flow_in_the_double_logarithm():
 def test_equal_classes_have_no_dual_basis():
     same = SequenceClasses(tensor([0.5, 0.5], [0.5, 0.5]), torch.zeros(2, dtype=torch.long), 10)
     for flow in (modified_flow, lemma4_flow):
-        with pytest.raises(Infeasible, match="linearly independent"):
+        with pytest.raises(Infeasible, match="Lemma 3"):
             flow(same, tensor(1.0), eta_y=1.0, eta_z=0.1)
 
 
@@ -273,19 +273,19 @@ def test_the_second_common_token_grows_in_all_flows():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: alike(1, vocab_size=9, weights=WEIGHTS, common_share=0.1), "classes must be at least 2"),
-        (lambda: alike(9, vocab_size=8, weights=WEIGHTS, common_share=0.1), "at most vocab_size, got 9 and 8"),
-        (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=0.1, per_query=3), "per_query must divide the 4 classes, got 3"),
-        (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=1.0), "common_share must lie in"),
-        (lambda: alike(4, vocab_size=9, weights=-WEIGHTS, common_share=0.2), "weights must be positive"),
-        (lambda: SymmetricClasses(4, 9, WEIGHTS, WEIGHTS, 4), "must be positive and sum to one, got sum 11"),
+        (lambda: alike(1, vocab_size=9, weights=WEIGHTS, common_share=0.1), "classes .* 1 "),
+        (lambda: alike(9, vocab_size=8, weights=WEIGHTS, common_share=0.1), "vocab_size, got 9 and 8"),
+        (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=0.1, per_query=3), "per_query .* 4 classes, got 3"),
+        (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=1.0), "common_share .* 1.0"),
+        (lambda: alike(4, vocab_size=9, weights=-WEIGHTS, common_share=0.2), "weights"),
+        (lambda: SymmetricClasses(4, 9, WEIGHTS, WEIGHTS, 4), "got sum 11"),
         (lambda: with_overlap(4, vocab_size=9, weights=WEIGHTS, overlap=1.0), "overlap must lie in"),
         (lambda: alike(10_000, vocab_size=10**5, weights=WEIGHTS, common_share=0.1).written_out(), "10000 classes of 10 tokens"),
-        (lambda: exact_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=0.1, tolerance=0.0), "tolerance must lie in"),
-        (lambda: exact_flow(one_common(2, 50, 0.2), tensor(math.nan), eta_y=1.0, eta_z=0.1), "times must be finite"),
-        (lambda: modified_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=0.0, eta_z=0.1), "eta_y must be positive"),
-        (lambda: closed_form.exact_common_logit(tensor(1.0), classes=1, eta_y=1.0, eta_z=1.0, overlap=0.1), "classes must be at least 2"),
-        (lambda: closed_form.printed_B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, constant=0.0), "constant must be"),
+        (lambda: exact_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=0.1, tolerance=0.0), "tolerance .* got 0;"),
+        (lambda: exact_flow(one_common(2, 50, 0.2), tensor(math.nan), eta_y=1.0, eta_z=0.1), r"times .*\[nan\]"),
+        (lambda: modified_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=0.0, eta_z=0.1), "eta_y"),
+        (lambda: closed_form.exact_common_logit(tensor(1.0), classes=1, eta_y=1.0, eta_z=1.0, overlap=0.1), "classes .* got 1 "),
+        (lambda: closed_form.printed_B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, constant=0.0), "constant .* got 0.0"),
     ],
 )
 def test_bad_input(make, message: str, unchecked):

@@ -46,7 +46,7 @@ def test_a_mask_counts_the_allowed_keys_only():
 
 @pytest.mark.parametrize("spoilt", [float("nan"), 0.0])
 @pytest.mark.parametrize("mask", [False, True])
-def test_rows_that_are_no_distribution_are_left_out(spoilt, mask, generator):
+def test_rows_that_are_not_distributions_are_omitted(spoilt, mask, generator):
     weights = torch.softmax(torch.randn(6, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
     cut, whole = ScanAndSnap(), ScanAndSnap()
     allowed = torch.ones(6, 1, 4, 5, dtype=torch.bool) if mask else None
@@ -106,7 +106,7 @@ def test_merging_equals_streaming(generator):
 def test_maps_of_two_shapes_are_refused():
     metric = ScanAndSnap()
     metric.update(activations(maps([0.5, 0.5])))
-    with pytest.raises(ValueError, match="must keep their shape"):
+    with pytest.raises(ValueError, match=r"\[2, 1, 4\]|\[1, 1, 4\]"):
         metric.update(activations(maps([0.25] * 4)))
 
 

@@ -89,12 +89,12 @@ def test_loss_is_the_mean_over_all_words_but_the_first():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sgd(0.0), "rate must be positive .*0.0"),
-        (lambda: adam(math.nan), "rate must be positive .*nan"),
+        (lambda: sgd(0.0), "rate .*0.0"),
+        (lambda: adam(math.nan), "rate .*nan"),
         (lambda: fit(model(), callback_steps=(21,)), "got 21"),
         (lambda: fit(model(vocabulary=5)), "13 words of text, it has 5"),
-        (lambda: fit(model(), clip=0.0), "clip must be positive"),
-        (lambda: fit(model(), steps=0), "steps must be at least 1"),
+        (lambda: fit(model(), clip=0.0), "clip"),
+        (lambda: fit(model(), steps=0), "steps"),
     ],
 )
 def test_bad_settings_are_named(call, words):

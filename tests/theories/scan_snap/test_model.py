@@ -45,7 +45,7 @@ def test_arrays_and_single_precision_are_converted(unchecked):
     assert_close(closed_form.B([1, 2], classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=0.1).shape, torch.Size([2]))
     flow = lemma4_flow(one_common(2, 50, 0.2), [1.0, 2.0], eta_y=1.0, eta_z=0.1)
     assert_close(flow.logits, lemma4_flow(one_common(2, 50, 0.2), tensor(1.0, 2.0), eta_y=1.0, eta_z=0.1).logits)
-    with pytest.raises(TypeError, match="query must hold integers"):
+    with pytest.raises(TypeError, match="query"):
         SequenceClasses(P2, P2[0], 10)
 
 
@@ -117,7 +117,7 @@ def test_counting_by_hand():
 
 
 @pytest.mark.parametrize(("vocab_size", "classes"), [(9, 3), (3, 3), (4, 3)])
-def test_gradients_are_those_of_the_explicit_model(vocab_size: int, classes: int, generator):
+def test_gradients_agree_with_the_explicit_model(vocab_size: int, classes: int, generator):
     S, Q, batch, context = 5, 3, 8, 12
     ids = torch.randint(S, (batch, context), generator=generator)
     query, target = (torch.randint(k, (batch,), generator=generator) for k in (Q, classes))
@@ -197,11 +197,11 @@ def test_syn_small_starts_and_ends_as_published():
     assert c[0, 10:20].argmax() == 9
 
 
-def test_training_that_diverges_says_so():
+def test_training_that_diverges_names_the_step():
     classes = synthetic(2, common=1, distinct=2)
     start = Weights.zeros(classes.tokens, 2, 2, classes.vocab_size)
     broken = Weights(start.decoder + math.inf, start.attention, start.rest)
-    with pytest.raises(NotConverged, match="not finite at step 1") as caught:
+    with pytest.raises(NotConverged, match="step 1") as caught:
         gradient_descent(broken, population(classes), steps=5, eta_y=1.0, eta_z=1.0)
     assert caught.value.residuals == 1
 
@@ -284,7 +284,7 @@ def test_common_tokens_fall_only_if_there_is_one():
 
 def test_equal_classes_have_no_lemma_4_flow():
     classes = SequenceClasses(tensor([0.5, 0.5], [0.5, 0.5]), ONE_QUERY, 10)
-    with pytest.raises(Infeasible, match="linearly independent") as caught:
+    with pytest.raises(Infeasible, match="Lemma 3") as caught:
         lemma4_flow(classes, tensor(1.0), eta_y=1.0, eta_z=0.1)
     assert caught.value.certificate is not None
     flow = exact_flow(classes, tensor(1.0, 10.0), eta_y=1.0, eta_z=0.1)
@@ -319,12 +319,12 @@ def test_instances_of_the_claims_meet_their_assumptions():
             lambda: SequenceClasses(P2, ONE_QUERY, math.nan),
             "vocab_size .*nan",
         ),
-        (lambda: SequenceClasses(tensor([1.0], [1.0], [1.0]), ONE_QUERY.new_zeros(3), 2), "vocab_size must hold the 3 classes, got 2"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(math.nan, 0.5)), "share must hold 2 positive probabilities"),
-        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.2, 0.2)), "share must hold 2 positive probabilities"),
-        (lambda: synthetic(3, per_query=2), "positive multiple of per_query"),
-        (lambda: single_common(tensor([0.0, 1.0]), 0.5, vocab_size=9), "weights must be positive"),
-        (lambda: single_common(tensor([1.0, 1.0]), 1.0, vocab_size=9), "common_share in \\(0, 1\\)"),
+        (lambda: SequenceClasses(tensor([1.0], [1.0], [1.0]), ONE_QUERY.new_zeros(3), 2), "vocab_size .* 3 classes, got 2"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(math.nan, 0.5)), r"share .*\[nan"),
+        (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.2, 0.2)), "share .* 0.2"),
+        (lambda: synthetic(3, per_query=2), "classes=3, per_query=2"),
+        (lambda: single_common(tensor([0.0, 1.0]), 0.5, vocab_size=9), "weights"),
+        (lambda: single_common(tensor([1.0, 1.0]), 1.0, vocab_size=9), "common_share"),
         (lambda: count_sequences(torch.tensor([[12]]), torch.tensor([0]), torch.tensor([1]), 10), "ids must lie in \\[0, 10\\), got 12"),
         (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([0]), torch.tensor([-1]), 10), "next_ids must lie in"),
         (
@@ -337,19 +337,19 @@ def test_instances_of_the_claims_meet_their_assumptions():
             "ids must have shape \\[n, context\\] with at least one of each, got \\[2, 0\\]",
         ),
         (lambda: count_sequences(torch.tensor([[1]]), ONE_QUERY, torch.tensor([1]), 10), "one entry for each of the 1 sequences, got 2"),
-        (lambda: closed_form.h(tensor(-1.0), vocab_size=10, eta_y=1.0), "times must be at least 0"),
-        (lambda: closed_form.h(tensor(1.0), vocab_size=1, eta_y=1.0), "vocab_size must be at least 2"),
+        (lambda: closed_form.h(tensor(-1.0), vocab_size=10, eta_y=1.0), "times"),
+        (lambda: closed_form.h(tensor(1.0), vocab_size=1, eta_y=1.0), "vocab_size .* got 1"),
         (lambda: closed_form.h(tensor(1.0), vocab_size=10, eta_y=0.0), "eta_y must be positive .*0.0"),
-        (lambda: closed_form.gamma(tensor(1.0), classes=0, vocab_size=10, eta_y=1.0), "classes must be at least 1"),
-        (lambda: closed_form.B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=1.0), "overlap must lie in"),
-        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(2.0, 1.0), eta_y=1.0, eta_z=0.1), "increasing"),
-        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=-0.1), "eta_z must be positive"),
-        (lambda: descent(steps=0), "steps must be at least 1"),
-        (lambda: descent(eta_y=-1.0), "eta_y must be a positive learning rate, got -1.0"),
-        (lambda: HeavyBall(1.0), "momentum must lie in"),
-        (lambda: synthetic(2).sample_counts(0, context=3, generator=torch.Generator()), "batch must be at least 1"),
-        (lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()), "context must be at most .*92233"),
-        (lambda: synthetic(2).sample(3, seq=1, generator=torch.Generator()), "seq must be at least 2"),
+        (lambda: closed_form.gamma(tensor(1.0), classes=0, vocab_size=10, eta_y=1.0), "classes .* got 0"),
+        (lambda: closed_form.B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=1.0), "overlap .* got 1.0"),
+        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(2.0, 1.0), eta_y=1.0, eta_z=0.1), r"times .*\[2.0, 1.0\]"),
+        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=-0.1), "eta_z"),
+        (lambda: descent(steps=0), "steps .* got 0"),
+        (lambda: descent(eta_y=-1.0), "eta_y .* got -1.0"),
+        (lambda: HeavyBall(1.0), "momentum .* got 1.0"),
+        (lambda: synthetic(2).sample_counts(0, context=3, generator=torch.Generator()), "batch .* got 0"),
+        (lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()), "context .*92233"),
+        (lambda: synthetic(2).sample(3, seq=1, generator=torch.Generator()), "seq .* got 1"),
     ],
 )
 def test_bad_input(make, message: str, unchecked):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -45,7 +46,7 @@ SHORT = {"n": 60, "context": 50}
 
 @pytest.fixture(scope="module")
 def ideal() -> Analysis:
-    return scan_snap.analyse(*sequences(), vocab_size=1000)
+    return scan_snap.analyse(*sequences(), vocab_size=1000, steps=200)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_ideal_sequences_agree_with_the_theory(ideal):
     assert len(assumptions) == 8
 
 
-def test_the_exact_flow_predicts_the_logits_of_true_and_not_of_shuffled_next_tokens(ideal):
+def test_the_exact_flow_predicts_the_logits_of_true_but_not_of_shuffled_next_tokens(ideal):
     (comparison,) = ideal.comparisons
     assert comparison.covered
     assert not ideal.skipped
@@ -141,7 +142,7 @@ def test_the_figure_shows_the_analysis(ideal):
 # ---- how the input is read
 
 
-def test_numpy_torch_and_any_order_of_the_context_give_the_same(short):
+def test_arrays_tensors_and_reordered_contexts_give_the_same_analysis(short):
     ids, query, following = map(torch.as_tensor, sequences(**SHORT))
     again = scan_snap.analyse(ids.flip(1).int(), query, following, vocab_size=1000, steps=60)
     assert again.measurements() == short.measurements()
@@ -159,8 +160,8 @@ def test_queries_are_analysed_separately(short):
         queries=5,
         steps=60,
     )
-    assert [one.data.query_id for one in both.comparisons] == [500, 501]
-    assert [one.data.asked for one in both.comparisons] == [60, 24]
+    assert [query.data.query_id for query in both.comparisons] == [500, 501]
+    assert [query.data.matching for query in both.comparisons] == [60, 24]
     assert both.comparisons[0].runs.change[0].tolist() == short.comparisons[0].runs.change[0].tolist()
     alone, beside = row(short, ONE_QUERY), row(both, ONE_QUERY, data="query 500")
     assert (alone.value, alone.verdict) == (1.0, "holds")
@@ -189,13 +190,13 @@ def test_surplus_classes_are_omitted():
         ({"next_ids": lambda x: np.arange(len(x))}, "every sequence has its own next token"),
         ({"ids": lambda x: x[:, :1]}, "one contextual token only"),
         ({"ids": lambda x: x * 0 + 3}, "one contextual token only"),
-        ({"ids": lambda x: x[:1].repeat(len(x), 0)}, "attention moved by less than 1e-08 in 1000 steps"),
+        ({"ids": lambda x: x[:1].repeat(len(x), 0)}, "attention moved by less than 1e-08 in 20 steps"),
     ],
 )
 def test_queries_that_are_not_covered_have_a_reason(change, reason: str):
     arrays = dict(zip(("ids", "query_ids", "next_ids"), sequences(context=20)))
     arrays |= {name: make(arrays[name]) for name, make in change.items()}
-    analysis = scan_snap.analyse(**arrays, vocab_size=1000)
+    analysis = scan_snap.analyse(**arrays, vocab_size=1000, steps=20)
     assert not analysis.comparisons
     assert reason in analysis.skipped[0].reason
     assert analysis.skipped[0].reason in str(analysis)
@@ -237,12 +238,12 @@ def test_a_second_query_is_left_out(generator, few_steps):
 
 @pytest.mark.parametrize(("context", "is_long"), [(400, False), (4000, True)])
 def test_errors_of_short_sequences_are_not_covered(context: int, is_long: bool, unchecked):
-    """Sequences drawn from the theory itself, E_0 = 1/4: at 400 tokens the exact flow is wrong by 100 %, at 4000 it is right."""
+    """Sequences drawn from the model of the theory, E_0 = 1/4: at 400 tokens the exact flow fails, at 4000 it holds."""
     weights = torch.linspace(0.1, 1, 10, dtype=torch.float64)
     classes = scan_snap.with_overlap(2, vocab_size=1000, weights=weights, overlap=0.25).written_out()
     counts, n = classes.sample_counts(300, context=context, generator=torch.Generator().manual_seed(0))
     ids = torch.arange(classes.tokens).expand(300, -1).flatten().repeat_interleave(counts.long().flatten()).view(300, context)
-    analysis = scan_snap.analyse(ids, torch.full_like(n, classes.tokens), classes.tokens + 1 + n, vocab_size=1000)
+    analysis = scan_snap.analyse(ids, torch.full_like(n, classes.tokens), classes.tokens + 1 + n, vocab_size=1000, steps=400)
     assert row(analysis, LONG).verdict == ("holds" if is_long else "fails")
     assert analysis.comparisons[0].verdict == ("consistent" if is_long else "not covered")
     for quantity in (FLOW_ERROR, FLOW_HALF_WAY):
@@ -252,7 +253,7 @@ def test_errors_of_short_sequences_are_not_covered(context: int, is_long: bool, 
 
 
 def test_shuffled_next_tokens_equal_their_null(generator, unchecked, monkeypatch):
-    """Classes that are all but equal make Lemma 3's flow a long one."""
+    """Nearly equal classes make Lemma 3's flow stiff, so its integration is cut off."""
     monkeypatch.setattr(integrate, "MAX_EVALUATIONS", 1000)
     ids, query, following = sequences()
     shuffled = following[torch.randperm(len(following), generator=generator).numpy()]
@@ -279,10 +280,17 @@ def test_shuffled_next_tokens_are_at_chance(generator, few_steps):
 
 @pytest.fixture(scope="module")
 def digits() -> Result:
-    return measured(data.load("digits"))
+    """Four hundred steps, without checks of shapes, which the ideal sequences run."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minimal_model, "MAX_STEPS", 400)
+        result = measured(data.load("digits"))
+    jaxtyping.config.update("jaxtyping_disable", before)
+    return result
 
 
-def test_on_digits_attention_leaves_the_blank_word(digits: Result):
+def test_on_digits_attention_moves_away_from_the_blank_word(digits: Result):
     headline = digits.select(quantity=HEADLINE).one()
     assert headline.verdict == "not covered"
     assert 0.2 < headline.value < 0.6
@@ -291,13 +299,13 @@ def test_on_digits_attention_leaves_the_blank_word(digits: Result):
     blank = int(digits.arrays["scan_snap/frequency"].argmax())
     assert z.argmin() == blank == 0
     assert z[blank] < -0.7
-    assert np.abs(digits.arrays["scan_snap/null_change"][:, blank]).max() < 0.4
+    assert np.abs(digits.arrays["scan_snap/null_change"][:, blank]).max() < 0.6
     assert digits.select(quantity=ONE_COMMON).one().value == 32
     assert THEORY.on_data is not None
     assert THEORY.on_data.headline == headline.quantity
 
 
-def test_on_digits_the_arrays_fit_together(digits: Result):
+def test_on_digits_the_arrays_have_matching_shapes(digits: Result):
     a = digits.arrays
     S, K = len(a["scan_snap/token_ids"]), len(a["scan_snap/next_ids"])
     assert (S, K) == (32, 10)
@@ -310,15 +318,15 @@ def test_on_digits_the_arrays_fit_together(digits: Result):
 
 
 def test_longer_sequences_of_the_same_classes_follow_the_exact_flow(digits: Result, unchecked):
-    """The error of the flow on digits comes from their 15 words: more words drawn from the same classes remove it."""
+    """The error of the flow on digits is due to their 15 words: with more words drawn from the same classes it vanishes."""
     P = torch.from_numpy(digits.arrays["scan_snap/conditional"])
     classes = scan_snap.SequenceClasses(P, torch.zeros(len(P), dtype=torch.long), len(P.T) + len(P))
     errors, orders = [digits.select(quantity=FLOW_ERROR, setting=EXACT).one().value], []
     for context in (15, 960):
-        counts, labels = classes.sample_counts(1000, context=context, generator=torch.Generator().manual_seed(0))
+        counts, labels = classes.sample_counts(300, context=context, generator=torch.Generator().manual_seed(0))
         words = torch.arange(counts.shape[1]).expand(len(counts), -1)
         ids = words.flatten().repeat_interleave(counts.long().flatten()).view(len(counts), context)
-        (drawn,) = scan_snap.analyse(ids, torch.full_like(labels, classes.vocab_size), labels).comparisons
+        (drawn,) = scan_snap.analyse(ids, torch.full_like(labels, classes.vocab_size), labels, steps=400).comparisons
         assert drawn.matches[0].dynamics == "exact flow"
         errors.append(drawn.matches[0].error)
         orders.append(drawn.matches[0].order.value)
@@ -327,7 +335,7 @@ def test_longer_sequences_of_the_same_classes_follow_the_exact_flow(digits: Resu
 
 
 def test_large_vocabularies_take_fewer_steps(generator, unchecked, monkeypatch):
-    monkeypatch.setattr(minimal_model, "BUDGET", 1e8)
+    monkeypatch.setattr(minimal_model, "BUDGET", 5e7)
     ids = torch.randint(400, (100, 20), generator=generator)
     ids[:, -1] = 400
     words = TokenData(torch.zeros(100, 20, 1, dtype=torch.float64), ids=ids, next_id=torch.randint(40, (100,), generator=generator))

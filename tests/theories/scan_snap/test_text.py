@@ -25,7 +25,7 @@ from transformer_theory.theories.scan_snap.attended_words import (
 from transformer_theory.theories.scan_snap.figures.text_attention import TextAttention
 from transformer_theory.theories.scan_snap.figures.text_depth import TextDepth
 from transformer_theory.theories.scan_snap.figures.text_rates import TextRates
-from transformer_theory.theories.scan_snap.published import TEXT_ENTROPY, TEXT_START
+from transformer_theory.theories.scan_snap.published import TEXT_ENTROPY
 from transformer_theory.theories.scan_snap.text_runs import Phases, phases, shuffled, texts, train_and_measure
 
 V, CONTEXT = 7, 5
@@ -154,18 +154,18 @@ def test_merged_halves_are_the_whole():
 def test_labels_must_number_the_windows():
     windows = IDS[:48].view(2, 24)
     metric = AttendedWords(windows, count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15))
-    with pytest.raises(ValueError, match="labels must number the windows"), probe(model(), [metric]) as p:
+    with pytest.raises(ValueError, match=r"p\.labels"), probe(model(), [metric]) as p:
         p.model(windows[:, :-1])
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: count_continuations(IDS, vocab_size=V, context=1), "context must be at least 2"),
-        (lambda: count_continuations(IDS, vocab_size=V, context=5, min_occurrences=10_000), "at least 10000 times"),
+        (lambda: count_continuations(IDS, vocab_size=V, context=1), "context .* got 1"),
+        (lambda: count_continuations(IDS, vocab_size=V, context=5, min_occurrences=10_000), "10000"),
         (lambda: count_continuations(IDS[:3], vocab_size=V, context=5), "got 0"),
-        (lambda: phases([0, 1], [0.5, 0.5]), "steps must be one more than overlaps"),
-        (lambda: phases([0, 1, 1], [0.5, 0.5]), "steps must increase"),
+        (lambda: phases([0, 1], [0.5, 0.5]), "overlaps, .* got 2 and 2"),
+        (lambda: phases([0, 1, 1], [0.5, 0.5]), "steps"),
         (lambda: texts("no.txt", "", words=10), "no.txt"),
     ],
 )
@@ -179,7 +179,7 @@ def test_diagonal_mass(unchecked):
     assert float(attention.diagonal_mass(torch.eye(5))) == 1.0
     causal = torch.ones(4, 4).tril()
     assert float(attention.diagonal_mass(causal / causal.sum(1, keepdim=True))) == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
-    with pytest.raises(ValueError, match=r"as many queries as keys, got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"\[2, 3\]"):
         attention.diagonal_mass(torch.full((2, 3), 1 / 3))
 
 
@@ -197,8 +197,8 @@ def test_phases_of_known_curves():
 def test_released_numbers_are_entropies():
     for (_, layers), numbers in TEXT_ENTROPY.items():
         assert len(numbers.lowest) == len(numbers.final) == layers
+        # uniform causal attention over 35 words has the entropy log(35!) / 35 = 2.634
         assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
-    assert float(torch.arange(1, 36).log().mean()) > TEXT_START, "uniform causal attention, log(35!) / 35"
 
 
 RUN = {"text": "", "held_out": "", "words": 60, "depth": 1, "rate": 1.0, "steps": 6, "measured": (0, 3, 6), "seed": 0}
@@ -224,11 +224,11 @@ def test_shuffled_words_are_the_same_words():
     assert torch.equal(other.ids.sort().values, text.ids.sort().values)
     assert not torch.equal(other.ids, text.ids)
     written, unordered = (train_and_measure(**RUN, **SMALL, order=order) for order in ("as written", "shuffled"))
-    assert set(unordered.words) != set(written.words)
+    assert not np.array_equal(unordered.maps, written.maps)
     assert unordered.vocabulary == written.vocabulary
 
 
-def test_text_of_the_users_own(tmp_path):
+def test_a_users_own_text(tmp_path):
     words = [f"word{i * i % 17}" for i in range(300)]
     for name in ("learnt.txt", "other.txt"):
         (tmp_path / name).write_text(" ".join(words if name == "learnt.txt" else [*words[150:], "unheard"]))
@@ -239,7 +239,7 @@ def test_text_of_the_users_own(tmp_path):
     assert int(held_out.ids[-1]) == 0
 
 
-def test_released_numbers_are_predictions_for_their_own_vocabulary_only():
+def test_released_numbers_are_predictions_only_for_the_vocabulary_of_the_paper():
     rows = TextDepth(layers=(1,), rates=(1e-3,), steps=2, measurements=2, windows=2, words=30, dim=4).run().table
     assert not any(row.predicted for row in rows)
     assert any("1.65" in row.note for row in rows)
@@ -247,5 +247,5 @@ def test_released_numbers_are_predictions_for_their_own_vocabulary_only():
 
 @pytest.mark.parametrize("kind", [TextAttention, TextDepth, TextRates])
 def test_settings_are_bounded(kind):
-    with pytest.raises(ValueError, match="steps must be"):
+    with pytest.raises(ValueError, match="steps"):
         kind(steps=0)

@@ -1,7 +1,10 @@
 """Coding rates and lengths of features, their gradients in closed form, and their streaming state.
 
-:mod:`.rates` R, R^c and ΔR in nats per sample and code lengths in bits, :mod:`.gradients` E, C_j and the gradients, :mod:`.memberships`
-classes as labels or as soft memberships, :mod:`.streaming` second moments that add up over batches and processes.
+* :mod:`.rates`: R, R^c and ΔR in nats per sample; coding lengths in bits.
+* :mod:`.gradients`: the operators E and C_j, and the gradients.
+* :mod:`.memberships`: classes as labels or as soft memberships.
+* :mod:`.resolvents`: log-determinants and inverses behind them.
+* :mod:`.streaming`: second moments, which add up over batches and processes.
 """
 
 from .gradients import class_coding_rate_gradient, coding_rate_gradient, compression_operators, expansion_operator, rate_reduction_gradient

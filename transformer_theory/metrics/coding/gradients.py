@@ -1,12 +1,12 @@
-r"""Gradients of coding rates in closed form, and the operators that they consist of.
+r"""Gradients of coding rates in closed form, and the operators from which they are built.
 
 .. math::
     \nabla R &= X E, \quad E = \alpha (I + \alpha X^\top X)^{-1} \\
     \nabla R^c &= \sum_j \tfrac{n_j}{n} \Pi_j X C_j, \quad C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1} \\
     \nabla \Delta R &= \nabla R - \nabla R^c, \quad \alpha = d/(n\epsilon^2), \quad \alpha_j = d/(n_j\epsilon^2).
 
-The factor one half of the rates cancels. The smaller Gram matrix is inverted: X E = :math:`\alpha(I + \alpha XX^\top)^{-1}X`.
-Memberships are held fixed, and nothing here records a graph. Notation as in :mod:`.rates`.
+The factor one half of the rates cancels. The smaller Gram matrix is inverted: :math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`.
+Memberships are held fixed, and no function of this module records a graph. Notation as in :mod:`.rates`.
 
 Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (the two weights of :func:`rates_and_gradient`).
 """
@@ -18,10 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.validation import converted
-from ...maths.linalg import LARGEST_GRAM_CONDITION
+from ...maths.linalg import LARGEST_GRAM_CONDITION, smaller_gram
 from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
 from .rates import class_coding_rate, coding_rate
-from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, smaller_gram, widened
+from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
 
 @converted(floats=("features",))
@@ -51,7 +51,8 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     Returns:
         ``[classes, d, d]``, symmetric positive definite, eigenvalues at most :math:`\alpha_j`.
     Raises:
-        ValueError: a class has no sample, or so little weight that its operator is not finite, or see :func:`.class_coding_rates`.
+        ValueError: a class has no sample, or so little weight that its operator is not finite; otherwise as
+            :func:`.class_coding_rates`.
     """
     check_features(features, eps)
     counts = class_sizes(features, labels)
@@ -60,11 +61,12 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     memberships = labels if is_soft(labels) else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
     ratio = features.shape[1] / eps**2
     weights = ratio * class_shares(memberships)
+    # trace(X^T W_j X) bounds the norm of the matrix that is added to the identity.
     X = widened(features, (features.square().sum(1).to(memberships.dtype) @ weights).amax())
     scales = ratio / counts.to(memberships.dtype)
     if not bool(torch.isfinite(scales).all()):
         least = int(counts.argmin())
-        raise ValueError(f"each class needs weight for an operator, class {least} has {float(counts[least]):.1e} in all; leave it out")
+        raise ValueError(f"class weights must allow finite operators, class {least} has {float(counts[least]):.1e} in total; leave it out")
     operators = [scale * inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
     return torch.stack(operators).to(features.dtype)
 
@@ -72,7 +74,7 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
 @converted(floats=("features",))
 @torch.no_grad()
 def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "n d"]:
-    r""":math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`, without E where the features are fewer than the dimensions.
+    r""":math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`; E is not formed if there are fewer features than dimensions.
 
     Args:
         features: ``[n, d]``.
@@ -91,7 +93,7 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
 @labelled
 @torch.no_grad()
 def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
-    r""":math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples adds nothing.
+    r""":math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples contributes nothing.
 
     Args:
         features: ``[n, d]``.
@@ -102,6 +104,7 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
     Raises:
         ValueError, TypeError: see :func:`.class_coding_rates`.
     """
+    # gamma2 = 0 leaves -R^c of the sum that the function differentiates.
     if not is_soft(labels):
         return -rates_and_gradient(features, labels, eps=eps, gamma2=0.0).gradient
     check_features(features, eps)
@@ -161,10 +164,10 @@ def rates_and_gradient(
 
     Args:
         features: rows are samples, ``[n, d]``.
-        labels: class of each, integers >= 0, ``[n]``; gaps are allowed.
+        labels: class of each sample, integers >= 0, ``[n]``; gaps are allowed.
         eps: distortion, > 0; squared inside.
-        gamma1: > 0, inside the determinant of the expansion.
-        gamma2: >= 0, weighs the expansion.
+        gamma1: > 0, factor inside the determinant of the expansion.
+        gamma2: >= 0, weight of the expansion.
     Raises:
         ValueError: see :func:`.class_coding_rates`.
     """
@@ -174,11 +177,13 @@ def rates_and_gradient(
     with torch.autocast(features.device.type, enabled=False):
         energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
         energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()  # the mean energy of all samples is at most that of a class
+        # The mean energy of all samples is at most the largest mean energy of a class, so this bounds all matrices below.
+        largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
         X = widened(features, largest)
         if bool(largest <= LARGEST_GRAM_CONDITION):
             parts = _by_gram_matrices(X, labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2)
-        else:  # the rates then go through singular values, and so do their derivatives
+        else:
+            # Gram matrices would lose digits. The rates then use singular values, and so do their derivatives.
             parts = _by_autograd(X, labels, eps=eps, gamma1=gamma1, gamma2=gamma2)
         return RatesAndGradient(*(each.to(features.dtype) for each in parts))
 
@@ -186,27 +191,30 @@ def rates_and_gradient(
 def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
     n, d = X.shape
     alpha = d / (n * eps**2)
-    padded = torch.cat([X, X.new_zeros(1, d)])  # row n is the padding
-    # Classes of similar size form one batched product and one batched Cholesky factorisation, on the smaller side: sizes [c],
-    # rows [c, size] and features [c, size, d] of each group.
+    # Row n is zero; it pads the smaller classes of a group and changes neither Gram matrices nor rates.
+    padded = torch.cat([X, X.new_zeros(1, d)])
+    # Classes of similar size form one batched product and one batched Cholesky factorisation, on the smaller side. Each group has
+    # sizes [c], rows [c, size] and features [c, size, d].
     groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
     grams = [smaller_gram(members) for _, _, members in groups]
-    large = [rows.shape[1] > d for _, rows, _ in groups]  # their Gram matrices are [d, d]
-    # Where all classes have more samples than dimensions, their moments add up to X^T X, and both operators of a class are one matrix.
+    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups are like that, their sum is
+    # X^T X, and the product with all samples is saved.
+    large = [rows.shape[1] > d for _, rows, _ in groups]
     whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
     expansion, whole_inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
     rate = expansion if gamma1 == 1 else rate_and_inverse(whole, X.new_tensor(alpha))[0]
     outer = gamma1 * gamma2 * alpha * whole_inverse
-    spread = outer @ X if n <= d else None
+    spread = outer @ X if n <= d else None  # if n <= d, outer is [n, n] and acts from the left
     class_rate = X.new_zeros(())
     gradient = torch.empty_like(padded)
-    for (sizes, rows, members), gram, of_dimensions in zip(groups, grams, large):
+    for (sizes, rows, members), gram, in_dimensions in zip(groups, grams, large):
         rates, inverses = rate_and_inverse(gram, d / (sizes * eps**2))
         class_rate = class_rate + (sizes / n) @ rates
-        inner = alpha * inverses  # (n_j / n) alpha_j = alpha
-        if of_dimensions:
+        inner = alpha * inverses  # since (n_j / n) alpha_j = alpha
+        if in_dimensions:
             gradient[rows] = members @ (outer - inner)
         else:
+            # inner is [size, size] and acts from the left. The padding index n is clamped for the lookup only; row n is dropped at the end.
             gradient[rows] = (members @ outer if spread is None else spread[rows.clamp(max=n - 1)]) - inner @ members
     return expansion, rate, class_rate, gradient[:-1]
 

@@ -1,8 +1,8 @@
-r"""What coding rates take: features, a distortion, and the class of each sample as a label or as soft memberships.
+r"""The arguments of coding rates: features, a distortion, and the class of each sample as a label or as soft memberships.
 
 The papers write a diagonal matrix for each class, :math:`\Pi_j \in R^{n\times n}`, :math:`\Pi_j \ge 0`, :math:`\sum_j \Pi_j = I`. Here the
-diagonals are the columns of a matrix ``[n, k]``; a label is a row with a single one. A class holds :math:`n_j = \mathrm{tr}\,\Pi_j`
-samples.
+diagonals are the columns of a matrix ``[n, k]``; a label corresponds to a row with a single one. The size of a class is
+:math:`n_j = \mathrm{tr}\,\Pi_j`.
 
 Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning`.
 """
@@ -22,9 +22,9 @@ from ...core.validation import as_float, as_int64
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
 """Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to one."""
 
-EPS_MIN = 1e-100  # its square is far from the ends of float64
-SUM_TOLERANCE = 1e-4  # a softmax in float32 keeps its sums to 1e-6
-MAX_EMPTY = 100_000  # classes beyond the number of samples, all empty; a larger label is a number that stands for something else
+EPS_MIN = 1e-100  # the squares of eps and 1 / eps are then far from underflow and overflow in float64
+SUM_TOLERANCE = 1e-4  # a softmax in float32 has row sums accurate to 1e-6
+MAX_EMPTY = 100_000  # classes in excess of the samples, all empty; a larger label is probably not a class, but some other number
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +48,8 @@ def labelled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_labels(value: Any) -> Tensor:
-    """Labels as int64, from integers of any kind; memberships as a tensor. Anything else is left to :func:`class_sizes`, which refuses it.
+    """Labels as int64, from integers of any kind; memberships as a tensor. Other values are returned as they are, and :func:`class_sizes`
+    refuses them.
 
     Raises:
         ValueError, TypeError: the value is neither a tensor nor an array nor a list of numbers of one shape.
@@ -59,13 +60,13 @@ def as_labels(value: Any) -> Tensor:
 
 
 def check_eps(eps: float) -> None:
-    """Raises ValueError unless the distortion is a positive number whose square is one, too."""
+    """Raises ValueError unless the distortion is a positive number whose square and its inverse are positive in float64."""
     if not (isinstance(eps, Real) and EPS_MIN <= eps <= 1 / EPS_MIN):
         raise ValueError(f"eps must be a positive distortion (a number, {EPS_MIN:g} at least; it is squared inside), got {eps!r}")
 
 
 def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
-    """Raises ValueError unless features are ``[*batch, n, d]`` with n, d >= 1, float32 or float64, and eps is a positive number."""
+    """Raises ValueError unless features are ``[*batch, n, d]`` with n, d >= 1, in float32 or float64, and eps is a positive number."""
     check_eps(eps)
     if features.ndim < 2 or 0 in features.shape[-2:]:
         raise ValueError(f"features must have shape [*batch, n, d] with n, d >= 1, got {list(features.shape)}")
@@ -85,16 +86,16 @@ def is_soft(labels: Memberships) -> bool:
 
 
 def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tensor, " classes"] | Float[Tensor, " classes"]:
-    r"""Samples of each class, :math:`n_j`: integers for labels, sums of weights for soft memberships (differentiable).
+    r"""Size of each class, :math:`n_j`: numbers of labels, or (differentiable) sums of soft memberships.
 
     Args:
-        features: ``[n, d]``, of which only the number is used.
+        features: ``[n, d]``; only n is used.
         labels: ``[n]`` or ``[n, k]``.
     Returns:
         ``[1 + largest label]`` or ``[k]``; zero for a class without samples.
     Raises:
-        ValueError: lengths differ, there is no sample, labels are no integers >= 0 or exceed the number of samples by more than 100,000,
-            or memberships are no float32 or float64 numbers >= 0 whose rows sum to one.
+        ValueError: lengths differ, there is no sample, labels are not integers >= 0 or exceed the number of samples by more than 100,000,
+            or memberships are not float32 or float64 numbers >= 0 whose rows sum to one.
     """
     if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
         raise ValueError(f"labels must have shape [n], got {list(labels.shape)}; pass labels.squeeze(1)")
@@ -136,22 +137,23 @@ def class_shares(memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     Returns:
         ``[n, k]``, in [0, 1], differentiable.
     """
-    # Divide each column by its largest weight first. The quotient stays the same, but neither it nor its derivative then contains n_j^2,
-    # which underflows for a class of nearly no weight.
+    # Divide each column by its largest weight first. The quotient stays the same, but neither it nor its derivative contains n_j^2, which
+    # underflows for a class of almost no weight.
     largest = memberships.detach().amax(0)
     relative = memberships / torch.where(largest > 0, largest, 1)
     return relative / torch.where(largest > 0, relative.sum(0), 1)
 
 
 def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterator[tuple[Int[Tensor, " c"], Int[Tensor, "c size"]]]:
-    """Classes of similar size together, so that each group is one batched call: sizes within a factor of two, empty classes left out.
+    """Groups of classes whose sizes differ by less than a factor of two, for one batched call per group; empty classes are left out.
 
     Args:
         labels: class of each sample.
         counts: samples of each class.
     Yields:
-        the classes of a group ``[c]``, and the samples of each, ``[c, size of the largest]``, padded with the index n.
+        The classes of a group ``[c]``, and the indices of their samples, ``[c, size of the largest]``, padded with the index n.
     """
+    # Sorted by class, the samples of class j are order[starts[j] : starts[j] + counts[j]].
     order = torch.argsort(labels, stable=True)
     starts = counts.cumsum(0) - counts
     for classes in _similar_sizes(counts):
@@ -161,8 +163,9 @@ def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterat
 
 
 def _similar_sizes(counts: Tensor) -> list[Tensor]:
-    """Groups of classes whose sizes differ by less than a factor of two: padding then at most doubles the memory."""
+    """The groups of :func:`blocks`; within a factor of two, padding at most doubles the memory."""
     present = counts.nonzero()[:, 0]
+    # Powers of two separate the groups. If all sizes are within a factor of two anyway, one group is better than two.
     octave = torch.floor(torch.log2(counts[present].double())).long()
     if int(counts.max()) < 2 * int(counts[present].min()):
         return [present]

@@ -1,4 +1,4 @@
-r"""Coding rates and coding lengths: how many nats or bits it takes to describe features up to a distortion.
+r"""Coding rates and coding lengths: the number of nats or bits that describe features up to a distortion.
 
 With rows :math:`x_i \in R^d`, :math:`X \in R^{n\times d}`, diagonal memberships :math:`\Pi_j` (:math:`X^\top\Pi_jX = X_j^\top X_j` of
 the :math:`n_j` rows of class j if each sample belongs to one class; see :mod:`.memberships`) and distortion :math:`\epsilon`
@@ -10,18 +10,18 @@ the :math:`n_j` rows of class j if each sample belongs to one class; see :mod:`.
     \Delta R &= R - R^c \ge 0, \quad \text{with equality iff all } X^\top \Pi_j X / n_j \text{ are equal} \\
     R^c(X; U_{[K]}) &= \tfrac12 \sum_k \log\det(I + \beta (XU_k)^\top XU_k), \quad \beta = p / (n\epsilon^2).
 
-Rates are in nats per sample, in the dtype of the features (computed in float64 where float32 could not hold them). ``eps`` is the
-distortion and is squared inside; released code often calls the square "eps". Rates grow with the norm of the features: normalise the
-features if rates are to be compared (:func:`unit_norm`).
+Rates are in nats per sample, in the dtype of the features (computed in float64 where float32 is not precise enough). ``eps`` is the
+distortion and is squared inside; released code often calls the square "eps". Rates grow with the norm of the features, so normalise
+features before rates are compared (:func:`unit_norm`).
 
-A rate counts nats for each sample; a length counts all bits that must be sent, n coefficients and d for the subspace:
+A rate counts the nats of one sample. A length counts all bits that are sent: n code words for the samples and d for their subspace,
 
 .. math::
     L(X) &= \tfrac{n+d}{2} \log_2\det(I + \tfrac{d}{n\epsilon^2}X^\top X) = (n + d)\, R(X) / \ln 2 \\
     L^s(X, \Pi) &= \sum_j \big[\tfrac{n_j+d}{2} \log_2\det(I + \tfrac{d}{n_j\epsilon^2}X^\top\Pi_jX) - n_j\log_2\tfrac{n_j}{n}\big].
 
-The last term names the group of each sample. To group samples of different subspaces separately shortens :math:`L^s`; to split one
-subspace lengthens it, since each group pays for its own d. Samples with mean :math:`\mu \ne 0` are coded as the mean,
+The last term encodes the group of each sample. Separate groups for samples of different subspaces shorten :math:`L^s`; a split of one
+subspace lengthens it, because each group needs its own d code words. Samples with mean :math:`\mu \ne 0` are coded as the mean,
 :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)` bits, and the deviations from it.
 
 Source: :cite:t:`ma2007segmentation` (R, lengths), :cite:t:`yu2020learning` (R, R^c, ΔR), :cite:t:`yu2023white` (subspaces).
@@ -56,7 +56,7 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
         ``[*batch]``, nats per sample, >= 0, differentiable.
     Raises:
         ValueError: eps is not positive, there is no sample, features are not finite, or d ||X||^2 / (n eps^2) exceeds 1e20.
-        TypeError: features hold no real numbers.
+        TypeError: features are not real numbers.
     """
     check_features(features, eps)
     n, d = features.shape[-2:]
@@ -65,28 +65,30 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
 
 @labelled
 def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, " classes"]:
-    r"""Coding rate of each class on its own, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0 for an empty class.
+    r"""Coding rate of each class, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0 for an empty class.
 
-    With labels, classes of similar size are one batched call on the smaller side: memory O(n d + k min(d, n_j)^2), never k n^2.
-    With soft memberships the classes are taken in turn, O(n (d + k) + min(d, n)^2), and gradients reach the memberships too.
+    With labels, classes of similar size are one batched call on the smaller Gram matrices: memory O(n d + k min(d, n_j)^2), never k n^2.
+    With soft memberships the classes are computed one after the other, memory O(n (d + k) + min(d, n)^2), and the memberships have
+    gradients too.
 
     Args:
         features: rows are samples, ``[n, d]``.
         labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
-        one rate for each class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice differentiable.
+        One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice differentiable.
     Raises:
         ValueError: labels have the wrong length, type or sign, memberships do not sum to one, eps is not positive, there is no sample,
             features are not finite, or d ||X||^2 / (n eps^2) of a class exceeds 1e20.
-        TypeError: features hold no real numbers.
+        TypeError: features are not real numbers.
     """
     check_features(features, eps)
     counts = class_sizes(features, labels)
     d = features.shape[-1]
     if is_soft(labels):
         return 0.5 * weighted_logdets(features, (d / eps**2) * class_shares(labels))
-    padded = torch.cat([features, features.new_zeros(1, d)])  # row n is the padding
+    # Row n is zero and pads the classes of a group to one size: rows of zeros do not change the log-determinant.
+    padded = torch.cat([features, features.new_zeros(1, d)])
     rates = features.new_zeros(len(counts))
     for classes, rows in blocks(labels, counts):
         scales = d / (counts[classes].to(features.dtype) * eps**2)
@@ -98,10 +100,10 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
 def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
     r"""Mean coding rate within classes, :math:`R^c = \sum_j \frac{n_j}{n} R_j` with the rates of :func:`class_coding_rates`.
 
-    Args and units as there.
+    Arguments as in :func:`class_coding_rates`.
 
     Returns:
-        scalar, nats per sample, differentiable.
+        Scalar, nats per sample, differentiable.
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
@@ -111,9 +113,9 @@ def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, ep
 
 @labelled
 def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Nats that the classes save, :math:`\Delta R = R - R^c \ge 0`; zero iff all classes have the same second moment.
+    r"""Nats per sample saved by coding each class separately, :math:`\Delta R = R - R^c \ge 0`; 0 iff all classes have one second moment.
 
-    Maximise it over *normalised* features to learn representations: it is unbounded in their norm.
+    As an objective it needs *normalised* features, because it is unbounded in their norm.
 
     >>> from transformer_theory import metrics
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # rows are samples
@@ -152,14 +154,15 @@ def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tenso
     same_dtype(tokens=tokens, bases=bases)
     if bases.ndim != 3 or bases.shape[1] != tokens.shape[-1]:
         raise ValueError(f"bases must have shape [K, d, p] with d = {tokens.shape[-1]}, got {list(bases.shape)}")
-    together = tokens @ bases.transpose(0, 1).flatten(1)  # one product for all subspaces: 4x faster than a batch of thin ones
+    # One product with [U_1 ... U_K] is four times as fast as a batch of K thin products.
+    together = tokens @ bases.transpose(0, 1).flatten(1)
     projected = together.unflatten(-1, (len(bases), bases.shape[-1])).movedim(-2, -3).contiguous()
     return 0.5 * logdet_identity_plus(projected, bases.shape[-1] / (tokens.shape[-2] * eps**2)).sum(-1)
 
 
 @converted(floats=("features",))
 def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Each vector divided by its Euclidean norm; zero vectors stay zero. Rate reductions are compared under this constraint.
+    """Each vector divided by its Euclidean norm; zero vectors stay zero. Rate reductions of such features are comparable.
 
     Args:
         features: ``[*batch, d]``.
@@ -169,17 +172,17 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         TypeError: features hold no real numbers.
     """
     largest = features.abs().amax(-1, keepdim=True)
-    scaled = features / torch.where(largest > 0, largest, 1)  # neither overflow nor underflow in the squares
+    scaled = features / torch.where(largest > 0, largest, 1)  # so that squares neither overflow nor underflow
     norms = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
     return scaled / torch.where(norms > 0, norms, 1)
 
 
 @converted(floats=("features",))
 def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Bits for n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
+    r"""Number of bits for n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
 
     Args:
-        features: rows are samples, ``[n, d]``, taken to have mean zero (:func:`centred_coding_length` if not).
+        features: rows are samples, ``[n, d]``, of mean zero (otherwise see :func:`centred_coding_length`).
         eps: distortion, > 0; squared inside.
     Returns:
         scalar, bits, >= 0, differentiable.
@@ -199,17 +202,17 @@ def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
 
 @converted(floats=("features",))
 def centred_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Bits for samples whose mean is not zero: the mean, and L of the deviations from it. Arguments, errors: :func:`coding_length`."""
+    r"""Number of bits for samples of any mean: for the mean, and L of the deviations from it. Arguments, errors: :func:`coding_length`."""
     return mean_coding_length(features, eps=eps) + coding_length(features - features.mean(0), eps=eps)
 
 
 @labelled
 def segmented_coding_length(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Bits for samples coded group by group, :math:`L^s`, with the bits that name the group of each sample.
+    r"""Number of bits for samples coded group by group, :math:`L^s`, including the bits that encode the group of each sample.
 
     Args:
         features: rows are samples, ``[n, d]``.
-        labels: group of each, integers >= 0, ``[n]``, or memberships ``[n, k]``; an empty group costs nothing.
+        labels: group of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``; an empty group needs no bits.
         eps: distortion, > 0; squared inside.
     Returns:
         scalar, bits, >= 0, differentiable.

@@ -5,46 +5,38 @@ The weighted forms go through the smaller of two matrices, by Sylvester's identi
 :math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. The derivatives of the log-determinant are :math:`2WX(I + X^\top WX)^{-1}` with
 respect to X and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`.
 
-Accuracy. A Gram matrix is rounded by :math:`10^{-16}` of its norm, so next to the identity it is accurate to a millionth as long as
-:math:`s\|X\|^2 \le 10^{10}`. Beyond that, singular values of the vectors take its place where the vectors are known
-(:func:`inverse`, :func:`pulls_and_leverages`; for the values :func:`~transformer_theory.maths.linalg.logdet_identity_plus`), up to
-:math:`10^{20}`.
-Where only a Gram matrix is known, the result is returned if its own inverse bounds the error by a millionth; otherwise it is refused.
-Source: textbook.
+Accuracy. The rounding error of a Gram matrix is :math:`10^{-16}` of its norm, a millionth of the identity as long as
+:math:`s\|X\|^2 \le 10^{10}`. Above that and up to :math:`10^{20}`, functions that know the vectors use their singular values instead
+(:func:`inverse`, :func:`pulls_and_leverages`, and :func:`~transformer_theory.maths.linalg.logdet_identity_plus` for the values). A function
+that knows only a Gram matrix returns its result if the inverse proves that the error is below a millionth, and raises otherwise.
 """
 
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from ...maths.linalg import LARGEST_CONDITION, LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_identity_plus
+from ...maths.linalg import LARGEST_CONDITION, LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_identity_plus, smaller_gram
 
-LOGDET_ATOL = 1e-6  # accepted rounding of a logarithm
+LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant
 
 
 def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float[Tensor, "*batch n d"]:
-    """X in float64 if adding the identity to a matrix of this norm would cost float32 its digits, otherwise X itself.
+    """X in float64 if float32 would lose the digits of the identity next to a matrix of this norm, otherwise X itself.
 
     Args:
         X: ``[*batch, n, d]``.
         largest: the largest ``||W^(1/2) X||_F^2``.
     Raises:
-        ValueError: X is not finite, or so large that adding the identity is lost to rounding.
+        ValueError: X is not finite, or so large that the identity is lost to rounding.
     """
     if not bool(largest <= LARGEST_CONDITION):
-        wrong = int((~torch.isfinite(X)).sum())
-        if wrong:
-            raise ValueError(f"the vectors must be finite, got {wrong} NaN or infinite values of {X.numel()}; drop them")
+        if infinite := int((~torch.isfinite(X)).sum()):
+            raise ValueError(f"the vectors must be finite, got {infinite} NaN or infinite values of {X.numel()}; drop them")
         raise ValueError(
-            f"d ||X||^2 / (n eps^2) must be at most {LARGEST_CONDITION:g}, beyond which adding the identity is lost to rounding, "
+            f"d ||X||^2 / (n eps^2) must be at most {LARGEST_CONDITION:g}, beyond which the identity is lost to rounding, "
             f"got {float(torch.where(largest.isnan(), torch.inf, largest)):.1e}; normalise the vectors, or take a larger eps"
         )
     return X.double() if bool(largest > LARGEST_FLOAT32_CONDITION) else X
-
-
-def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
-    """``X X^T`` if n <= d, otherwise ``X^T X``, ``m = min(n, d)``. The other has the same eigenvalues and additional zeros."""
-    return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
 
 
 def rate_and_inverse(
@@ -66,18 +58,19 @@ def rate_and_inverse(
     factor, failed = torch.linalg.cholesky_ex(inside)
     inverse = torch.cholesky_inverse(factor)
     if bool(failed.any()) or not bool((largest <= LARGEST_GRAM_CONDITION).all()):
-        # A wide spectrum may have no small eigenvalue: rounding moves log det by its size times the trace of the inverse.
-        moved = torch.finfo(largest.dtype).eps * largest * inverse.diagonal(dim1=-2, dim2=-1).real.sum(-1)
-        if bool(failed.any()) or not bool((moved <= LOGDET_ATOL).all()):
+        # A large matrix is harmless if it has full rank: an error E changes log det by tr((I + sG)^-1 E), which is at most the rounding
+        # error of sG times the trace of the inverse.
+        error = torch.finfo(largest.dtype).eps * largest * inverse.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+        if bool(failed.any()) or not bool((error <= LOGDET_ATOL).all()):
             raise ValueError(
-                f"moments must have d ||X||^2 / (n eps^2) of at most {LARGEST_GRAM_CONDITION:g} where they have less than full rank, "
-                f"beyond which rounding shows next to the identity, got {float(largest.max()):.1e}; take a larger eps"
+                f"moments of less than full rank must have d ||X||^2 / (n eps^2) of at most {LARGEST_GRAM_CONDITION:g}, beyond which "
+                f"their rounding errors are visible next to the identity, got {float(largest.max()):.1e}; take a larger eps"
             )
     return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), inverse
 
 
 def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
-    r""":math:`(I + X^\top WX)^{-1}`; of fewer rows than dimensions through their own Gram matrix.
+    r""":math:`(I + X^\top WX)^{-1}`, through the smaller Gram matrix.
 
     Args:
         X: ``[n, d]``.
@@ -88,6 +81,7 @@ def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tens
         _, sizes, right = torch.linalg.svd(rows, full_matrices=True)
         squares = torch.nn.functional.pad(sizes.square(), (0, X.shape[1] - len(sizes)))
         return (right.mT / (1 + squares)) @ right
+    # With fewer rows than dimensions (I + X^T X)^-1 = I - X^T (I + X X^T)^-1 X (Woodbury).
     small = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
     return small if len(rows) > X.shape[1] else torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ small @ rows
 
@@ -95,25 +89,27 @@ def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tens
 def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
     r""":math:`WX(I + X^\top WX)^{-1}` and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i`.
 
-    Differentiable in both arguments while a graph is recorded; the second derivatives keep six digits up to ``||W^(1/2) X||^2`` of 1e10.
+    Differentiable in both arguments while a graph is recorded; second derivatives are accurate to six digits as long as
+    ``||W^(1/2) X||^2`` is at most 1e10.
 
     Args:
         X: ``[n, d]``.
         weights: the diagonal of W, >= 0, ``[n]``.
     Returns:
-        pulls ``[n, d]``, rows of zeros where the weights are zero; leverages ``[n]``.
+        The pulls ``[n, d]``, with rows of zeros where the weights are zero, and the leverages ``[n]``.
     """
     if torch.is_grad_enabled() or bool((weights * X.square().sum(1)).sum() <= LARGEST_GRAM_CONDITION):
-        through = _resolvent(X, weights)
-        return weights[:, None] * through, (through * X).sum(1)
-    # With W^(1/2) X = U S V^T the pulls are W^(1/2) U S/(1 + S^2) V^T. Singular values that are rounding errors of the largest one count
-    # as zero: s/(1 + s^2) may be as large as 1/2 there and would turn noise into directions.
+        resolvent = _resolvent(X, weights)
+        return weights[:, None] * resolvent, (resolvent * X).sum(1)
+    # With W^(1/2) X = U S V^T the pulls are W^(1/2) U S/(1 + S^2) V^T. Singular values below the rounding of the largest one count as zero:
+    # s/(1 + s^2) may be as large as 1/2 there and would turn noise into directions.
     roots = weights.sqrt()[:, None]
     left, sizes, right = torch.linalg.svd(roots * X, full_matrices=False)
     present = sizes > max(X.shape) * torch.finfo(X.dtype).eps * sizes[0]
     left, sizes, right = left[:, present], sizes[present], right[present]
     pulls = roots * ((left * (sizes / (1 + sizes.square()))) @ right)
-    # The part of x_i outside the span of V is formed before it is squared, so that it does not cancel against the part inside.
+    # The leverage is the shrunk energy of x_i inside the span of V plus its full energy outside. Form the outside part before squaring it:
+    # ||x||^2 - ||x V||^2 would cancel.
     inside = X @ right.mT
     leverages = (inside.square() / (1 + sizes.square())).sum(1) + (X - inside @ right).square().sum(1)
     return pulls, leverages
@@ -121,6 +117,7 @@ def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -
 
 def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
     r""":math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side; weights may be zero."""
+    # No root of the weights: its derivative is infinite at zero. The matrices below are not symmetric, so this is an LU factorisation.
     n, d = X.shape
     identity = torch.eye(min(n, d), dtype=X.dtype, device=X.device)
     if n <= d:
@@ -133,11 +130,11 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
 
     Args:
         X: ``[n, d]``.
-        weights: >= 0, ``[n, k]``, one diagonal a column.
+        weights: >= 0, ``[n, k]``; each column is the diagonal of one W_j.
     Returns:
         ``[k]`` in the dtype of X, nats. For the accuracy of derivatives see :func:`pulls_and_leverages`.
     Raises:
-        ValueError: X is not finite, or so large that adding the identity is lost to rounding.
+        ValueError: X is not finite, or so large that the identity is lost to rounding.
     """
     with torch.autocast(X.device.type, enabled=False):
         with torch.no_grad():
@@ -147,7 +144,7 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
 
 
 class _WeightedLogdets(torch.autograd.Function):
-    """The gradient is taken in closed form: through a root of the weights it would be infinite where they are zero."""
+    """The log-determinants with their gradient in closed form: autograd through the root of the weights is infinite where they are zero."""
 
     @staticmethod
     def forward(ctx, X: Tensor, weights: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Second moments by class as a streaming state: the coding rates of any number of samples follow from it, and it adds up over processes.
+"""Second moments by class as a streaming state. They determine the coding rates of any number of samples and add up over processes.
 
 Source: :cite:t:`yu2020learning` (the rates).
 """
@@ -17,10 +17,10 @@ from .resolvents import rate_and_inverse
 class SecondMoments:
     r"""Second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j` of each class.
 
-    Exact: the rates equal those of the functions on all samples at once, with O(k d^2) memory for any n. Sums are kept in float64.
-    Moments hold squares: where samples have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10, their rounding would show
-    next to the identity, and rates are refused (the functions, which have the samples, go on to 1e20).
-    Classes and dimension follow from the data; states of different numbers of classes merge.
+    The rates equal those of the functions on all samples at once, with O(k d^2) memory for any n. Sums are in float64.
+    Moments contain squares, so their range is smaller: if samples have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10,
+    rounding errors would be visible next to the identity, and rates raise ValueError (the functions, which know the samples, allow 1e20).
+    The data determine classes and dimension; states with different numbers of classes can be merged.
 
     Attributes:
         counts: samples of each class, ``[classes]`` float64 (a sum of weights for soft memberships).
@@ -34,19 +34,19 @@ class SecondMoments:
         self.reset()
 
     def reset(self) -> None:
-        """Starts with no samples."""
+        """Removes all samples."""
         self.counts = torch.zeros(0, dtype=torch.float64)
         self.moments = torch.zeros(0, 0, 0, dtype=torch.float64)
 
     def update(self, features: Any, labels: Any) -> None:
-        """Adds samples, detached. The state lives on the device of the first ones; half precision is exact in float64.
+        """Adds samples, without their graph. The first samples determine the device of the state.
 
         Args:
             features: rows are samples, ``[n, d]``, a tensor or an array.
-            labels: class of each, integers >= 0, ``[n]``, or memberships ``[n, k]``.
+            labels: class of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``.
         Raises:
-            ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from before.
-            TypeError: features hold no real numbers.
+            ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from that of earlier samples.
+            TypeError: features are not real numbers.
         """
         rows, labels = as_float64("features", features).detach(), as_labels(labels)
         finite(features=rows)
@@ -70,18 +70,19 @@ class SecondMoments:
             self._add(other.counts, other.moments)
 
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> "SecondMoments":
-        """The state of the union of all ranks' samples, on every rank; this rank's own state stays as it is.
+        """The state of the union of all ranks' samples, on every rank; the state of this rank does not change.
 
-        Two sums over k (d^2 + 1) numbers for any number of samples. Ranks may hold different classes, or nothing.
+        The ranks exchange k (d^2 + 1) numbers, whatever the number of samples. They may have different classes, or no sample at all.
 
         Args:
-            group: of ``torch.distributed``; all ranks if omitted. Every rank of the group must call.
+            group: group of ``torch.distributed``, all ranks if omitted. Every rank of the group must call.
         Raises:
-            ValueError: ranks hold features of different dimensions (raised on every rank).
+            ValueError: ranks have features of different dimensions (raised on every rank).
         """
         classes, d = len(self.counts), self.moments.shape[-1]
         device = torch.device("cuda") if torch.distributed.get_backend(group) == "nccl" else self.counts.device
-        # One maximum gives the number of classes, the largest dimension and, negated, the smallest dimension of the ranks with samples.
+        # One maximum yields the number of classes, the largest dimension and, negated, the smallest dimension of ranks with samples. An
+        # empty rank contributes the most negative number, so that it decides nothing. All ranks reach the same verdict and none waits.
         bounds = torch.tensor([classes, d, -d if classes else -torch.iinfo(torch.int64).max], device=device)
         torch.distributed.all_reduce(bounds, op=torch.distributed.ReduceOp.MAX, group=group)
         all_classes, largest, negated = bounds.tolist()
@@ -90,6 +91,7 @@ class SecondMoments:
             return union
         if largest != -negated:
             raise ValueError(f"all ranks must hold features of one dimension, got {-negated} to {largest}; use one state for each feature")
+        # Pad to common shapes: classes that this rank has not seen are zero.
         counts = _padded(self.counts.to(device), all_classes).contiguous()
         moments = torch.zeros(all_classes, largest, largest, dtype=torch.float64, device=device)
         moments[:classes, :d, :d] = self.moments
@@ -112,7 +114,7 @@ class SecondMoments:
         """R of all samples, nats; see :func:`.coding_rate`.
 
         Raises:
-            ValueError: there is no sample, or eps is not positive or too small for moments.
+            ValueError: there is no sample, or eps is not positive, or is too small for second moments.
         """
         self._check(eps)
         return self._rates(self.moments.sum(0), self.counts.sum(), eps)
@@ -143,5 +145,5 @@ class SecondMoments:
 
 
 def _padded(sums: Tensor, classes: int) -> Tensor:
-    """Sums of this many classes, zero for those that were not seen."""
+    """Sums by class, with zeros appended for classes without samples."""
     return torch.cat([sums, sums.new_zeros(classes - len(sums), *sums.shape[1:])])

@@ -1,14 +1,14 @@
 r"""Compression blocks: exact, paper, released and token statistics, each with a causal form.
 
-A compression block reads tokens [batch, n, d] and returns their *change*, so that every variant fits the same place of a layer,
-``Z + block(norm(Z))``. With ``norm`` the identity the blocks are the steps of :mod:`transformer_theory.theories.crate.steps`; the formulas
-are in :mod:`.compression`. All blocks have
+A compression block maps tokens [batch, n, d] to their *change*, so that every variant fits the same place in a layer,
+``Z + block(norm(Z))``. If ``norm`` is the identity, the blocks are the steps of :mod:`transformer_theory.theories.crate.steps`; the
+formulas are in :mod:`.compression`. All blocks have
 
 * ``subspaces()``: U_k as columns, [K, d, p];
 * ``bilinear()`` (blocks with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
 
-Causal blocks change a token by the tokens before it and itself alone. Where beta counts tokens they count ``context`` of them, the longest
-sequence.
+In a causal block the change of a token depends on that token and the tokens before it only. Where beta depends on the number of tokens, a
+causal block uses ``context``, the length of the longest sequence, because earlier tokens must not depend on the actual length.
 
 Glossary: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is ``qkv.weight`` = [U_1 ... U_K]^T,
 [inner, d].
@@ -16,7 +16,7 @@ Glossary: d = dim, K = heads, p = head_dim, inner = K p. As in the released netw
 Sources: :cite:t:`yu2023white` and its released code; :cite:t:`wu2024token` (token statistics) and its released code.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -62,11 +62,11 @@ class Subspaces(nn.Module):
         return self.qkv.weight.unflatten(0, (self.heads, self.head_dim)).mT
 
     def coordinates(self, tokens: Batch) -> Heads:
-        """W_k = Z U_k of every head."""
+        """W_k = Z U_k of every head, [batch, K, n, p]."""
         return self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
-        r"""The heads side by side, :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`."""
+        r"""The heads :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`, concatenated, [batch, n, inner]."""
         heads = tied_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
         return heads.transpose(1, 2).flatten(-2)
 
@@ -111,10 +111,11 @@ class PaperAttention(Subspaces):
 
     def forward(self, tokens: Batch) -> Batch:
         beta = expansion(self.subspaces(), n=self.token_count(tokens), eps=self.eps)
+        # The output matrix is [U_1 ... U_K]^T itself, so one product with the weight sums the heads. MSSA carries a second factor beta.
         return self.kappa * beta * (beta * self.attend(tokens, scale=1.0) @ self.qkv.weight - tokens)
 
     def token_count(self, tokens: Batch) -> int:
-        """The number of tokens in beta."""
+        """n in beta = p / (n eps^2)."""
         return tokens.shape[-2]
 
     def bilinear(self) -> Float[Tensor, "K d d"]:
@@ -139,13 +140,17 @@ class ExactAttention(Subspaces):
         self.kappa, self.eps = kappa, eps
 
     def forward(self, tokens: Batch) -> Batch:
-        return -self.kappa * rate_gradient(tokens, self.subspaces(), eps=self.eps)
+        return -self.kappa * self.gradient(tokens)
+
+    def gradient(self, tokens: Batch) -> Batch:
+        """Gradient of the rate that the block descends."""
+        return rate_gradient(tokens, self.subspaces(), eps=self.eps)
 
 
 class TokenStatisticsAttention(Subspaces):
-    r"""The change of a step down the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`: linear in tokens, no attention map.
+    r"""The change of a step down the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`: cost linear in n, no attention map.
 
-    The step is given as its share kappa beta, whatever the number of tokens: the bound falls for ``step`` below
+    The step size is ``step`` = kappa beta, independent of the number of tokens. The bound falls for ``step`` below
     :math:`2 / \|\sum_k U_k U_k^\top\|_2`, which is 2 for orthogonal subspaces. The temperatures tau_k are learnt.
 
     Args:
@@ -166,17 +171,17 @@ class TokenStatisticsAttention(Subspaces):
         return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
 
     def shrink(self, coords: Heads) -> Heads:
-        """What the step takes from each channel."""
+        """The part of each coordinate that the step subtracts, in units of ``step``."""
         return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)
 
 
 class ReleasedTokenStatisticsAttention(Subspaces):
-    r"""The change of the released code of token statistics, :math:`-[S_1 \ldots S_K] V + b` with
+    r"""The change in the released code of token statistics, :math:`-[S_1 \ldots S_K] V + b` with
     :math:`S_k = \mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + m_k)^{-1}`.
 
     It differs from :class:`TokenStatisticsAttention` in three points. The output matrix V is free (``to_out``) and replaces the step, so
-    nothing makes the change descend the bound. The coordinates have a bias, :math:`W_k = Z U_k + c_k`. And :math:`1 + m_k` means
-    :math:`\varepsilon^2 = p`. Names and shapes of the parameters are those of the released attention: ``qkv``, ``temp`` [K, 1], ``to_out``.
+    the change need not descend the bound. The coordinates have a bias, :math:`W_k = Z U_k + c_k`. And :math:`1 + m_k` corresponds to
+    :math:`\varepsilon^2 = p`. Parameters have the names and shapes of the released attention: ``qkv``, ``temp`` [K, 1], ``to_out``.
 
     Args:
         dim, heads, head_dim: d, K, p.
@@ -208,84 +213,72 @@ class CausalReleasedAttention(ReleasedAttention):
     is_causal = True
 
 
-class CausalPaperAttention(PaperAttention):
-    r"""The paper's step with a causal mask, :math:`\beta = p / (N \varepsilon^2)`.
-
-    Args:
-        dim, heads, head_dim, kappa, eps: as :class:`PaperAttention`.
-        context: N.
-    Raises:
-        ValueError: a number is not positive and finite; on use, a sequence longer than the context.
-    """
-
-    is_causal = True
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, kappa: float = 1.0, eps: float = 1.5):
-        super().__init__(dim, heads=heads, head_dim=head_dim, kappa=kappa, eps=eps)
-        self.context = context
-
-    def token_count(self, tokens: Batch) -> int:
-        """The number of tokens in beta: the context."""
-        check_length(tokens, self.context)
-        return self.context
-
-
-class CausalExactAttention(ExactAttention):
-    r"""Every token descends what it adds to the rate of the tokens before it: :math:`-\kappa \nabla_{z_i} r_i`; no attention map.
-
-    Args:
-        dim, heads, head_dim, kappa, eps: as :class:`ExactAttention`.
-        context: N in :math:`\beta = p / (N \varepsilon^2)`.
-    Raises:
-        ValueError: a number is not positive and finite; on use, a sequence longer than the context.
-    """
-
-    is_causal = True
-
-    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, kappa: float = 0.5, eps: float = 1.0):
-        super().__init__(dim, heads=heads, head_dim=head_dim, kappa=kappa, eps=eps)
-        self.context = context
-
-    def forward(self, tokens: Batch) -> Batch:
-        return -self.kappa * causal_rate_gradient(tokens, self.subspaces(), eps=self.eps, context=self.context)
-
-
 class CausalTokenStatisticsAttention(TokenStatisticsAttention):
-    r"""Token statistics of the tokens up to each, by cumulative sums."""
+    r"""Token statistics of the prefix that ends at each token, by cumulative sums."""
 
     is_causal = True
 
     def shrink(self, coords: Heads) -> Heads:
-        """What the step takes from each channel."""
+        """The part of each coordinate that the step subtracts, in units of ``step``."""
         return causal_shrinkage(coords, causal_memberships(coords, temperature=self.temperature), eps=self.eps)
 
 
-class CausalReleasedTokenStatisticsAttention(ReleasedTokenStatisticsAttention):
-    r"""Released token statistics of the tokens up to each. A learnt number per head and position is added to every channel's share
-    (``denom_bias``, [K, N, 1], initially zero).
-
-    In the released code ``qkv`` and ``to_out.0`` are called ``c_attn`` and ``c_proj``.
+class WithContext(Subspaces):
+    """Mixin of the causal blocks that depend on N, the length of the longest sequence. It precedes the block in the list of bases.
 
     Args:
-        dim, heads, head_dim, dropout: as :class:`ReleasedTokenStatisticsAttention`.
+        dim, heads, head_dim: d, K, p.
         context: N.
+        settings: the other arguments of the block.
     Raises:
-        ValueError: a size is below 1; on use, a sequence longer than the context.
+        ValueError: as the block; on use, a sequence is longer than the context.
     """
 
     is_causal = True
 
-    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, dropout: float = 0.0):
-        super().__init__(dim, heads=heads, head_dim=head_dim, dropout=dropout)
+    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, **settings: Any):
+        super().__init__(dim, heads=heads, head_dim=head_dim, **settings)
         self.context = context
-        self.denom_bias = nn.Parameter(torch.zeros(heads, context, 1))
 
     def forward(self, tokens: Batch) -> Batch:
         check_length(tokens, self.context)
         return super().forward(tokens)
 
+
+class CausalPaperAttention(WithContext, PaperAttention):
+    r"""The paper's step with a causal mask, :math:`\beta = p / (N \varepsilon^2)`; ``kappa`` and ``eps`` as in :class:`PaperAttention`."""
+
+    def token_count(self, tokens: Batch) -> int:
+        """N, for sequences of any length."""
+        return self.context
+
+
+class CausalExactAttention(WithContext, ExactAttention):
+    r"""Every token descends its own contribution to the rate of its prefix, :math:`-\kappa \nabla_{z_i} r_i`; no attention map.
+
+    ``kappa`` and ``eps`` as in :class:`ExactAttention`, :math:`\beta = p / (N \varepsilon^2)`.
+    """
+
+    def gradient(self, tokens: Batch) -> Batch:
+        """Gradient of each token's own term."""
+        return causal_rate_gradient(tokens, self.subspaces(), eps=self.eps, context=self.context)
+
+
+class CausalReleasedTokenStatisticsAttention(WithContext, ReleasedTokenStatisticsAttention):
+    r"""Released token statistics of the prefix that ends at each token. A learnt number per head and position is added to every channel's
+    share (``denom_bias``, [K, N, 1], initially zero).
+
+    In the released code ``qkv`` and ``to_out.0`` are called ``c_attn`` and ``c_proj``.
+    ``dropout`` as in :class:`ReleasedTokenStatisticsAttention`.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, dropout: float = 0.0):
+        super().__init__(dim, heads=heads, head_dim=head_dim, context=context, dropout=dropout)
+        self.denom_bias = nn.Parameter(torch.zeros(heads, context, 1))
+
     def shrink(self, coords: Heads) -> Heads:
         """The input of the output matrix, with the opposite sign."""
+        # The released code adds the bias to each of the p channels; a share is the sum over them.
         offset = self.head_dim * self.denom_bias[:, : coords.shape[-2], 0]
         pi = causal_memberships(coords, temperature=self.temp.squeeze(-1), offset=offset)
         return causal_shrinkage(coords, pi, eps=self.head_dim**0.5)
@@ -297,11 +290,11 @@ Block = TypeVar("Block", bound=Subspaces)
 def orthogonal(block: Block) -> Block:
     r"""Constrains a block to :math:`[U_1 \ldots U_K]^\top [U_1 \ldots U_K] = I`: orthonormal bases that are mutually orthogonal.
 
-    Training then moves an unconstrained matrix of which ``qkv.weight`` is a function. As a variant:
+    Training then updates an unconstrained matrix, of which ``qkv.weight`` becomes a function. To build a network with it:
     ``attention=lambda dim, **sizes: orthogonal(PaperAttention(dim, **sizes))``.
 
     Args:
-        block: a compression block; it is changed, and returned.
+        block: a compression block, which is changed in place and returned.
     Raises:
         ValueError: K p > d, where K orthogonal subspaces do not exist.
     """

@@ -10,26 +10,26 @@ By the push-through identity its gradient needs p x p matrices only:
 
     grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T = beta sum_k W_k (I_p + beta W_k^T W_k)^-1 U_k^T.
 
-**Causal form.** The rate of a sequence is the sum of what each token adds to the rate of the tokens before it, and each token descends
-its own term, with w_i = U_k^T z_i and S_i = sum_{j <= i} w_j w_j^T:
+**Causal form.** By the chain rule of log-determinants the rate of a sequence is the sum of terms r_i, the increase of the rate when token i
+joins the tokens before it. Each token descends its own term. With w_i = U_k^T z_i and S_i = sum_{j <= i} w_j w_j^T:
 
     r_i = 1/2 sum_k log(1 + beta w_i^T (I_p + beta S_{i-1})^-1 w_i),     grad_{z_i} r_i = beta sum_k U_k (I_p + beta S_i)^-1 w_i.
 
-Here beta = p / (N eps^2) counts N = ``context`` tokens, the longest sequence, and not the length of the present one, on which earlier
-tokens must not depend. The last of N tokens moves as in the usual exact step.
+Here beta = p / (N eps^2) with N = ``context``, the length of the longest sequence. The actual length would make earlier tokens depend on
+later ones. The last of N tokens moves as in the exact step without a causal form.
 
 **Token statistics.** Soft memberships pi_ik >= 0, sum_k pi_ik = 1, assign token i to subspaces; n_k = sum_i pi_ik. By Hadamard's inequality
 
     R^c(Z; U, Pi) <= B(Z; U, Pi) = 1/2 sum_k n_k/n sum_c log(1 + p/eps^2 m_kc),      m_kc = 1/n_k sum_i pi_ik W_ikc^2,
 
-which needs one second moment per channel. At fixed memberships
+which needs only one second moment per channel. At fixed memberships
 
     grad B = beta sum_k diag(pi_k) W_k diag(1 / (1 + p/eps^2 m_k)) U_k^T,      pi_ik = softmax_k(tau_k sum_c W_ikc^2 / sum_j W_jkc^2).
 
-In the causal form every sum over tokens becomes a sum over those up to i. A subspace with n_k = 0 contributes nothing.
+In the causal form every sum over tokens becomes a sum over the tokens up to i. A subspace with n_k = 0 contributes nothing.
 
-The authors of token statistics put d / eps^2, with d the dimension of the *tokens*, where p / eps^2 stands here; with p the rate equals
-R^c(Z; U_[K]) when every membership is one. An eps of ours is eps sqrt(d/p) in theirs.
+The authors of token statistics write d / eps^2, with d the dimension of the *tokens*, in place of p / eps^2. With p, the rate equals
+R^c(Z; U_[K]) if every membership is one. Our eps corresponds to their eps sqrt(d/p).
 
 Sources: :cite:t:`yu2023white`; :cite:t:`wu2024token`. The chain rule of the causal form is derived here. Notation: docs/notation.md.
 """
@@ -76,7 +76,7 @@ def coordinates(tokens: Tokens, bases: Bases) -> Coordinates:
 def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
     r"""Gradient of R^c(Z; U_[K]) with respect to Z, ``[*batch, n, d]``, nats per unit of Z; one p x p Cholesky factor per head.
 
-    Autocast does not apply: bfloat16 is computed in float32, and float32 in float64 where it is needed (:func:`precise_coordinates`).
+    Autocast is switched off: bfloat16 is computed in float32, and float32 in float64 where necessary (:func:`precise_coordinates`).
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -89,17 +89,18 @@ def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
     with torch.autocast(tokens.device.type, enabled=False):
         coords, frames = precise_coordinates(tokens, bases, beta=beta)
+        # W_k (I + beta W_k^T W_k)^-1 = (solve(I + beta W_k^T W_k, W_k^T))^T, because the matrix is symmetric.
         inner = beta * coords.mT @ coords + torch.eye(bases.shape[-1], dtype=coords.dtype, device=coords.device)
-        solved = torch.cholesky_solve(coords.mT, cholesky(inner)).mT  # W_k (I + beta W_k^T W_k)^-1
+        solved = torch.cholesky_solve(coords.mT, cholesky(inner)).mT
         return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
 
 def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Tokens:
-    r"""Gradient of every token's own term r_i with respect to that token, ``[*batch, n, d]``; n p x p Cholesky factors per head.
+    r"""Gradient of each token's own term r_i with respect to that token, ``[*batch, n, d]``; n Cholesky factors of size p x p per head.
 
     Args:
         tokens, bases, eps: as in :func:`rate_gradient`.
-        context: N, the tokens that beta counts.
+        context: N in beta = p / (N eps^2).
     Raises:
         ValueError: as :func:`rate_gradient`, or the sequence exceeds the context.
     """
@@ -107,6 +108,8 @@ def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: i
     beta = expansion(bases, n=context, eps=eps)
     with torch.autocast(tokens.device.type, enabled=False):
         coords, frames = precise_coordinates(tokens, bases, beta=beta)
+        # With M = (I + beta S_{i-1})^-1 the gradient of r_i is beta M w_i / (1 + beta w_i^T M w_i). By Sherman-Morrison this is
+        # beta (I + beta S_i)^-1 w_i, so that one solve is enough.
         solved = torch.cholesky_solve(coords.unsqueeze(-1), cholesky(prefix_matrices(coords, beta))).squeeze(-1)
         return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
@@ -115,8 +118,7 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     r"""Coordinates W_k and bases in a precision in which I + beta W_k^T W_k keeps three digits of the identity.
 
     This is their own precision, float32 for bfloat16, and float64 for float32 where :math:`\beta \|W_k\|_F^2` exceeds 1e4 in any head: the
-    rule of :func:`~transformer_theory.maths.linalg.logdet_identity_plus`. The products are repeated in float64, since a step shrinks the
-    leading directions until the rounding of the others shows.
+    rule of :func:`~transformer_theory.maths.linalg.logdet_identity_plus`.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -125,6 +127,8 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     coords = coordinates(tokens, bases)
     with torch.no_grad():
         large = coords.dtype == torch.float32 and bool((beta * coords.square().sum((-2, -1)) > LARGEST_FLOAT32_CONDITION).any())
+    # Repeat the products in float64 instead of converting them: the inverse shrinks the leading directions until the float32 rounding of
+    # the others would show.
     return (coordinates(tokens.double(), bases.double()), bases.double()) if large else (coords, bases)
 
 
@@ -137,13 +141,13 @@ def cholesky(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
     lower, failed = torch.linalg.cholesky_ex(inner)
     if bool(failed.any()):
         raise ValueError(
-            "I + beta W^T W must be finite and keep its identity, which rounding has lost; drop what is not finite, normalise the tokens"
+            "I + beta W^T W must be finite and positive definite, and after rounding it is not; drop infinite tokens, normalise the others"
         )
     return lower
 
 
 def prefix_matrices(coords: Coordinates, beta: float) -> Float[Tensor, "*batch K n p p"]:
-    """I + beta S_i of every head and token."""
+    """I + beta S_i of every head and token; O(n p^2) memory per head."""
     sums = (coords.unsqueeze(-1) * coords.unsqueeze(-2)).cumsum(-3)
     return torch.eye(coords.shape[-1], dtype=coords.dtype, device=coords.device) + beta * sums
 
@@ -162,11 +166,11 @@ def check_length(tokens: Tokens, context: int) -> None:
 
 
 def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float[Tensor, "*batch K n"]:
-    r"""Pi, the subspaces of each token by its share of the energy of each channel, ``[*batch, K, n]``; sums to one over K.
+    r"""Pi, soft assignments of tokens to subspaces by their shares of each channel's energy, ``[*batch, K, n]``; sums to one over K.
 
     Args:
         coords: W_k, ``[*batch, K, n, p]``.
-        temperature: tau, one number or one per head.
+        temperature: tau, one number, or one per head.
     """
     return _softmax(coords, coords.square().sum(-2, keepdim=True), temperature)
 
@@ -174,19 +178,19 @@ def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float
 def causal_memberships(
     coords: Coordinates, *, temperature: Temperature = 1.0, offset: Float[Tensor, "K n"] | float = 0.0
 ) -> Float[Tensor, "*batch K n"]:
-    r"""As :func:`memberships`, with the energy of the tokens up to each, ``[*batch, K, n]``.
+    r"""As :func:`memberships`, with the energy of the prefix that ends at each token, ``[*batch, K, n]``.
 
     Args:
-        coords, temperature: as there.
-        offset: added to the shares, which are larger the fewer tokens there are so far; learnt in the released language model.
+        coords, temperature: as in :func:`memberships`.
+        offset: added to the shares. Shares of short prefixes are large; the released language model learns to offset them.
     """
     return _softmax(coords, coords.square().cumsum(-2), temperature, offset)
 
 
 def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
-    r"""What a step takes from each channel, :math:`\mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + \tfrac{p}{\varepsilon^2} m_k)^{-1}`.
+    r"""The gradient of B in coordinates, over beta: :math:`\mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + \tfrac p{\varepsilon^2} m_k)^{-1}`.
 
-    It is largest where the tokens have little energy. ``[*batch, K, n, p]``.
+    ``[*batch, K, n, p]``. Channels in which the tokens have little energy shrink most, relative to their size.
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
@@ -198,7 +202,7 @@ def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinate
 
 
 def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
-    r"""As :func:`shrinkage`, with the second moments of the tokens up to each, ``[*batch, K, n, p]``.
+    r"""As :func:`shrinkage`, with the second moments of the prefix that ends at each token, ``[*batch, K, n, p]``.
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
@@ -215,14 +219,15 @@ def group_sizes(pi: Memberships) -> Float[Tensor, "*batch K"]:
 
 
 def _positive_sizes(sizes: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    # A softmax over subspaces may underflow to n_k = 0. Whatever n_k divides is also multiplied by memberships that small, so any positive
-    # number will do; the square root of the smallest one keeps gradients finite.
+    # A softmax over subspaces may underflow to n_k = 0. Every numerator over n_k then contains memberships of the same size, so any
+    # positive number may replace n_k. The square root of the smallest normal number keeps 1 / n_k^2 in the gradient finite.
     return sizes.clamp(min=torch.finfo(sizes.dtype).tiny ** 0.5)
 
 
 def _softmax(coords: Tensor, energy: Tensor, temperature: Temperature, offset: Tensor | float = 0.0) -> Tensor:
     """Memberships from each token's share of the energies; a channel without energy contributes a share of zero."""
-    norms = energy.clamp(min=torch.finfo(coords.dtype).tiny).sqrt()  # divide before squaring: 1 / tiny would overflow in the gradient
+    # Divide before squaring: dividing squares by an energy near the smallest number would overflow in the gradient.
+    norms = energy.clamp(min=torch.finfo(coords.dtype).tiny).sqrt()
     shares = (coords / norms).square().sum(-1) + offset
     tau = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
     return (tau * shares).softmax(-2)

@@ -1,4 +1,4 @@
-r"""CRATE layers and stacks of them, which the classifier, the language model and the masked autoencoder share.
+r"""CRATE layers and stacks of layers, shared by the classifier, the language model and the masked autoencoder.
 
     Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = sparsify(LN(Z^{l+1/2})), added to Z^{l+1/2} where the block has ``skip``
 
@@ -39,7 +39,7 @@ class Layer(nn.Sequential):
 
 
 class Stack(nn.Module):
-    """Layers one after the other, [batch, n, dim] -> [batch, n, dim].
+    """A sequence of layers, [batch, n, dim] -> [batch, n, dim].
 
     Args:
         dim, depth, heads: sizes.
@@ -77,14 +77,14 @@ class Stack(nn.Module):
 
 
 def layers_of(model: nn.Module) -> list[tuple[Layer, PreNorm]]:
-    """The CRATE layers of a network, each with its first half, the norm and the compression block."""
+    """The CRATE layers of a network, each with its first half (the norm and the compression block)."""
     return [(layer, half) for layer in model.modules() if isinstance(layer, Layer) and isinstance(half := layer[0], PreNorm)]
 
 
 def _check_constructor(name: str, value: object, call: str, example: str) -> None:
-    """Raises ValueError for a block that exists already, of which no second could be made, and for anything that cannot be called."""
+    """Raises ValueError unless the value is callable. A module is refused too: a second layer would share its weights."""
     if isinstance(value, nn.Module):
         kind = type(value).__name__
-        raise ValueError(f"{name} must make a block for each layer, got one {kind} that exists already; pass {kind}, or a partial of it")
+        raise ValueError(f"{name} must make a block for each layer, got one {kind}; pass the class {kind}, or a partial of it")
     if not callable(value):
         raise ValueError(f"{name} must make a block when called as {call}, got {value!r}; pass a class such as crate.{example}")

@@ -1,15 +1,15 @@
-r"""CRATE-MAE: an autoencoder that completes masked images; its decoder inverts the layers of the encoder.
+r"""CRATE-MAE: an autoencoder that completes masked images; its decoder inverts the layers of its encoder.
 
     Z^0 = [class token; patches, a mask token for each masked one] + positions
     encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = .5
     between         Y^0 = LN(Z^L)
     decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),      Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
-    loss            mean squared error of the masked patches, LN(Y^L) as pixels by a linear map
+    loss            mean squared error over the masked patches; pixels are a linear map of LN(Y^L)
 
-Mask tokens pass through the encoder, which is as wide as the decoder and sees all tokens, unlike a usual masked autoencoder. Positions are
-fixed sines and cosines. Weights and names are those of the released network (:meth:`CRATEMAE.from_released`). Three weights are never used
-in its forward pass but counted in the published sizes: a table of positions, ``pos_embed`` (the table that is added is
-``decoder_pos_embed``), and a linear map between the halves, ``decoder_embed``.
+Unlike in a usual masked autoencoder, mask tokens pass through the encoder, which sees all tokens and is as wide as the decoder. Positions
+are fixed sines and cosines. Weights and names are those of the released network (:meth:`CRATEMAE.from_released`). Three of its weights are
+counted in the published sizes but unused in its forward pass: ``pos_embed``, a second table of positions (``decoder_pos_embed`` is the one
+that is added), and the weight and bias of ``decoder_embed``, a linear map between the halves.
 Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
 Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
 """
@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...core.validation import integers
-from ..embedding import Patches, check_inputs, head_width
-from ..weights import fill, unwrap
+from ..embedding import Patches, check_inputs, head_width, patch_matrix
+from ..weights import empty_model, fill, unwrap
 from .attention import ReleasedAttention
 from .layers import PreNorm, Stack
 from .released import autoencoder_sizes
@@ -40,16 +40,15 @@ Mask = Bool[Tensor, "batch seq"]
 
 
 class PatchProjection(nn.Module):
-    """A linear map of patches [batch, seq, patch_dim], its weights those of a convolution, ``proj``, as released."""
+    """A linear map of patches [batch, seq, patch_dim], stored as a convolution ``proj``, as released."""
 
     def __init__(self, patches: Patches, dim: int):
         super().__init__()
         self.proj = nn.Conv2d(patches.channels, dim, patches.patch_size, stride=patches.patch_size)
-        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # as a linear map
+        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # with the fan-in and fan-out of a linear map
 
     def forward(self, cut: Float[Tensor, "batch n patch_dim"]) -> Tokens:
-        kernel = self.proj.weight.permute(0, 2, 3, 1).flatten(1)  # in a patch channels run fastest
-        return functional.linear(cut, kernel, self.proj.bias)
+        return functional.linear(cut, patch_matrix(self.proj.weight), self.proj.bias)
 
 
 class Rotation(nn.Module):
@@ -65,10 +64,8 @@ class Rotation(nn.Module):
 
 
 class DecoderLayer(nn.Sequential):
-    r"""A layer inverted: rotate, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`, then undo a compression,
-    :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`. Its halves are children 0 and 1.
-
-    """
+    r"""The inverse of a layer: rotate, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`, then undo a compression,
+    :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`. Its halves are children 0 and 1."""
 
     def __init__(self, dim: int, *, attention: nn.Module):
         super().__init__(PreNorm(dim, Rotation(dim)), PreNorm(dim, attention))
@@ -115,7 +112,7 @@ class CRATEMAE(nn.Module):
         self.pos_embed = nn.Parameter(positions.clone(), requires_grad=False)
         self.decoder_pos_embed = nn.Parameter(positions, requires_grad=False)
         self.decoder_embed = nn.Linear(dim, dim)
-        # as released, a block is a stack of one layer
+        # In the released network each block is a stack of one layer, and the names of the weights show it.
         self.blocks = nn.Sequential(
             *(Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify) for _ in range(depth))
         )
@@ -133,24 +130,23 @@ class CRATEMAE(nn.Module):
     def from_released(
         cls, state_dict: Mapping[str, Any], *, heads: int | None = None, sparsify: Callable[[int], nn.Module] = ENCODER_ISTA
     ) -> "CRATEMAE":
-        """A network with the weights of a released CRATE-MAE, in evaluation mode; sizes are taken from the weights.
+        """A network with the weights of a released CRATE-MAE, in evaluation mode; the weights determine the sizes.
 
         Args:
-            state_dict: names and shapes of the released autoencoder, unchanged, or a checkpoint that :func:`.unwrap` takes; of a file,
-                what :func:`.load_weights` returns.
-            heads: number of heads, which the weights do not show; if None, heads of width 64 (48 for width 576) as released.
-            sparsify: the sparsification of the encoder, whose lambda the weights do not show either: .5 in the released code, 5 in another
-                version of it, ``partial(Ista, lam=5.0)``.
+            state_dict: the weights of the released autoencoder, as :func:`.load_weights` returns them, or a checkpoint that
+                :func:`.unwrap` accepts.
+            heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576) as released.
+            sparsify: the sparsification of the encoder. The weights do not determine its lambda, which is .5 in the released code and 5 in
+                another version of it, ``partial(Ista, lam=5.0)``.
         Returns:
-            a network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w], masked)``
+            A network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w], masked)``
             gives patches.
         Raises:
             ValueError: weights are missing, unknown or of another shape (all are listed), or heads do not fit.
         """
         weights = unwrap(state_dict)
-        with torch.device("meta"):  # no random numbers for weights that are about to be replaced
-            model = cls(**autoencoder_sizes(weights, heads=heads), sparsify=sparsify)
-        model = model.to(weights["pos_embed"].dtype).to_empty(device="cpu")
+        sizes = autoencoder_sizes(weights, heads=heads)
+        model = empty_model(lambda: cls(**sizes, sparsify=sparsify), dtype=weights["pos_embed"].dtype)
         fill(model, weights)
         return model.eval()
 
@@ -159,7 +155,7 @@ class CRATEMAE(nn.Module):
 
         Args:
             images: [batch, c, h, w].
-            masked: patches that are hidden, [batch, seq]; None for none.
+            masked: True for hidden patches, [batch, seq]; no patch is hidden if None.
         Raises:
             ValueError: images or masks do not fit.
         """
@@ -175,11 +171,11 @@ class CRATEMAE(nn.Module):
         return self.decoder_pred(self.decoder_norm(self.decoder_blocks(self.encode(images, masked))))[:, 1:]
 
     def loss(self, images: Images, masked: Mask) -> Float[Tensor, ""]:
-        """Mean squared error of the completed patches, over the masked ones.
+        """Mean squared error over the masked patches.
 
         Args:
             images: [batch, c, h, w].
-            masked: [batch, seq], at least one patch.
+            masked: True for hidden patches, at least one, [batch, seq].
         Raises:
             ValueError: images or masks do not fit, or nothing is masked.
         """
@@ -200,18 +196,19 @@ def _decoder_block(dim: int, attention: nn.Module) -> nn.Module:
 
 
 def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: float = 0.75) -> Mask:
-    """Patches to mask, drawn uniformly, [batch, seq]: ``seq - floor(seq (1 - share))`` in each image.
+    """A random mask, [batch, seq], that hides ``seq - floor(seq (1 - share))`` patches of each image, drawn uniformly.
 
     Args:
-        batch, seq: numbers of images and of patches.
-        generator: of the draw; the mask is on its device.
-        share: to be masked, in (0, 1).
+        batch, seq: number of images, and of patches per image.
+        generator: source of the random numbers; the mask is on its device.
+        share: share of the patches to hide, in (0, 1).
     Raises:
         ValueError: the share is not inside (0, 1).
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")
-    count = seq - int(seq * (1 - share) + 1e-9)  # 1 - 0.9 is below a tenth by rounding, and 10 patches would leave none visible
+    # In floating point 1 - 0.9 is slightly below 0.1, so that of 10 patches none would stay visible without the 1e-9.
+    count = seq - int(seq * (1 - share) + 1e-9)
     order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)
     return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :count], True)
 

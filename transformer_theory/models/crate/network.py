@@ -1,4 +1,4 @@
-r"""CRATE, a classifier whose layers are derived: one compression and one sparsification step each.
+r"""CRATE, a classifier with derived layers: each is one compression step and one sparsification step.
 
     Z^0 = [class token; embedded tokens] + positions
     Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2}))  (no skip),      logits = head(LN(Z^L)[class token])
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.validation import integers
 from ..embedding import Patches, Tokens, check_inputs
-from ..weights import fill, unwrap
+from ..weights import empty_model, fill, unwrap
 from .attention import ReleasedAttention
 from .layers import Stack, layers_of
 from .released import classifier_sizes
@@ -30,15 +30,15 @@ class CRATE(nn.Module):
     """A CRATE with a class token; build it with :meth:`for_images`, :meth:`for_tokens` or :meth:`from_released`.
 
     Args:
-        embedding: turns the input into [batch, seq, dim].
+        embedding: maps the input to [batch, seq, dim].
         seq: number of tokens without the class token.
         num_classes, dim, depth, heads, head_dim: sizes; head_dim is dim / heads if None.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block, one of
-            :mod:`transformer_theory.models.crate` or any other with its interface.
-        sparsify: called as ``sparsify(dim)`` for each layer.
-        spread: standard deviation of the initial positions and class token; the embedded tokens, normalised, have 1.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: a compression block of
+            :mod:`transformer_theory.models.crate`, or any other block with the same interface.
+        sparsify: called as ``sparsify(dim)`` for each layer: the sparsification block.
+        spread: standard deviation of the initial positions and class token; that of the embedded tokens is 1.
     Raises:
-        ValueError: sizes do not fit, or the attention is causal: the class token comes first and would see itself alone.
+        ValueError: sizes do not fit, or the attention is causal: the class token comes first and would see only itself.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class CRATE(nn.Module):
         for _, half in layers_of(self.transformer):
             if getattr(half.fn, "is_causal", False):
                 raise ValueError(
-                    f"attention must see all tokens, got {type(half.fn).__name__}, in which the class token, the first, sees itself alone;"
+                    f"attention must see all tokens, got {type(half.fn).__name__}, in which the class token, the first, sees only itself;"
                     " pass a block that is not causal, or build a CRATELanguageModel"
                 )
         self.mlp_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, num_classes))
 
     @classmethod
     def for_images(cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, channels: int = 3, **sizes) -> "CRATE":
-        """Reads images [batch, channels, image_size, image_size], gives logits [batch, num_classes]; patches are normalised, as released.
+        """A network from images [batch, channels, image_size, image_size] to logits [batch, num_classes]; patches are layer-normalised.
 
         Args:
             sizes: depth, heads and the other arguments of the class.
@@ -85,9 +85,9 @@ class CRATE(nn.Module):
 
     @classmethod
     def for_tokens(cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes) -> "CRATE":
-        """Reads tokens [batch, seq, token_dim] (``TokenData.tokens``), gives logits [batch, num_classes].
+        """A network from tokens [batch, seq, token_dim] (``TokenData.tokens``) to logits [batch, num_classes].
 
-        The tokens themselves are not normalised: a norm over a handful of pixels would erase the brightness of a patch.
+        Tokens are not normalised before their embedding: a norm over a few pixels would erase the brightness of a patch.
 
         Args:
             sizes: the other arguments of the class, e.g. ``attention=PaperAttention``.
@@ -102,23 +102,22 @@ class CRATE(nn.Module):
     def from_released(
         cls, state_dict: Mapping[str, Any], image_size: int = 32, patch_size: int = 4, *, heads: int | None = None
     ) -> "CRATE":
-        """A network with the weights of a released CRATE, in evaluation mode; its sizes are taken from the weights.
+        """A network with the weights of a released CRATE, in evaluation mode; the weights determine the sizes.
 
         Args:
-            state_dict: names and shapes of the released image classifier, or a checkpoint that :func:`.unwrap` takes; of a file,
-                what :func:`.load_weights` returns.
-            image_size, patch_size: of its training, in pixels.
-            heads: number of heads, which the weights do not show; if None, heads of width 64 (48 for width 576) as released.
+            state_dict: the weights of the released image classifier, as :func:`.load_weights` returns them, or a checkpoint that
+                :func:`.unwrap` accepts.
+            image_size, patch_size: in pixels, as in the training.
+            heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576) as released.
         Returns:
-            a network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w])`` gives
-            logits. Half precision runs on an accelerator; ``.float()`` makes it run on a CPU.
+            A network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w])`` gives
+            logits. Half precision needs an accelerator; call ``.float()`` to run it on a CPU.
         Raises:
             ValueError: weights are missing, unknown, of another shape or not finite (all are listed), or heads do not fit.
         """
         weights = unwrap(state_dict)
-        with torch.device("meta"):  # no random numbers for weights that are about to be replaced
-            model = cls.for_images(**classifier_sizes(weights, image_size=image_size, patch_size=patch_size, heads=heads))
-        model = model.to(weights["pos_embedding"].dtype).to_empty(device="cpu")
+        sizes = classifier_sizes(weights, image_size=image_size, patch_size=patch_size, heads=heads)
+        model = empty_model(lambda: cls.for_images(**sizes), dtype=weights["pos_embedding"].dtype)
         fill(model, weights)
         return model.eval()
 

@@ -1,11 +1,14 @@
-"""Sizes of released networks, from the names and shapes of their weights: classifier, masked autoencoder and language model of CRATE.
+"""Sizes of released networks, computed from the names and shapes of their weights.
 
-Classifier: ``to_patch_embedding.2.weight`` [dim, patch_dim], ``pos_embedding`` [1, 1 + seq, dim],
-``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim]. Autoencoder: ``patch_embed.proj.weight``
-[dim, channels, patch, patch], ``pos_embed`` [1, 1 + seq, dim], ``blocks.{i}.layers.0.0.fn.qkv.weight`` [dim, dim]. Language model:
-``transformer.wte.weight`` [vocabulary, dim], ``transformer.wpe.weight`` [context, dim],
-``transformer.h.{i}.attn.c_attn.weight`` [dim, dim].
-Source: :cite:t:`yu2023white`, :cite:t:`pai2024masked`, released code.
+* Classifier: ``to_patch_embedding.2.weight`` [dim, patch_dim], ``pos_embedding`` [1, 1 + seq, dim],
+  ``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim].
+* CRATE-alpha: the same, with ``conv1.weight`` [dim, channels, patch, patch] in place of the first.
+* Autoencoder: ``patch_embed.proj.weight`` [dim, channels, patch, patch], ``pos_embed`` [1, 1 + seq, dim],
+  ``blocks.{i}.layers.0.0.fn.qkv.weight`` [dim, dim].
+* Language model: ``transformer.wte.weight`` [vocabulary, dim], ``transformer.wpe.weight`` [context, dim],
+  ``transformer.h.{i}.attn.c_attn.weight`` [dim, dim].
+
+Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`pai2024masked`, released code.
 """
 
 import re
@@ -17,10 +20,13 @@ from torch import Tensor
 
 from ..weights import listed
 
+# By network: the weights that determine its sizes, and their numbers of axes.
 CLASSIFIER = {"to_patch_embedding.2.weight": 2, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
+ALPHA = {"conv1.weight": 4, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
 AUTOENCODER = {"patch_embed.proj.weight": 4, "pos_embed": 3, "blocks.0.layers.0.0.fn.qkv.weight": 2}
 LANGUAGE = {"transformer.wte.weight": 2, "transformer.wpe.weight": 2, "transformer.h.0.attn.c_attn.weight": 2}
-HEADS = {576: 12}  # the released "small"; otherwise heads of width 64 are assumed
+HEAD_DIM = 64  # of released networks, with one exception:
+HEADS = {576: 12}  # the released "small" has heads of width 48
 
 
 def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_size: int, heads: int | None) -> dict[str, Any]:
@@ -28,8 +34,8 @@ def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_si
 
     Args:
         weights: by name, shapes as above.
-        image_size, patch_size: of the training, in pixels.
-        heads: their number, which the weights do not show; if None, heads of width 64 (48 for inner width 576).
+        image_size, patch_size: in pixels, as in the training.
+        heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for inner width 576).
     Raises:
         ValueError: weights that determine a size are missing, or image, patches or heads do not fit them.
     """
@@ -59,12 +65,36 @@ def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_si
     }
 
 
+def alpha_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments of ``crate_alpha`` that give a network for these weights.
+
+    Args:
+        weights: by name, shapes as above.
+    Raises:
+        ValueError: weights that determine a size are missing, or the heads do not have width 64.
+    """
+    _check(weights, ALPHA, "a CRATE-alpha classifier as published")
+    dim, channels, patch_size, _ = weights["conv1.weight"].shape
+    inner, tokens = len(weights["transformer.layers.0.0.fn.qkv.weight"]), weights["pos_embedding"].shape[1] - 1
+    if inner != dim or dim % HEAD_DIM:
+        raise ValueError(f"qkv must have {dim} rows, heads of width {HEAD_DIM}, got {inner}; build the network with crate_alpha")
+    return {
+        "image_size": isqrt(tokens) * patch_size,
+        "patch_size": patch_size,
+        "channels": channels,
+        "num_classes": len(weights["mlp_head.1.weight"]),
+        "dim": dim,
+        "depth": _depth(weights, r"transformer\.layers"),
+        "heads": dim // HEAD_DIM,
+    }
+
+
 def autoencoder_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
     """The arguments of ``CRATEMAE`` that give a network for these weights.
 
     Args:
         weights: by name, shapes as above.
-        heads: their number, which the weights do not show; if None, heads of width 64 (48 for width 576).
+        heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576).
     Raises:
         ValueError: weights that determine a size are missing, patches are not square or make no square image, or heads do not fit.
     """
@@ -88,7 +118,7 @@ def language_model_sizes(weights: Mapping[str, Tensor], *, heads: int | None) ->
 
     Args:
         weights: by name, shapes as above.
-        heads: their number, which the weights do not show; if None, heads of width 64, as in all released sizes.
+        heads: number of heads, which the weights do not determine; if None, heads of width 64, as in all released sizes.
     Raises:
         ValueError: weights that determine a size are missing, or heads do not fit.
     """
@@ -103,25 +133,26 @@ def language_model_sizes(weights: Mapping[str, Tensor], *, heads: int | None) ->
     }
 
 
-def _check(weights: Mapping[str, Tensor], required: Mapping[str, int], what: str) -> None:
-    """Raises ValueError unless every weight that determines a size is there, with the right number of axes and floating-point numbers."""
+def _check(weights: Mapping[str, Tensor], required: Mapping[str, int], network: str) -> None:
+    """Raises ValueError unless the required weights are present, floating-point and of the right number of axes."""
     if missing := [name for name, axes in required.items() if name not in weights or weights[name].ndim != axes]:
         present = f"{len(weights)} weights without them, such as {next(iter(weights))}" if weights else "none"
-        raise ValueError(f"state_dict must hold {what}, with {listed(missing)}, got {present}")
+        raise ValueError(f"state_dict must hold {network}, with {listed(missing)}, got {present}")
     for name in required:
         if not weights[name].is_floating_point():
             raise ValueError(f"state_dict must hold floating-point weights, got {weights[name].dtype} in {name}")
 
 
 def _heads(inner: int, heads: int | None, name: str) -> int:
-    heads = HEADS.get(inner, inner // 64 if inner % 64 == 0 else None) if heads is None else heads
+    heads = HEADS.get(inner, inner // HEAD_DIM if inner % HEAD_DIM == 0 else None) if heads is None else heads
     if not heads or heads < 1 or inner % heads:
-        raise ValueError(f"heads must divide the {inner} rows of {name}, got {heads}; pass heads=, which the weights do not show")
+        raise ValueError(f"heads must divide the {inner} rows of {name}, got {heads}; pass heads=, which the weights do not determine")
     return heads
 
 
 def _depth(weights: Mapping[str, Tensor], stack: str) -> int:
-    """Number of layers by the largest number in a name, at most the number of weights: a name may hold any number."""
+    """Number of layers: one more than the largest index in a name, and at most the number of weights, because a damaged file may hold
+    any index and the network is built before its names are compared."""
     numbers = (int(match[1]) for name in weights if (match := re.match(rf"{stack}\.(\d+)\.", name)))
     return min(1 + max(numbers), len(weights))
 

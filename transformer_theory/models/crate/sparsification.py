@@ -1,4 +1,4 @@
-r"""Sparsification: steps of ISTA and FISTA on the non-negative LASSO, and the blocks made of them.
+r"""Sparsification: steps of ISTA and FISTA on the non-negative LASSO, and the blocks that consist of such steps.
 
 For tokens Y (rows) and a dictionary D (d x m, atoms are columns) a step from the code Z (n x m) is
 
@@ -7,8 +7,8 @@ For tokens Y (rows) and a dictionary D (d x m, atoms are columns) a step from th
 a proximal gradient step on 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z), Z >= 0. A CRATE layer takes one step from Z = Y with a square D
 (:func:`from_tokens`); CRATE-alpha takes two from zero with more atoms than dimensions (:func:`overcomplete_code`).
 
-Blocks read tokens [batch, n, d]. With ``skip`` a block returns what a layer adds to the tokens, without it what replaces them. Training
-moves the dictionary freely, so every block has ``relative_step()``, its step over the longest that is sure to descend.
+Blocks map tokens [batch, n, d] to the new tokens or, if their ``skip`` is true, to the change that the layer adds to them. Training moves
+the dictionary freely, so a step may become too long to descend: ``relative_step()`` is its ratio to 1/L, the longest safe step.
 
 Sources: :cite:t:`beck2009fast`; :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers). Notation: docs/notation.md.
 """
@@ -51,8 +51,8 @@ def ista_step(code: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float,
 def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float, lam: float) -> Tokens:
     r"""One step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`.
 
-    Since this is linear in Y before the rectifier, many tokens take one product with :math:`A = I + \eta D^\top (I - D)`, which is formed
-    in the precision of D, also under autocast; few tokens take two products with D.
+    The argument of the rectifier is linear in Y. Many tokens are therefore multiplied once, by :math:`A = I + \eta D^\top (I - D)`; for few
+    tokens two products with D are cheaper than forming A.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -61,6 +61,7 @@ def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float,
     if tokens.numel() < ONE_PRODUCT_TOKENS * d * d:
         return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
     check_dictionary(tokens, dictionary)
+    # Form A in the precision of D: under autocast the difference I - D would be rounded to bfloat16 before it is scaled by eta.
     with torch.autocast(tokens.device.type, enabled=False):
         eye = torch.eye(d, dtype=dictionary.dtype, device=dictionary.device)
         A = torch.addmm(eye, dictionary.mT, eye - dictionary, alpha=eta)
@@ -68,9 +69,10 @@ def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float,
 
 
 def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float, steps: int) -> Code:
-    r"""A fixed number of FISTA steps: ISTA steps from a point that runs ahead by Nesterov's momentum, without restarts.
+    r"""A fixed number of FISTA steps: ISTA steps from a point extrapolated by Nesterov's momentum, without restarts.
 
-    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. Arguments as in :func:`ista_step`.
+    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. ``steps`` is k; other arguments as in
+    :func:`ista_step`.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -78,9 +80,10 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
     code, point, momentum = start, start, 1.0
     for _ in range(steps):
         new = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
-        faster = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-        point = new + (momentum - 1) / faster * (new - code)
-        code, momentum = new, faster
+        # t+ solves t+^2 - t+ = t^2, the recursion from which the rate 1/k^2 follows; the first step, t = 1, does not extrapolate.
+        next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        point = new + (momentum - 1) / next_momentum * (new - code)
+        code, momentum = new, next_momentum
     return code
 
 
@@ -99,14 +102,13 @@ def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam
 def curvature(dictionary: Dictionary) -> float:
     r""":math:`L = \|D\|_2^2`, the Lipschitz constant of the LASSO's gradient; ISTA descends for :math:`\eta \le 1/L`.
 
-    By singular values: power iteration approaches the norm from below and would allow steps that are too long.
-
     Raises:
         ValueError: the dictionary is zero.
     """
+    # Singular values, not power iteration: the latter approaches the norm from below and would allow steps that are too long.
     L = float(torch.linalg.matrix_norm(dictionary, 2)) ** 2
     if not L > 0:
-        raise ValueError("dictionary must not be zero: it has no atom to code with")
+        raise ValueError("dictionary must not be zero, got one without a non-zero atom")
     return L
 
 
@@ -134,7 +136,7 @@ class _Dictionary(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=0.0)
 
     def relative_step(self) -> float:
-        """eta ||D||_2^2: a step is sure to descend up to 1 and may ascend beyond 2."""
+        """eta ||D||_2^2: up to 1 every step descends, above 2 a step may ascend."""
         return self.eta * curvature(self.weight.detach())
 
 
@@ -167,7 +169,7 @@ class Fista(_Dictionary):
 
     Args:
         dim, eta, lam: as :class:`Ista`.
-        steps: number of steps; the first is that of :class:`Ista`.
+        steps: number of steps; the first one equals a step of :class:`Ista`.
     Raises:
         ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step.
     """
@@ -182,7 +184,7 @@ class Fista(_Dictionary):
 
 
 class OvercompleteIsta(_Dictionary):
-    r"""Two ISTA steps from zero in an overcomplete dictionary, decoded by another: a layer adds :math:`Z_2 \hat D^\top`.
+    r"""Two ISTA steps from zero in an overcomplete dictionary; a second dictionary decodes the code. A layer adds :math:`Z_2 \hat D^\top`.
 
     Args:
         dim: d.

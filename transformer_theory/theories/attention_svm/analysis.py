@@ -4,13 +4,14 @@ r"""The theory on given data: what it predicts for tokens, queries and scores, w
     result.feasible, result.agreement, result.cosine
     result.plot()
 
-Predicted: the best token of each input, and the max-margin solution of these tokens. Measured: normalised descent from W = 0, the tokens
-that it selects, and its cosine to both max-margin solutions, that of the best tokens and that of the selected ones. The theory
-:cite:p:`tarzanagh2023transformers,tarzanagh2023maxmargin` promises the first where the first step already points to the best tokens and
-the other tokens of each input score the same, the second where descent settles on tokens that score above all their neighbours.
+The prediction is the best token of each input, with the max-margin solution of these tokens. The measurement is normalised descent from
+W = 0: the tokens that it selects, and the cosine of W to two max-margin solutions, one for the best and one for the selected tokens. The
+theory :cite:p:`tarzanagh2023transformers,tarzanagh2023maxmargin` predicts convergence to the first solution if the first step already
+points to the best tokens and the other tokens of each input score the same, and to the second if descent settles on tokens that score above
+all their neighbours.
 
-Tokens and queries are divided by one number each, their root-mean-square norm, which changes the scale of W and nothing else. Equal tokens
-get equal attention whatever W is, so they count as one, with the mean of their scores. Only inputs that select a token set constraints
+Tokens and queries are divided by their root-mean-square norms, one number each, which changes only the scale of W. Equal tokens get equal
+attention for every W, so they count as one, with the mean of their scores. Only inputs that select a token add constraints
 (:func:`~.selection.attention_threshold`).
 """
 
@@ -79,7 +80,7 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, selecting: Bo
     Args:
         instance: a single problem.
         tokens: one position per input, ``[n]``.
-        selecting: the inputs that select, ``[n]``; the others set no constraint.
+        selecting: the inputs that select a token, ``[n]``; the others add no constraint.
     """
     pairs = distinct_constraints(instance.tokens, instance.query, tokens)
     if not len(pairs):
@@ -103,7 +104,7 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, selecting: Bo
 
 
 def _diagnosis(error: Exception) -> str:
-    """The message without the advice after its semicolon: equal tokens are dropped and tolerances set here already."""
+    """The message without the advice after its semicolon, which does not apply: equal tokens are dropped and tolerances fixed already."""
     return str(error).partition(";")[0]
 
 
@@ -289,7 +290,7 @@ def analyse(
         tokens: x, ``[n, T, d]``, at least two per input.
         query: z, ``[n, d_z]``.
         scores: :math:`\gamma_{i,t}`, how much token t helps the prediction of input i, label included, ``[n, T]``.
-        steps: numbers of steps at which W is kept, increasing; the last one ends the run.
+        steps: numbers of steps after which W is stored, increasing; the last one ends the run.
         rate: length of a step.
         seed: of the null draws.
     Returns:
@@ -310,10 +311,12 @@ def analyse(
     original = Instance(tokens, query, scores)
     instance, first = _merge_equal(Instance(unit_scale(original.tokens), unit_scale(original.query), original.scores))
     begin = start(instance)
-    times, stays = steps if steps[0] == 0 else (0, *steps), is_stationary(instance, begin.W)
-    states = tuple((State(begin.W, step) for step in times) if stays else trajectory(instance, begin, at=times, rate=rate))
+    # At a stationary start normalised descent would turn rounding errors into steps, so W is left at zero.
+    steps = steps if steps[0] == 0 else (0, *steps)
+    stationary = is_stationary(instance, begin.W)
+    states = tuple((State(begin.W, step) for step in steps) if stationary else trajectory(instance, begin, steps=steps, rate=rate))
     best = selection_of(instance, instance.optimal(), selecting=torch.ones(len(instance.query), dtype=torch.bool))
-    # An input selects if one token, equal ones counted once, holds enough attention in the end.
+    # An input selects a token if that token, together with equal ones, holds enough attention at the end.
     end, T = states[-1].W, instance.scores.shape[1]
     share, selected = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
     decided = share >= attention_threshold(first.sum(-1))

@@ -1,7 +1,7 @@
 r"""The constraints which state that attention selects given tokens: one builder per kind of attention.
 
 ====================================  ==================================================================================
-cross-attention                       :func:`constraints`: each input has a query of its own
+cross-attention                       :func:`constraints`: one query per input
 self-attention                        :func:`self_attention`: the query is the token at a fixed position
 prompt                                :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1)
 causal, sequence to sequence          :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W
@@ -144,7 +144,7 @@ def sequence_to_sequence(
     q = queries.shape[-2]
     check_shape("queries", queries, (*trials, n, q, queries.shape[-1]), "[..., n, q, d_z]")
     check_positions("select", select, (*trials, n, q), T)
-    # Each pair (input, query) is an input of its own.
+    # Each pair (input, query) acts as one input.
     pairs = constraints(
         tokens[..., None, :, :].expand(*trials, n, q, T, d).reshape(*trials, n * q, T, d),
         queries.reshape(*trials, n * q, -1),
@@ -160,12 +160,12 @@ def sequence_to_sequence(
     if len(forbidden):
         *_, i, k = forbidden[0].tolist()
         raise ValueError(f"select must hold allowed tokens, but query {k} of input {i} may not attend to the token it selects")
-    # Selected tokens are allowed, so every trial keeps the same number of constraints.
-    kept = allowed.reshape(n * q, T)[pair, pairs.token]
+    # Selected tokens are allowed, so every trial has the same number of constraints on allowed tokens, and the result is a batch.
+    permitted = allowed.reshape(n * q, T)[pair, pairs.token]
 
     def rows(name: str) -> Tensor:
         value = getattr(pairs, name)
-        return value[kept].reshape(*trials, int(allowed.sum()) - n * q, *value.shape[len(shape) :])
+        return value[permitted].reshape(*trials, int(allowed.sum()) - n * q, *value.shape[len(shape) :])
 
     return Constraints(**{field.name: rows(field.name) for field in fields(Constraints)})
 
@@ -205,13 +205,13 @@ def multi_token(
     *,
     logits: Float[Tensor, "*trials n T"] | None = None,
 ) -> Constraints:
-    r"""The chosen tokens of an input score alike, and above all others: attention is shared among them.
+    r"""The constraints that the chosen tokens of an input score alike, and above all others, so that they share its attention.
 
     .. math:: (x_{i,r_i} - x_{i,t})^\top W z_i = \ell_{i,r_i} - \ell_{i,t} \ \ (t \text{ chosen}), \qquad
         (x_{i,r_i} - x_{i,t})^\top W z_i \ge 1 \ \ (t \text{ not chosen}),
 
-    with the first chosen token r_i of each input as reference: equations with one token make all chosen ones equal, so there are n (T-1)
-    constraints however many tokens are chosen. This is problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
+    where the reference r_i is the first chosen token of input i. Equations with one reference make all chosen tokens equal, so there are
+    n (T-1) constraints however many tokens are chosen. This is problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
@@ -244,7 +244,7 @@ def multi_token(
 
 @converted(float64=("embeddings",))
 def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constraints:
-    r"""Tokens of one strongly connected component score alike, and those of a component above those that it has an edge to.
+    r"""The constraints of token-priority graphs: tokens of one strongly connected component score alike, edges lead to lower scores.
 
     .. math:: (e_i - e_j)^\top W e_k = 0 \ \ (i, j \text{ in one component of } G_k), \qquad
         (e_i - e_j)^\top W e_k \ge 1 \ \ (i \to j \text{ in } G_k, \text{ in different components}),
@@ -272,8 +272,9 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
 
 def _others(select: Tensor, T: int) -> Tensor:
     """The positions of each input that are not selected, ``[..., n, T - 1]``."""
-    other = torch.arange(T - 1)
-    return other + (other >= select[..., None])
+    # 0, ..., T - 2 with every position from the selected one on shifted by one.
+    positions = torch.arange(T - 1)
+    return positions + (positions >= select[..., None])
 
 
 def _check_own_tokens(tokens: Tensor) -> None:

@@ -144,6 +144,7 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
         check_type("every problem", problem, Constraints, hint=HINT)
     if not problems:
         raise ValueError("problems must hold at least one, got none")
+    # Equal zero differences with right-hand side -1 hold for every W, so padding changes no solution and no active set.
     longest = max(len(problem) for problem in problems)
 
     def column(name: str, padding: float) -> Tensor:
@@ -153,6 +154,6 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
             row[: len(value)] = value
         return padded
 
-    if len({(one.difference.shape[-1], one.query.shape[-1], one.batch) for one in problems}) > 1 or problems[0].batch:
+    if len({(problem.difference.shape[-1], problem.query.shape[-1], problem.batch) for problem in problems}) > 1 or problems[0].batch:
         raise ValueError("problems must be single ones on matrices of one shape; stack each shape separately")
     return Constraints(**{field.name: column(field.name, -1 if field.name == "rhs" else 0) for field in fields(Constraints)})

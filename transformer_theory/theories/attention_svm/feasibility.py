@@ -1,13 +1,13 @@
-r"""When every selection is feasible: a matrix that meets all constraints with equality, without any optimisation.
+r"""A sufficient condition for feasibility, with a matrix that meets all constraints with equality and needs no optimisation.
 
 Let :math:`D_i` hold the differences (selected token minus each other one) of input i as rows. If the rows of every :math:`D_i` and the
 queries :math:`z_1, \dots, z_n` are linearly independent, then
 
 .. math:: D_i u_i = \mathbf 1, \qquad W z_i = u_i \quad (i = 1, \dots, n)
 
-has a solution W, which gives every constraint a margin of exactly one. Data in general position meet the condition as soon as
-:math:`d \ge \max(T - 1, n)`, for any selection. The condition (:cite:t:`tarzanagh2023transformers`) is sufficient, not necessary: narrower
-data are often feasible too. The matrix is this library's.
+has a solution W, which gives every constraint a margin of exactly one. Data in general position meet the condition for any selection if
+:math:`d \ge \max(T - 1, n)`. The condition (:cite:t:`tarzanagh2023transformers`) is not necessary: data in fewer dimensions are often
+feasible too. The construction of the matrix is this library's.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Construction:
 
 @single_threaded
 def construct(constraints: Constraints) -> Construction:
-    r"""The matrix :math:`W = U^\top Q^+` with the queries and the solutions :math:`u_i` as rows of Q and U.
+    r"""The matrix :math:`W = (Q^+ U)^\top`, where the queries are the rows of Q and the solutions :math:`u_i` the rows of U.
 
     Constraints with the same input and position share a query, so this covers every kind of attention, and equations as well.
 
@@ -65,6 +65,7 @@ def construct(constraints: Constraints) -> Construction:
 
     if not len(constraints):
         return Construction(*zeros, applies=True)
+    # One group of constraints per query. Each gives the image u = W z of its query, the shortest solution of D u = b.
     names, group = torch.stack([constraints.input, constraints.position]).unique(dim=1, return_inverse=True)
     images, queries = [], []
     for g in range(names.shape[1]):
@@ -79,6 +80,7 @@ def construct(constraints: Constraints) -> Construction:
     Q = torch.stack(queries)
     if _rank(Q) < len(Q):
         return inapplicable(f"the {len(Q)} queries are linearly dependent (rank {_rank(Q)} in {Q.shape[1]} dimensions)")
+    # Independent queries may be mapped to any images. Rank decisions are made in float64, so the margins are verified.
     W = (torch.linalg.pinv(Q) @ torch.stack(images)).mT
     margins = constraints.margins(W)
     error = float((margins - rhs).abs().max())

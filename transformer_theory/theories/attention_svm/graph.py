@@ -1,9 +1,9 @@
 r"""The token-priority graphs of next-token data.
 
 Sequences of token ids end in a token k, which is the query; the label, one of the sequence's tokens, comes next. The graph :math:`G_k` has
-an edge from the label to every other token of each sequence that ends in k. Tokens of one strongly connected component are at times each
-other's label; between components the priority is strict. See :mod:`.next_token` for what that implies for attention, and
-:cite:t:`li2024mechanics` for the definitions.
+an edge from the label to every other token of each sequence that ends in k. Within a strongly connected component there is a path from each
+token to each other one, so none has priority; between components the priority is strict. :mod:`.next_token` states the consequences for
+attention. The definitions are those of :cite:t:`li2024mechanics`.
 """
 
 from dataclasses import dataclass
@@ -69,6 +69,7 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
         graph = torch.zeros(tokens, tokens, dtype=torch.bool)
         graph[labels[ends_in_k][:, None].expand_as(ids[ends_in_k]).ravel(), ids[ends_in_k].ravel()] = True
         graph.fill_diagonal_(False)
+        # Components are named by their smallest tokens, so that equal graphs have equal names whatever numbers scipy assigns.
         name = torch.from_numpy(connected_components(csr_array(graph.numpy()), connection="strong")[1]).long()
         smallest = torch.full((tokens,), tokens).scatter_reduce(0, name, torch.arange(tokens), "amin")
         edges[k], component[k] = graph, smallest[name]

@@ -1,14 +1,14 @@
-r"""How close the weights of an attention head are to the max-margin direction of the tokens that they themselves select.
+r"""The cosine between the weights of an attention head and the max-margin direction of the tokens that these weights select.
 
-A head with bilinear form W scores token x for query z by :math:`x^\top W z`. After long descent its direction should be that of the
-max-margin solution of its own selection :cite:p:`tarzanagh2023transformers`. The cosine between the two has a chance level above zero: W
-itself separates its selection, and the max-margin direction of tokens that W selects correlates with W.
+A head with bilinear form W scores token x for query z by :math:`x^\top W z`. After long descent W should have the direction of the
+max-margin solution of its selection :cite:p:`tarzanagh2023transformers`. The cosine between the two is above zero for any W: W separates
+the tokens that it selects, so it correlates with their max-margin direction.
 
 The null distribution is the same cosine for :math:`Q W Q^\top`, where :math:`Q = V \operatorname{diag}(\pm 1) V^\top` flips signs at random
-along the principal axes V of the tokens (eigenvectors of their second moment). It keeps what a head has without any selection: its
-spectrum, the angles between its left and right singular vectors, and how much of W lies along which axes. Independent rotations of the two
-sides would take tied projections for alignment; rotations in any direction would take learnt covariance for selection. If the queries are
-not among the tokens, their side has axes and signs of its own.
+along the principal axes V of the tokens (eigenvectors of their second moment). This preserves properties of W that do not depend on a
+selection: its spectrum, the angles between its left and right singular vectors, and its size along each axis. Independent rotations of the
+two sides would count tied projections as alignment; rotations in arbitrary directions would count learnt covariance as selection. Queries
+that are not among the tokens have separate axes and signs.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ COSINE = "cosine to the max-margin direction"
 MARGIN = "smallest margin, share of the largest possible"
 NULL_KIND = "sign flips along the tokens' axes"
 SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
-FOREIGN_TOKENS = "attention to other tokens than the module's own, which the probe does not see"
+FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
 SOLVER_TOL = 1e-9  # KKT residual accepted of a max-margin solution; cosines are reported to three digits
 OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
@@ -47,7 +47,7 @@ class Alignment:
     Attributes:
         cosine: of W with the max-margin solution of the tokens that W selects; None if there is none.
         null: the same for W with signs flipped along the tokens' axes; None if no draw has a solution.
-        margin: smallest margin of W relative to the largest possible for a matrix of its norm, in (0, 1].
+        margin: smallest margin of W, relative to the largest possible smallest margin of a matrix of the same norm, in (0, 1].
         constraints: number of constraints.
         queries: number of (input, query) pairs behind them; 0 without a cosine.
         reason: why there is no cosine; empty if there is one.
@@ -126,7 +126,7 @@ def _with_null(W: Tensor, x: Tensor, z: Tensor, flips: Sequence[tuple[Flip, Flip
     value, margin, count, reason = _own_selection(_scores(x, z @ W.mT), x, z)
     if value is None:
         return _missing(reason, count)
-    # Q W Q need not be formed: the flips act on the few queries, before and after W.
+    # Q W Q is never formed: the flips act on the queries, before and after W, which are few.
     draws = [_own_selection(_scores(x, left(right(z) @ W.mT)), x, z)[0] for left, right in flips]
     null = Null(NULL_KIND, tuple(draw for draw in draws if draw is not None))
     return Alignment(value, null if null.draws else None, margin, count, queries=len(x))
@@ -161,7 +161,7 @@ def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, 
     W itself is not needed: with the multipliers l of the solution, <W, W_mm> is the sum of margins times l.
     """
     difference = x[torch.arange(len(x)), scores.argmax(-1)][:, None] - x
-    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one set no constraint
+    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one add no constraint
     if not len(i):
         return None, None, 0, "all tokens of each input are equal, so there is nothing to select"
     d = difference[i, t]
@@ -187,14 +187,14 @@ def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, 
 class AlignmentMetric(Metric):
     """:func:`alignment` of every layer and head whose bilinear form is known.
 
-    Keeps up to ``max_samples`` sequences per attention module, the first ones, and its latest W. Queries are the tokens themselves, from a
-    random subset of positions; selections are those of W, without the biases and masks that the network may add. A head without a value
-    (attention to other tokens than the module's own, values that are not finite) gets a measurement with the reason.
+    It stores the first ``max_samples`` sequences of each attention module, and the latest W. Queries are the tokens at a random subset of
+    positions. W alone determines the selections, without biases and masks that the network may add. A head without a value (attention to
+    tokens other than the module's own, values that are not finite) gets a measurement with the reason.
 
     Args:
-        constraints: per module, divided equally among its heads; at least one query per head.
-        draws: null draws, the same sign flips for all heads of a module; used unless :meth:`compute` is asked for another number.
-        max_samples: sequences kept per module.
+        constraints: largest number per module, divided equally among its heads; at least one query per head is used.
+        draws: null draws, with the same sign flips for all heads of a module, unless :meth:`compute` gets another number.
+        max_samples: largest number of sequences stored per module.
         seed: of the subset, and of the null draws if :meth:`compute` has no generator.
     """
 
@@ -262,14 +262,14 @@ class AlignmentMetric(Metric):
         self.tokens, self.bilinear, self.foreign = {}, {}, {}
 
     def merge(self, other: "AlignmentMetric") -> None:
-        """Adds the sequences that another metric has kept, up to ``max_samples`` per module."""
+        """Adds the sequences that another metric has stored, up to ``max_samples`` per module."""
         for place, tokens in other.tokens.items():
             self._keep(place, tokens, other.bilinear[place], other.foreign[place])
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3, first head 0)."""
         parts = {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}
-        return {".".join((*map(str, place), name)): part for name, kept in parts.items() for place, part in kept.items()}
+        return {".".join((*map(str, place), name)): part for name, stored in parts.items() for place, part in stored.items()}
 
     def load_state_dict(self, state) -> None:
         """The inverse of :meth:`state_dict`."""
@@ -288,9 +288,10 @@ class AlignmentMetric(Metric):
 
 
 def _attends_elsewhere(activations: Activations) -> bool:
-    """Whether W does not act between the module's own tokens, judged by its queries and keys; False if they are not known.
+    """Whether the module attends to tokens other than its own, judged by its queries and keys; False if these are not known.
 
-    Biases of the projections, and what is the same for all keys, cancel in scores that are centred over queries and over keys.
+    The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries and over keys, so that
+    biases of the projections and terms common to all keys cancel.
     """
     assert activations.bilinear is not None
     W, (T, d) = activations.bilinear.double(), activations.tokens.shape[1:]
@@ -299,12 +300,14 @@ def _attends_elsewhere(activations: Activations) -> bool:
         return False
     if query.shape[2] != T or key.shape[2] < T:
         return True
-    # Three finite sequences suffice: compare the scores of queries and keys with x^T W x.
+    # Three finite sequences suffice.
     sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3, 0]
     x = activations.tokens[sample, None].double()
-    stored, own = query[sample].double() @ key[sample, :, :T].double().mT, (x @ W.mT) @ x.mT
-    stored, own = (s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (stored, own))
-    return float((stored * own).sum()) < OWN_TOKENS_COSINE * float(stored.norm() * own.norm())
+    actual, expected = query[sample].double() @ key[sample, :, :T].double().mT, (x @ W.mT) @ x.mT
+    actual, expected = (
+        s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (actual, expected)
+    )
+    return float((actual * expected).sum()) < OWN_TOKENS_COSINE * float(actual.norm() * expected.norm())
 
 
 IN_NETWORKS = InNetworks(metrics=lambda: (AlignmentMetric(),), headline=COSINE, side=">=")

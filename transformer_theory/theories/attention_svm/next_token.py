@@ -5,8 +5,8 @@ With a head that outputs the attention on the label, the loss of a sequence is
 
 .. math:: -\log \sum_{t :\, id_t = y} \operatorname{softmax}(X W e_k)_t .
 
-Tokens of one strongly connected component of the token-priority graph :math:`G_k` (:mod:`.graph`) share attention, as a finite part of W
-prescribes. Between components priority is strict, and attention moves to the higher one, in the direction of (Graph-SVM):
+Tokens of one strongly connected component of the token-priority graph :math:`G_k` (:mod:`.graph`) share attention, in proportions that the
+finite part of W determines. Between components priority is strict: attention moves to the higher component, along (Graph-SVM):
 
 .. math:: W(t) \approx W_{fin} + R(t)\, W_{svm}, \qquad
     W_{fin} \in S_{fin} = \operatorname{span}\{(e_i - e_j)e_k^\top : i, j \text{ in one component of } G_k\} .
@@ -112,7 +112,7 @@ def finite_part(
         raise ValueError("graph must be that of these ids and labels; priority_graph(ids, labels, tokens=K) makes it")
     basis = finite_span(graph, embeddings)
     name = torch.stack([graph.component[k] for k in ids[:, -1].tolist()])  # [n, K]
-    kept = name.gather(1, ids) == name.gather(1, labels[:, None])
+    same_component = name.gather(1, ids) == name.gather(1, labels[:, None])
     is_label = ids == labels[:, None]
     x, z = embeddings[ids], embeddings[ids[:, -1]]
     # Logits are linear in the coordinates of W in the basis: x^T W z = sum_r features_r weights_r.
@@ -121,22 +121,25 @@ def finite_part(
 
     def loss(weights: Tensor) -> Tensor:
         logits = features @ weights
-        return -(logits.masked_fill(~is_label, -torch.inf).logsumexp(-1) - logits.masked_fill(~kept, -torch.inf).logsumexp(-1)).mean()
+        label, component = (logits.masked_fill(~mask, -torch.inf).logsumexp(-1) for mask in (is_label, same_component))
+        return -(label - component).mean()
 
     size = 0.0
     for _ in range(NEWTON_STEPS):
-        share = (features @ weights).masked_fill(~kept, -torch.inf).softmax(-1)
+        share = (features @ weights).masked_fill(~same_component, -torch.inf).softmax(-1)
         mean = torch.einsum("nt,ntr->nr", share, features)
         target = (features * is_label[..., None]).sum(1) / is_label.sum(1, keepdim=True)  # equal tokens have equal features
         gradient = (mean - target).mean(0)
         size = float(gradient.norm())
         if size <= tol:
             return torch.einsum("r,rxz->xz", weights, basis)
-        # The Hessian is the mean covariance of the features under the attention.
+        # The Hessian is the mean covariance of the features under the attention. It is positive definite on S_fin; the multiple of the
+        # identity guards against rounding alone.
         centred = features - mean[:, None]
         hessian = torch.einsum("nt,ntr,nts->rs", share, centred, centred) / len(ids)
         step = torch.linalg.solve(hessian + 1e-15 * hessian.diagonal().mean() * torch.eye(r, dtype=x.dtype), gradient)
-        # Armijo's rule; the last term is the rounding of the loss, which near the minimum exceeds the decrease.
+        # Armijo's rule. Near the minimum the decrease falls below the rounding of the loss, 1e-15; without this term the step would be
+        # halved there for no reason, and quadratic convergence lost.
         length, before = 1.0, float(loss(weights))
         while float(loss(weights - length * step)) > before - 1e-4 * length * float(gradient @ step) + 1e-15 and length > 1e-10:
             length /= 2
@@ -151,15 +154,15 @@ def finite_part(
 def random_sequences(
     *, sequences: int, length: int, tokens: int, generator: torch.Generator, cyclic: bool, last: int | None = None
 ) -> tuple[Int[Tensor, "n T"], Int[Tensor, " n"], PriorityGraph]:
-    """Sequences of different tokens, one of them at random as label, drawn again until the graphs are cyclic, or acyclic.
+    """Sequences of different tokens with one of their tokens as label, drawn until their graphs are cyclic, or acyclic.
 
     These are the data of the experiments of :cite:t:`li2024mechanics`.
 
     Args:
         sequences, length, tokens: n, T <= K and K.
         generator: of the random numbers.
-        cyclic: whether to wait for a component of several tokens together with a strict priority, or for data without such a component.
-        last: how many tokens may end a sequence; None for all.
+        cyclic: True for graphs with a component of several tokens and a strict priority, False for graphs without such a component.
+        last: number of tokens that may end a sequence, 0 to last - 1; None for all.
     Returns:
         ids ``[n, T]``, labels ``[n]`` and their graphs.
     Raises:
@@ -169,6 +172,7 @@ def random_sequences(
     if not (sequences >= 1 and 2 <= length <= tokens and 1 <= enders <= tokens):
         raise ValueError(f"sizes must be n >= 1, 2 <= T <= K, 1 <= last <= K, got n={sequences}, T={length}, K={tokens}, last={enders}")
     for _ in range(DRAWS):
+        # The last token comes first; ranks of random numbers, with the largest reserved for the last token, order the others.
         end = torch.randint(enders, (sequences, 1), generator=generator)
         order = torch.rand(sequences, tokens, generator=generator, dtype=torch.float64).scatter(1, end, 2.0).argsort(1)
         ids = torch.cat([order[:, : length - 1], end], 1)

@@ -1,9 +1,9 @@
 r"""The theory on labelled data: one attention head, trained by descent on W, compared with the max-margin solution of its selection.
 
-One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens by ridge regression and kept fixed; the
-scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` then name the best token of each input. Queries are those of the data. Two things are
-measured: how many inputs can have their best tokens selected by one W, for random sets of growing size; and where descent from W = 0 goes
-on a set that is grown one random input at a time as long as its best tokens stay feasible (up to :data:`MAX_INPUTS`).
+One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens by ridge regression and then fixed; the
+scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of each input. The queries come with the data. There are two
+measurements. Feasibility: for random sets of growing size, how often one W selects the best tokens of all inputs. Descent: the direction of
+W from W = 0 on a feasible set, which grows by one random input at a time, up to :data:`MAX_INPUTS`.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ NAME = "attention_svm"
 SOURCE = Source("tarzanagh2023transformers")
 HEADLINE = "cosine of W to the max-margin direction of the selected tokens"
 SELECTABLE = "number of inputs whose best tokens one W can select"
-MAX_INPUTS = 24
+MAX_INPUTS = 24  # of the set on which W is trained
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 SUBSETS = 12  # random subsets of each size up to 8; a third of that above
 MAX_NORM = 50.0  # largest norm of a max-margin solution that descent can resolve in STEPS (tokens have norm one)
@@ -70,10 +70,10 @@ def read(data: TokenData) -> Problem | Unsupported:
 
 @dataclass(frozen=True)
 class Task:
-    """One class against the rest with a linear head: what the attention head is trained on.
+    """The training task of the attention head: one class against the rest, with a linear head.
 
     Attributes:
-        instance: all usable inputs, tokens and queries divided by their root-mean-square norm, float64.
+        instance: the inputs; tokens and queries are divided by their root-mean-square norms, which changes only the scale of W.
         index: position of each input in the data, ``[n]``.
         accuracy: share of inputs whose label the head predicts from the mean token.
         positive: the class that is separated from the others.
@@ -86,10 +86,11 @@ class Task:
 
 
 def one_against_rest(problem: Problem, generator: torch.Generator, *, max_samples: int = 1000) -> Task:
-    """A task with as many inputs of one random class as of the others, in random order, the two alternating.
+    """A task with equally many inputs of one random class and of the other classes, alternating, in random order.
 
-    Tokens and queries are divided by one number each (their root-mean-square norm), which changes the scale of W and nothing else.
-    ``max_samples`` limits the inputs of the class and the others together.
+    Args:
+        generator: draws the class and the order.
+        max_samples: largest number of inputs, of the class and the others together.
     """
     labels = problem.labels
     classes = labels.unique()
@@ -134,9 +135,9 @@ class FeasibleSet:
     Attributes:
         inputs: their positions.
         solution: the max-margin solution of their best tokens; None if the set is empty.
-        guaranteed: how many inputs the theory guarantees, whatever the scores: the rank of the queries of those candidates whose
-            differences (best token minus each other one) are linearly independent. For data in general position: d if d >= T - 1.
-        resolved: every rejected candidate was infeasible; otherwise the margin of one was only too small.
+        guaranteed: number of inputs that the theory guarantees for any scores: the rank of the queries of those candidates whose
+            differences (best token minus each other token) are linearly independent. For data in general position: d if d >= T - 1.
+        resolved: whether every rejected candidate was infeasible; False if some candidate was rejected for a small margin.
     """
 
     inputs: Int[Tensor, " m"]
@@ -166,6 +167,7 @@ def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet
             inputs, solution = [*inputs, candidate], larger
         if len(inputs) == MAX_INPUTS:
             break
+    # The condition of :mod:`.feasibility`, for each candidate alone and then for their queries together.
     differences = {c: _best_constraints(instance[torch.tensor([c])]).difference for c in candidates.tolist()}
     free = [c for c, rows in differences.items() if 0 < len(rows) == int(torch.linalg.matrix_rank(rows))]
     guaranteed = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0
@@ -186,7 +188,7 @@ def _feasible(pairs: Constraints) -> bool:
 
 
 def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """Assumptions, predictions with measurements, and the arrays of the figure; see the module's docstring."""
+    """Assumptions, predictions with measurements, and the arrays of the figure; see the docstring of the module."""
     task = one_against_rest(problem, generator)
     instance, (n, T, d) = task.instance, task.instance.tokens.shape
     tied = ties(instance.scores, instance.tokens)
@@ -368,7 +370,7 @@ def _run_note(analysis: Analysis) -> str:
 
 
 def _late_rise(analysis: Analysis, selection: Selection) -> float:
-    """How much the cosine to the selection's solution rose over the last quarter of the run."""
+    """Rise of the cosine to the selection's solution over the last quarter of the run."""
     before, after = analysis.cosines(selection)[-2:]
     return float(after - before)
 

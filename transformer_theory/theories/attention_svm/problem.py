@@ -159,12 +159,12 @@ def equal_distractors(
 ) -> Instance:
     """Problems that meet the assumption of the global theorems: all tokens but the optimal one have the same score.
 
-    Tokens and queries are those of :func:`cross_attention`. No linear head makes the scores: they are ``gap`` for one random token of each
-    input and 0 for the others.
+    Tokens and queries are drawn as in :func:`cross_attention`. The scores do not come from a linear head: they are ``gap`` for one random
+    token of each input and 0 for the others.
 
     Args:
         inputs, tokens, dim: n, T and d.
-        generator: draws what :func:`cross_attention` draws, then the optimal tokens.
+        generator: draws the same numbers as :func:`cross_attention`, then the optimal tokens.
         trials: number of independent problems; None for a single one without a batch dimension.
         gap: score of the optimal tokens.
     Returns:
@@ -172,9 +172,9 @@ def equal_distractors(
     Raises:
         TypeError, ValueError: as :func:`cross_attention`.
     """
-    drawn = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials)
-    best = torch.randint(tokens, drawn.scores.shape[:-1], generator=generator)
-    return Instance(drawn.tokens, drawn.query, gap * torch.nn.functional.one_hot(best, tokens).double())
+    instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials)
+    best = torch.randint(tokens, instance.scores.shape[:-1], generator=generator)
+    return Instance(instance.tokens, instance.query, gap * torch.nn.functional.one_hot(best, tokens).double())
 
 
 def random_selection(instance: Instance, *, generator: torch.Generator) -> Int[Tensor, "*trials n"]:
@@ -184,11 +184,12 @@ def random_selection(instance: Instance, *, generator: torch.Generator) -> Int[T
 
 
 def published_instance(seed: int, *, inputs: int, tokens: int, dim: int) -> Instance:
-    """The data of the random experiments of :cite:t:`tarzanagh2023transformers` for one seed, as their released notebooks draw them: head,
-    labels, tokens and queries in single precision, in this order.
+    """The data of the random experiments of :cite:t:`tarzanagh2023transformers` for one seed.
+
+    As in the released notebooks, head, labels, tokens and queries are drawn in this order, in single precision.
 
     Args:
-        seed: of a generator of its own.
+        seed: of a new generator.
         inputs, tokens, dim: n, T and d.
     Returns:
         A single problem, ``d_z = d``, in float64.

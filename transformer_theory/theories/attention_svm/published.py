@@ -1,4 +1,4 @@
-r"""The data of the published figures, drawn as there: in single precision, in the published order, then converted to float64.
+r"""The data of the published figures: drawn in single precision in the published order, then converted to float64.
 
 The pictures in the plane and the random problems are those of the notebooks released with :cite:t:`tarzanagh2023transformers`, the examples
 with one prompt those of :cite:t:`tarzanagh2023maxmargin`.

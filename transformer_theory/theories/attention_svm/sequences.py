@@ -2,7 +2,7 @@ r"""Training problems with many queries per input and one W: sequence to sequenc
 
 The output at query k of input i is :math:`f_{ik} = \sum_t s_{ikt}\,\gamma_{ikt}` with attention over the allowed tokens,
 :math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k
-(:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as an input of its own, which sees the tokens of i that k may attend to:
+(:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as one input, whose tokens are those of i that k may attend to:
 descent, selection and local optimality carry over unchanged, and the constraints are those of :func:`~.builders.sequence_to_sequence` and
 :func:`~.builders.causal`.
 """
@@ -25,7 +25,7 @@ def sequence_instance(
     *,
     allowed: Bool[Tensor, "n q T"] | None = None,
 ) -> Instance:
-    r"""The training problem in which every query of every input is an input: n q of them, in this order.
+    r"""The training problem in which every pair of an input and one of its queries acts as one input.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
@@ -33,7 +33,7 @@ def sequence_instance(
         scores: :math:`\gamma_{ikt}`, how much token t helps the output at query k, ``[*trials, n, q, T]``.
         allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all by default.
     Returns:
-        An instance of n q inputs of T tokens.
+        An instance of n q inputs of T tokens; the queries of one input follow one another.
     Raises:
         TypeError: an argument that is no tensor or array.
         ValueError: shapes that do not fit, values that are not finite, or a query that may attend to no token.
@@ -59,7 +59,7 @@ def sequence_instance(
 def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor, "*trials n T T"]) -> Instance:
     r"""The training problem of causal attention: every token is a query, and attends to itself and those before it.
 
-    The first token of an input has no choice; it takes part as an input that is always satisfied.
+    The first token of an input can attend to itself alone: it adds no constraint and has no influence on W.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
@@ -77,9 +77,9 @@ def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor
 def causal_problem(
     *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n T T"], Int[Tensor, "*trials n T"]]:
-    """Random tokens of norm one, and for each position a token at or before it that scores one, all others scoring zero.
+    """Random tokens of norm one. For each position, one token at or before it has the score one, all others have the score zero.
 
-    Equal scores of all other tokens are the assumption of the global theorem.
+    The global theorem assumes equal scores of all other tokens.
 
     Args:
         inputs, tokens, dim: n, T and d.
@@ -89,15 +89,15 @@ def causal_problem(
         tokens ``[*trials, n, T, d]``, scores ``[*trials, n, T, T]`` and the best position of each ``[*trials, n, T]``.
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
-    drawn = torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64)
-    best = (drawn * (torch.arange(tokens) + 1)).long()
+    uniform = torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64)
+    best = (uniform * (torch.arange(tokens) + 1)).long()
     return x, torch.nn.functional.one_hot(best, tokens).double(), best
 
 
 def sequence_problem(
     *, inputs: int, tokens: int, queries: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n q d"], Float[Tensor, "*trials n q T"], Int[Tensor, "*trials n q"]]:
-    """Random tokens and queries of norm one, and for each query a token that scores one, all others scoring zero.
+    """Random tokens and queries of norm one. For each query, one token has the score one, all others have the score zero.
 
     Args:
         inputs, tokens, queries, dim: n, T, q and d.

@@ -1,4 +1,4 @@
-r"""Attention that stays on several tokens of an input: has it settled, and does the head push the other tokens away?
+r"""Attention that stays on several tokens of an input: whether it has settled, and whether the head pushes the other tokens away.
 
 Tokens of input i share attention where the head is indifferent between them: their gains
 :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}` are equal (for a one-layer network mostly where it is flat and all gains are zero).
@@ -6,9 +6,9 @@ A token that has lost its attention stays out only if its gain is lower than the
 
 .. math:: \sum_\tau s_{i,\tau}\gamma_{i,\tau} - \gamma_{i,t} > 0 .
 
-Where this is zero nothing pushes the token away: its loss of attention is a side effect of the others' gain, and no margin is maximised for
-it. The rules of acceptance are those of the experiment with several tokens of :cite:t:`tarzanagh2023transformers` and their released code;
-the condition on the gains is this library's.
+Where this is zero nothing pushes the token away. It loses attention only because others gain some, and its margin is not maximised. The
+rules for settled and shared attention are those of the experiment with several tokens of :cite:t:`tarzanagh2023transformers` and of its
+released code; the condition on the gains is this library's.
 """
 
 from jaxtyping import Bool, Float
@@ -17,7 +17,8 @@ from torch import Tensor
 from ...core.validation import as_float64, converted
 from .dynamics import HeadInstance
 
-NO_ATTENTION, SOME_ATTENTION = 1e-6, 1e-3  # a token with at most the first has lost its attention; with more than the second it has some
+NO_ATTENTION = 1e-6  # a token with at most this share has lost its attention
+SOME_ATTENTION = 1e-3  # a token with more than this share keeps attention
 
 
 @converted(float64=("attention",))
@@ -26,7 +27,8 @@ def settled(attention: Float[Tensor, "*trials n T"], *, low: float = NO_ATTENTIO
 
     Args:
         attention: rows sum to one, ``[*trials, n, T]``.
-        low, high: shares of attention that count as none, and as some.
+        low: largest share that counts as no attention.
+        high: share above which a token keeps attention.
     Returns:
         ``[*trials]``.
     """
@@ -43,12 +45,12 @@ def shared(attention: Float[Tensor, "*trials n T"], *, high: float = SOME_ATTENT
 def least_push(instance: HeadInstance, W: Float[Tensor, "*trials d d_z"], *, high: float = SOME_ATTENTION) -> Float[Tensor, "*trials"]:
     """The smallest difference between the mean gain of an input and the gain of a token with at most ``high`` of its attention.
 
-    Positive: descent pushes every such token further away. Infinite: there is none.
+    If it is positive, descent pushes every such token further away; it is infinite if there is no such token.
 
     Args:
         instance: the problems with their head.
         W: ``[*trials, d, d_z]``.
-        high: share of attention that counts as some.
+        high: share of attention above which a token is not counted.
     Returns:
         ``[*trials]``, in units of the gains.
     """

@@ -1,4 +1,4 @@
-r"""What a max-margin solver returns: a verified solution, a batch of them, or a proof that there is none.
+r"""The results of the max-margin solvers: a verified solution, a batch of solutions, or a proof of infeasibility.
 
 .. math:: \min \|W\| \quad \text{subject to} \quad d_c^\top W z_c \ge b_c \ (\text{or } = b_c)
 
@@ -30,9 +30,9 @@ class MaxMargin:
         dual: the multipliers :math:`\lambda`, ``[m]``; non-negative for inequalities.
         margins: :math:`d_c^\top W z_c`, ``[m]``.
         norm: the minimised norm of W; ``1 / norm`` is the largest margin of a matrix of norm one.
-        kkt: the KKT residual, :func:`kkt_residual` of this W and these multipliers, without a unit. In the Frobenius norm the distance of W
-            from :math:`\sum_c \lambda_c d_c z_c^\top` is part of it.
-        gap: the duality gap relative to the norm (Frobenius: to its square). It bounds how far the norm is above the smallest.
+        kkt: the KKT residual of this W and these multipliers, without a unit: the largest of :func:`kkt_residual`, the gap and, in the
+            Frobenius norm, the relative distance of W from :math:`\sum_c \lambda_c d_c z_c^\top`.
+        gap: the duality gap relative to the norm (Frobenius: to its square): a bound on the relative excess over the smallest norm.
         rhs: the right-hand sides b, ``[m]``.
         status: ``"optimal"``, or ``"not converged"`` for the last iterate, which an exception carries.
         complementary_rank: the rank by complementarity (nuclear norm only): a direction counts if its singular value, relative to the
@@ -75,7 +75,7 @@ class MaxMargin:
         return int(_rank(self.W, min(self.rank_rtol, 1 - 1e-12)))
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
-        """Positions of the support vectors, see :meth:`binding`."""
+        """Numbers of the constraints that are support vectors, see :meth:`binding`."""
         return self.binding(tol=tol).nonzero().squeeze(-1)
 
     def binding(self, *, tol: float = 1e-6) -> Bool[Tensor, " m"]:
@@ -207,6 +207,7 @@ def kkt_residual(
 
 
 def _rank(W: Tensor, rtol: float) -> Tensor:
+    """Number of singular values above ``rtol`` times the first, ``[...]``."""
     sigma = torch.linalg.svdvals(W)
     return (sigma > rtol * sigma[..., :1]).sum(-1)
 

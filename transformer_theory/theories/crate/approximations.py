@@ -1,19 +1,19 @@
-r"""What attention approximates: a truncated Neumann series of the inverse in the gradient, and the best denoiser of a mixture of subspaces.
+r"""Two derivations of attention: a truncated Neumann series of the gradient, and the best denoiser of a mixture of subspaces.
 
-**Neumann series.** The exact compression needs (I + A)^-1 with A = beta W_k W_k^T; the papers take the first terms of sum_j (-A)^j, I - A.
-With M terms beyond the identity the error is (-x)^(M+1) / (1 + x) for every eigenvalue x of A, so with the spectral radius rho
+**Neumann series.** Exact compression needs (I + A)^-1 with A = beta W_k W_k^T; the papers truncate the series sum_j (-A)^j to I - A. With M
+terms after the identity the error is (-x)^(M+1) / (1 + x) for every eigenvalue x of A, so with the spectral radius rho
 
     || (I + A)^-1 - sum_{j <= M} (-A)^j ||_2 = rho^(M+1) / (1 + rho).
 
-It tends to zero with M if rho < 1 and grows without bound if rho > 1. Layer-normalised tokens have rho of hundreds and more: the series
-motivates the softmax, which does not approximate the gradient there.
+It tends to zero as M grows if rho < 1 and diverges if rho > 1. For layer-normalised tokens rho is in the hundreds and more, so the series
+motivates the softmax, but softmax attention does not approximate the gradient there.
 
-**Denoising.** A clean token is z_0 ~ N(0, U_k U_k^T) for one of K subspaces with orthonormal bases, all equally likely; what is observed is
-z = z_0 + sigma w, w ~ N(0, I). The best estimate in mean square is
+**Denoising.** A clean token is z_0 ~ N(0, U_k U_k^T) for one of K equally likely subspaces with orthonormal bases; the observed token is
+z = z_0 + sigma w, w ~ N(0, I). The estimate of least mean squared error is
 
     E[z_0 | z] = 1/(1 + sigma^2) sum_k a_k U_k U_k^T z,      a = softmax_k( ||U_k^T z||^2 / (2 sigma^2 (1 + sigma^2)) ),
 
-which by Tweedie's formula equals z + sigma^2 grad log p(z). Its softmax runs over *subspaces*, for each token separately; that of
+which by Tweedie's formula equals z + sigma^2 grad log p(z). Its softmax runs over *subspaces*, for each token separately; the softmax of
 self-attention runs over tokens, in each subspace separately.
 
 Source: :cite:t:`yu2023white`; the error is that of the geometric series. Notation: docs/notation.md.
@@ -34,9 +34,9 @@ def neumann_error(radius: float, *, terms: int = 1) -> float:
 
     Args:
         radius: rho, the spectral radius of A.
-        terms: M, those beyond the identity; 1 in the papers.
+        terms: M, number of terms after the identity; 1 in the papers.
     Raises:
-        ValueError: a negative radius or number of terms.
+        ValueError: the radius or the number of terms is negative.
     """
     if not (radius >= 0 and terms >= 0):
         raise ValueError(f"radius and terms must be >= 0, got {radius} and {terms}")
@@ -49,16 +49,31 @@ def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tens
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     total = eye.expand_as(A)
     for _ in range(terms):
-        total = eye - A @ total  # Horner's scheme
+        total = eye - A @ total  # Horner's scheme: I - A (I - A (...)), one product per term
     return total
+
+
+@converted(floats=("tokens", "bases"))
+def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor, "*batch"]:
+    r"""Largest eigenvalue of :math:`\beta W_k W_k^\top` over the heads, ``[*batch]``: the Neumann series converges below 1.
+
+    Args:
+        tokens: Z, ``[*batch, n, d]``.
+        bases: U_k, [K, d, p].
+        eps: distortion (squared inside).
+    Raises:
+        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+    """
+    beta = expansion(bases, n=tokens.shape[-2], eps=eps)
+    return beta * torch.linalg.matrix_norm(coordinates(tokens, bases), 2).amax(-1) ** 2
 
 
 @converted(floats=("tokens", "bases"))
 def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     r"""Relative error of the gradient of R^c with the series in place of the inverse, and the spectral radius, each ``[*batch]``.
 
-    The error is that of the heads' products :math:`(I + A_k)^{-1} W_k`, in the Frobenius norm over all heads. The error of a direction of
-    eigenvalue x is :math:`x^{M+1}` of itself, so the relative error is at most :math:`\rho^{M+1}`.
+    The error of the products :math:`(I + A_k)^{-1} W_k` is measured in the Frobenius norm over all heads. Along an eigenvector of
+    eigenvalue x the relative error is :math:`x^{M+1}`, so in total it is at most :math:`\rho^{M+1}`.
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -74,7 +89,7 @@ def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) 
     exact = torch.linalg.solve(eye + A, coords)
     error = neumann_sum(A, terms=terms) @ coords - exact
     relative = error.square().sum((-3, -2, -1)).sqrt() / exact.square().sum((-3, -2, -1)).sqrt()
-    return relative, torch.linalg.matrix_norm(A, 2).amax(-1)
+    return relative, spectral_radii(tokens, bases, eps=eps)
 
 
 @converted(floats=("tokens", "bases"))
@@ -90,7 +105,7 @@ def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
     """
     positive(sigma=sigma)
     coords = coordinates(tokens, bases)
-    weights = (coords.square().sum(-1) / (2 * sigma**2 * (1 + sigma**2))).softmax(-2)  # over the subspaces
+    weights = (coords.square().sum(-1) / (2 * sigma**2 * (1 + sigma**2))).softmax(-2)  # over the subspaces, for each token
     return (weights.unsqueeze(-1) * coords @ bases.mT).sum(-3) / (1 + sigma**2)
 
 
@@ -102,6 +117,8 @@ def log_density(tokens: Tokens, bases: Bases, *, sigma: float) -> Float[Tensor, 
         ValueError: as :func:`denoise`.
     """
     positive(sigma=sigma)
+    # The covariance has the eigenvalue 1 + sigma^2 inside the subspace and sigma^2 outside, so ||z||^2 and ||U_k^T z||^2 are enough:
+    # z^T (U U^T + sigma^2 I)^-1 z = (||z||^2 - ||U^T z||^2 / (1 + sigma^2)) / sigma^2.
     K, d, p = bases.shape
     inside = coordinates(tokens, bases).square().sum(-1)
     exponent = -0.5 * (tokens.square().sum(-1).unsqueeze(-2) - inside / (1 + sigma**2)) / sigma**2

@@ -5,9 +5,12 @@ Z is the residual stream before the attention of a block, Z+ after it, and U_k a
 
     R^c(Z) = 1/2 sum_k logdet(I + p/(n eps^2) W_k^T W_k),      compression = 1 - R^c(Z+) / R^c(Z).
 
-A change of the tokens' lengths alone changes a rate. So the default scaling centres each token and scales it to norm one, as a layer norm
-without parameters does. The chance level is the same quantity in random orthonormal subspaces, since averaging tokens makes them more alike
-in *any* subspace. With lengths kept, the growth R^c(Z+) / R^c(Z) - 1 is the subject of :cite:t:`hu2024indepth`.
+A change of the tokens' lengths alone changes a rate. Therefore the default scaling centres each token and scales it to norm one, as a layer
+norm without parameters does. The chance level is the same quantity in random orthonormal subspaces, because averaging makes tokens more
+alike in *any* subspace. Without rescaling, the growth R^c(Z+) / R^c(Z) - 1 is the subject of :cite:t:`hu2024indepth`.
+
+:func:`head_rate` and :class:`Compression` are the only implementation of R^c in networks. :mod:`.layer_curves` uses them with the scaling
+and the distortion of the released code.
 
 Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
@@ -23,25 +26,23 @@ from torch.nn.functional import layer_norm
 
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric
-from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...core.validation import positive
 from ...metrics.coding import coding_rate, unit_norm
 from ...models.crate.compression import Bases, coordinates
-from .problem import nonzeros, random_subspaces
+from .problem import PAPER, SIGN, nonzeros, random_subspaces
 
 Stream = Float[Tensor, "batch n d"]
 Heads = Float[Tensor, "batch K n p"]
 Scaling = Callable[[Stream, Bases], Heads]
-"""Turns a stream and orthonormal bases into the coordinates W_k whose rate is taken."""
+"""A function of the stream and orthonormal bases that returns the coordinates W_k of which the rate is computed."""
 
-EPS = 0.5  # of the unrolled model; at .1, the value of the released code, the logarithm hides most of a change
-MAX_SEQUENCES = 16  # per forward pass, evenly spaced
+EPS = 0.5  # as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
+MAX_SEQUENCES = 16  # per forward pass, evenly spaced in the batch
 COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
 RANDOM_SUBSPACES = "random subspaces"
-PAPER, SIGN = Source("yu2023white"), Source("hu2024indepth")
 
 
 def unit_tokens(stream: Stream, bases: Bases) -> Heads:
@@ -50,12 +51,12 @@ def unit_tokens(stream: Stream, bases: Bases) -> Heads:
 
 
 def unit_coordinates(stream: Stream, bases: Bases) -> Heads:
-    """Coordinates of norm one in every head, of layer-normalised tokens, as in the released measurement."""
+    """Coordinates of layer-normalised tokens, scaled to norm one in every head, as in the released measurement."""
     return unit_norm(coordinates(layer_norm(stream, stream.shape[-1:]), bases))
 
 
 def lengths_kept(stream: Stream, bases: Bases) -> Heads:
-    """Coordinates of the tokens as they are."""
+    """Coordinates of the tokens without rescaling."""
     return coordinates(stream, bases)
 
 
@@ -66,26 +67,26 @@ def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, " batch"]:
         coords: W_k of every head, [batch, K, n, p].
         eps: distortion (squared inside).
     Raises:
-        ValueError: coordinates that are not finite, or ``eps`` is not positive and finite.
+        ValueError: coordinates are not finite, or ``eps`` is not positive and finite.
     """
     return coding_rate(coords, eps=eps).sum(-1)
 
 
 class Compression(Metric):
-    """R^c before and after every attention block, its relative fall, and the same in random subspaces; means over sequences.
+    """R^c before and after every attention block and its relative fall, with random subspaces as the null; means over sequences.
 
-    Sequences that are not finite are left out. In a block that attends more than once the first attention counts. Blocks whose subspaces
+    Sequences that are not finite are left out. If a block has several attention modules, the first one is measured. Blocks whose subspaces
     are unknown (neither ``subspaces()`` nor ``bilinear()``) are skipped.
 
     Args:
         eps: distortion (squared inside).
-        scaling: of the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
-        max_sequences: limit on the sequences of a forward pass, evenly spaced; all if None.
-        random: number of sets of random subspaces, the null.
+        scaling: scaling of the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
+        max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; all if None.
+        random: number of sets of random subspaces for the null.
 
     Attributes:
-        sums: per layer, [1 + 2 (1 + random)]: number of sequences, then R^c before and after, summed, in U and in each random set.
-        bases: per layer, the subspaces of its attention, and a phrase that says where they come from.
+        sums: by layer, [1 + 2 (1 + random)]: number of sequences, then the sums of R^c before and after, in U and in each random set.
+        bases: by layer, the subspaces of its attention and a description of their origin.
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
@@ -101,10 +102,10 @@ class Compression(Metric):
         self.bases: dict[int, tuple[Tensor, str]] = {}
 
     def update(self, activations: Activations) -> None:
-        """Keeps the subspaces of an attention block; adds the streams before and after it when its layer follows."""
+        """Stores the subspaces of an attention block; adds the streams before and after it when the features of its layer follow."""
         layer = activations.layer
-        if activations.kind == "attention" and not activations.first_head and (known := own_subspaces(activations)) is not None:
-            self.bases[layer] = known
+        if activations.kind == "attention" and not activations.first_head and (bases := attention_subspaces(activations)) is not None:
+            self.bases[layer] = bases
         elif activations.kind == "features" and activations.after_attention is not None and layer in self.bases:
             self._add_streams(layer, activations.tokens, activations.after_attention)
 
@@ -118,6 +119,7 @@ class Compression(Metric):
         streams = streams[:, torch.isfinite(streams).flatten(2).all(-1).all(0)]
         if not (count := streams.shape[1]):
             return
+        # The random subspaces have the same number and dimension, and one seed each, so that all sequences, layers and networks share them.
         frames = [bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(self.random))]
         flat = streams.flatten(0, 1)
         rates = [head_rate(self.scaling(flat, U), eps=self.eps).unflatten(0, (2, count)).sum(-1).cpu() for U in frames]
@@ -163,7 +165,7 @@ class Compression(Metric):
 
 
 class Growth(Compression):
-    """Growth of R^c in attention with the lengths of tokens kept, R^c(Z+) / R^c(Z) - 1; arguments as in :class:`Compression`."""
+    """Growth of R^c in attention without rescaling of the tokens, R^c(Z+) / R^c(Z) - 1; arguments as in :class:`Compression`."""
 
     def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, random: int = 1):
         super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, random=random)
@@ -181,7 +183,7 @@ class Sparsity(Metric):
     """Share of exactly non-zero entries in the output of each block. One row per layer.
 
     Attributes:
-        sums: per layer, [2]: number of sequences, sum of their shares.
+        sums: by layer, [2]: number of sequences, sum of their shares.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -217,10 +219,10 @@ class Sparsity(Metric):
         return rows
 
 
-def own_subspaces(activations: Activations) -> tuple[Bases, str] | None:
-    """Orthonormal bases [K, d, p] of the subspaces of an attention block, and where they come from; None if they are unknown.
+def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
+    """Orthonormal bases [K, d, p] of the subspaces of an attention block with a description of their origin; None if they are unknown.
 
-    They come from ``subspaces()`` of the module, otherwise from its key projections.
+    The origin is ``subspaces()`` of the module if it exists, otherwise its key projections.
     """
     subspaces = getattr(activations.module, "subspaces", None)
     if callable(subspaces):
@@ -228,7 +230,8 @@ def own_subspaces(activations: Activations) -> tuple[Bases, str] | None:
         assert isinstance(U, Tensor)
         U, origin = U.detach().double(), "the block itself (U)"
     elif activations.bilinear is not None and activations.key is not None:
-        # W = K Q^T maps p random vectors into the span of K, so no decomposition of W is needed
+        # W = K Q^T maps p random vectors to a basis of the span of K (almost surely), so a singular value decomposition of every W, which
+        # costs far more, is not necessary.
         W = activations.bilinear.detach().double()
         p = min(activations.key.shape[-1], W.shape[-1])
         U, origin = (W @ null_subspaces(1, W.shape[-1], p, seed=0).to(W.device), "the key projections")
@@ -239,7 +242,7 @@ def own_subspaces(activations: Activations) -> tuple[Bases, str] | None:
 
 @lru_cache(maxsize=64)
 def null_subspaces(K: int, d: int, p: int, *, seed: int) -> Bases:
-    """Random subspaces [K, d, p], the same at every measurement."""
+    """Random subspaces [K, d, p], the same for every call with this seed."""
     return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(seed))
 
 
@@ -249,7 +252,7 @@ def _fall(before: float, after: float) -> float:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """The metrics of the theory, fresh ones."""
+    """New metrics of the theory."""
     return Compression(), Growth(), Sparsity()
 
 

@@ -1,7 +1,7 @@
-r"""Layer-wise curves of any network: coding rates before and after attention, non-zeros, rate reduction by class; and CRATE layers hooked.
+r"""Layer-wise curves of any network: coding rates before and after attention, share of non-zeros, rate reduction by class.
 
-:func:`layerwise` computes the curves. CRATE layers are observed by forward hooks (:func:`on_layers`), since some of their blocks have
-no attention map that a probe could see; other networks are probed.
+:func:`layerwise` computes the curves with the metrics of :mod:`.in_networks`. A probe finds attention by its kernel; some blocks of CRATE
+have none, so CRATE layers are observed by forward hooks instead (:func:`on_layers`).
 
 Sources: :cite:t:`yu2023white` (the curves, released code), :cite:t:`yu2020learning` (the rate reduction). Notation: docs/notation.md.
 """
@@ -25,11 +25,12 @@ from ...metrics.coding import unit_norm
 from ...models.crate import Layer, layers_of
 from ...models.crate.compression import coordinates
 from ...probes import NoAttention, probe
-from .in_networks import AFTER, BEFORE, NONZEROS, PAPER, Compression, Sparsity, head_rate, unit_coordinates
+from .in_networks import AFTER, BEFORE, NONZEROS, Compression, Sparsity, head_rate, unit_coordinates
+from .problem import PAPER
 
 EPS = 0.1  # eps^2 = .01, as released
 CLASS_EPS = 0.5**0.5  # eps^2 = .5, as in the released code for features of norm one
-BATCH = 128
+BATCH = 128  # sequences per forward pass
 INPUT, REDUCTION = "R^c of the input of attention", "rate reduction by class"
 CURVES = (INPUT, BEFORE, AFTER, NONZEROS, REDUCTION)
 
@@ -38,7 +39,7 @@ Labels = Int[Tensor, " batch"]
 
 
 class InputRate(Metric):
-    """R^c of the coordinates W_k that the heads of a block compute, scaled to norm one; one row per layer, mean over sequences."""
+    """R^c of the coordinates W_k that the heads of a block use, scaled to norm one; one row per layer, mean over sequences."""
 
     kinds = ("attention",)
 
@@ -62,7 +63,7 @@ class InputRate(Metric):
 
 
 class ClassRates(FeatureRates):
-    """Rate reduction by class of one feature per sequence; one row per layer, without a null of its own."""
+    """Rate reduction by class of one feature per sequence; one row per layer, without a null."""
 
     def __init__(self):
         super().__init__(eps=CLASS_EPS)
@@ -70,7 +71,7 @@ class ClassRates(FeatureRates):
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """:data:`REDUCTION` of each layer, nats; none without labels."""
         rows = []
-        for layer in sorted(self.kept):
+        for layer in sorted(self.samples):
             rate, within, sizes, _ = self.rates(layer)
             rows.append(Measurement("crate", "in network", REDUCTION, rate - within, unit="nats", layer=layer, n=sum(sizes)))
         return rows
@@ -85,36 +86,36 @@ def layerwise(
     eps: float = EPS,
     name: str | None = None,
 ) -> Table:
-    r"""The curves of one network beside those of random weights: ``layerwise(model, tokens, labels)``.
+    r"""The curves of one network, with random weights as the null: ``layerwise(model, tokens, labels)``.
 
     With n tokens Z^l before layer l and Z^{l+1/2} after its attention, K heads of width p and bases U_k of the block, every rate is
 
     .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad \varepsilon^2 = .01,
 
-    in nats, with the rows of W_k scaled to norm one (a token in one head), mean over sequences. The quantities of a layer are:
+    in nats, mean over sequences. The rows of W_k (one token in one head) are scaled to norm one. The quantities of a layer are:
 
-    * :data:`INPUT`, as released: W_k = LN(Z^l) U_k with the layer's own norm and the U_k as they are; for attention with separate matrices
-      its keys;
+    * :data:`INPUT`, as released: W_k = LN(Z^l) U_k with the norm of the layer and its matrices U_k, which need not be orthonormal; for
+      attention with separate matrices, the keys;
     * :data:`BEFORE` and :data:`AFTER`, the curve of the paper: W_k = LN(Z) Q_k, with a layer norm without parameters and orthonormal bases
       Q_k of the U_k, for Z^l and Z^{l+1/2}. They need ``subspaces()``, ``bilinear()`` or ``torch.nn.MultiheadAttention``;
-    * :data:`NONZEROS`: entries of Z^{l+1} that are not exactly zero, in [0, 1]; 1 without a rectifier on the stream;
+    * :data:`NONZEROS`: share of the entries of Z^{l+1} that are not exactly zero; 1 without a rectifier on the stream;
     * :data:`REDUCTION`: Delta R in nats, :math:`\varepsilon^2 = .5`, of one feature of norm one per sequence: the class token of Z^{l+1},
       or the mean token if there is none.
 
     Args:
         model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that :func:`~transformer_theory.probe` can read.
-        inputs: [batch, ...]; converted to the model's precision and device.
-        labels: class of each, [batch]; without them no rate reduction.
-        untrained: networks of the same shape with their initial weights, for the null. If there are none: the model with the entries of
-            every tensor shuffled.
-        eps: distortion of R^c (squared inside), as released .1.
-        name: column ``model`` of the rows; the class of the model if None.
+        inputs: [batch, ...]; converted to the precision and device of the model.
+        labels: class of each input, [batch]; if None, there is no rate reduction.
+        untrained: networks of the same shape with initial weights, for the null. If empty, the null is the model with the entries of every
+            tensor shuffled.
+        eps: distortion of R^c (squared inside); .1 in the released code.
+        name: column ``model`` of the rows; the class name of the model if None.
     Returns:
         One row per quantity and layer, with a null. Quantities that a network does not have are left out.
     Raises:
-        ValueError: no input, labels that do not fit, ``untrained`` is not a list of networks, ``eps`` is not positive and finite, or the
-            attention of a CRATE layer has no ``subspaces()``.
-        NoAttention: no attention was seen.
+        ValueError: there is no input, labels do not fit, ``untrained`` is not a list of networks, ``eps`` is not positive and finite, or
+            the attention of a CRATE layer has no ``subspaces()``.
+        NoAttention: the probe found no attention.
     """
     if not len(inputs):
         raise ValueError("inputs must hold at least one sequence, got none")
@@ -133,11 +134,11 @@ def layerwise(
 
 
 def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, eps: float = EPS) -> Table:
-    """The curves of :func:`layerwise` without a null: one pass in evaluation mode (the model's own mode is restored).
+    """The curves of :func:`layerwise` without a null, from one pass in evaluation mode; the mode of the model is restored.
 
     Raises:
         ValueError: ``eps`` is not positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
-        NoAttention: no attention was seen.
+        NoAttention: the probe found no attention.
     """
     metrics = (InputRate(eps=eps), Compression(eps=eps, scaling=unit_coordinates, max_sequences=None, random=0), Sparsity(), ClassRates())
     run_metrics(model, inputs, metrics, labels)
@@ -146,11 +147,11 @@ def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, ep
 
 
 def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], labels: Labels | None = None) -> None:
-    """Updates metrics with one pass over the inputs in batches, in evaluation mode (the model's own mode is restored).
+    """Updates metrics with one pass over the inputs in batches, in evaluation mode; the mode of the model is restored.
 
     Raises:
         ValueError: the attention of a CRATE layer has no ``subspaces()``.
-        NoAttention: no attention was seen.
+        NoAttention: the probe found no attention.
     """
     training = model.training
     model.eval()
@@ -183,14 +184,14 @@ def converted_inputs(model: nn.Module, inputs: Inputs) -> Inputs:
 
 
 def shuffled(model: nn.Module) -> nn.Module:
-    """A copy of the model with the entries of every parameter in another order (always the same one)."""
+    """A copy of the model with the entries of every parameter permuted, with the same permutation in every call."""
     generator = torch.Generator().manual_seed(0)
-    twin = copy.deepcopy(model)
+    duplicate = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in twin.parameters():
+        for parameter in duplicate.parameters():
             order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
-    return twin
+    return duplicate
 
 
 # CRATE layers
@@ -221,9 +222,9 @@ Listener = Callable[[int, CompressionLayer, Tensor, Tensor], None]
 
 @contextlib.contextmanager
 def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Within it, every CRATE layer that is called passes its number, itself, its input and its output [batch, n, d] to ``listener``.
+    """Context in which every call of a CRATE layer calls ``listener`` with its number, the layer, its input and output [batch, n, d].
 
-    Gradients flow. A compiled model calls no hooks.
+    The tensors carry gradients. A compiled model does not call hooks.
     """
 
     def hook(number: int, layer: CompressionLayer) -> Callable[[nn.Module, Any, Tensor], None]:
@@ -239,9 +240,9 @@ def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[Callable[[Tensor | None], None]]:
-    """Within it, every CRATE layer that is called updates the metrics; its block is called a second time, for its change of the stream.
+    """Context in which every call of a CRATE layer updates the metrics.
 
-    Yields a function that sets the labels, [batch], of the passes that follow.
+    Yields a function that sets the labels, [batch], of the following passes.
     """
     labels: Tensor | None = None
 
@@ -250,9 +251,10 @@ def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[C
         labels = values
 
     def listener(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:
+        # The hook sees the input and output of the layer but not the stream between its halves, so the block is called a second time.
         normed = layer.norm(tokens)
         change = layer.block(normed)
-        # A block of this library may add a bias to its coordinates; of any other block only the subspaces are known.
+        # A block of this library may add a bias to its coordinates. Of another block only the subspaces are known.
         method = getattr(layer.block, "coordinates", None)
         keys = coordinates(normed, layer.block.subspaces()) if method is None else method(normed)
         attention = Activations("", number, "attention", normed, change, key=keys, module=layer.block, labels=labels)

@@ -31,7 +31,7 @@ class DataParts:
 
 
 def split(data: TokenData, *, seed: int) -> DataParts:
-    """70 % for training, 10 % for validation, 20 % for the test, drawn by ``seed``, with the same shares of the classes in each.
+    """A random split: 70 % for training, 10 % for validation, 20 % for the test, with equal shares of the classes in all parts.
 
     Raises:
         ValueError: too few sequences for three parts.
@@ -45,7 +45,12 @@ def split(data: TokenData, *, seed: int) -> DataParts:
 @lru_cache(maxsize=8)
 def digit_parts(*, seed: int) -> DataParts:
     """The handwritten digits: 1,257 for training, 180 for validation, 360 for the test."""
-    return split(digits(words=2), seed=seed)
+    return split(_digits(), seed=seed)
+
+
+@lru_cache(maxsize=1)
+def _digits() -> TokenData:
+    return digits(words=2)
 
 
 def crate(

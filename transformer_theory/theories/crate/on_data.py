@@ -1,13 +1,14 @@
-r"""CRATE without training: its steps unrolled on given tokens, with subspaces estimated from the tokens themselves.
+r"""CRATE without training: unrolled steps on given tokens, with subspaces estimated from these tokens.
 
-**Compression.** K subspaces of dimension d / K are fitted to the tokens (K-subspaces); then the tokens of every sequence take steps, and
-R^c(Z; U_[K]) is measured after each. The exact gradient step with kappa = 1/L has a guarantee, R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The
-paper's step is stated for orthonormal incoherent subspaces and small beta. The residual form with tied output should raise R^c. The chance
-level is that of exact steps of the same size along random subspaces, with R^c still measured in the fitted ones. Every step also shortens
-the tokens, which alone lowers R^c; so R^c is measured a second time with all tokens scaled to norm one, where only directions count.
+**Compression.** K subspaces of dimension d / K are fitted to the tokens (K-subspaces). Then the tokens of every sequence are moved step by
+step, and R^c(Z; U_[K]) is measured after each step. The exact gradient step with kappa = 1/L guarantees
+R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The paper's step assumes orthonormal incoherent subspaces and small beta. The residual form with
+tied output should raise R^c. The null consists of exact steps along random subspaces, with R^c measured in the fitted ones. Every step also
+shortens the tokens, which alone lowers R^c; therefore R^c is also measured with all tokens scaled to norm one, so that only directions
+count.
 
 **Sparsification.** Tokens of norm one are coded in the dictionary D = [U_1 ... U_K, -U_1 ... -U_K] by ISTA. A token of subspace k needs at
-most p of the 2 K p atoms, a share of 1 / (2 K). The chance level is that of random subspaces.
+most p of the 2 K p atoms, a share of 1 / (2 K). The null is the code in random subspaces.
 
 Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth` (the sign), :cite:t:`beck2009fast` (ISTA). Notation: docs/notation.md.
 """
@@ -24,13 +25,13 @@ from torch import Tensor
 from ...core.measurement import Arrays, Measurement, Null, Op, judge
 from ...core.plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
 from ...core.result import Result
-from ...core.sources import Source
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...metrics.coding import unit_norm
-from ...models.crate.compression import Bases, coordinates, expansion
-from .in_networks import PAPER, RANDOM_SUBSPACES, SIGN
-from .problem import fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
+from ...models.crate.compression import Bases, coordinates
+from .approximations import spectral_radii
+from .in_networks import RANDOM_SUBSPACES
+from .problem import LASSO, PAPER, SIGN, fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
 from .steps import exact_step, lipschitz
 from .unrolled import ISTA_STEPS, LAYERS, Sequences, forms, guaranteed_rates, sparse_code, unroll
 
@@ -38,11 +39,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LASSO = Source("beck2009fast")
 MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the figure
 SUBSPACES, EPS = 4, 0.5
-INCOHERENCE_ATOL = 0.1  # largest cosine between subspaces, and largest incompleteness, of "incoherent" and "complete" ones
-ENERGY_SHARE = 0.95  # of the tokens, in the best of the fitted subspaces, from which they "lie in one of the subspaces"
+INCOHERENCE_ATOL = 0.1  # largest cosine between "incoherent" subspaces, and largest incompleteness of "complete" ones
+ENERGY_SHARE = 0.95  # share of the tokens' energy in their best subspace from which on they "lie in one of the subspaces"
 
 LEFT = "R^c left by exact steps, tokens of norm one"
 LEFT_LENGTHS_KEPT = "R^c left by exact steps, lengths kept"
@@ -80,15 +80,16 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
     bases, assigned = fit_subspaces(tokens.flatten(0, 1), K=K, p=d // K, generator=generator, rounds=15)
     other = random_subspaces(K, d, d // K, generator=generator)
     runs = {name: unroll(tokens, bases, step, eps=EPS) for name, step in forms(bases, n=n, eps=EPS).items()}
-    kappa = 1 / lipschitz(other, n=n, eps=EPS)  # the step that the random subspaces themselves allow
+    kappa = 1 / lipschitz(other, n=n, eps=EPS)  # the longest safe step in the random subspaces
     runs["random"] = unroll(tokens, bases, lambda state: exact_step(state, other, kappa=kappa, eps=EPS), eps=EPS)
     directions = {name: runs[name].unit_rates(bases, eps=EPS) for name in ("exact", "random")}
     bound = guaranteed_rates(runs["exact"], bases, eps=EPS)
 
-    assumptions = _assumptions(tokens, bases, n)
+    assumptions = _assumptions(tokens, bases)
     yield from assumptions
     holds = [row.verdict == "holds" for row in assumptions]
-    mixture, ideal = all(holds[:2]), all(holds)  # exact steps need neither completeness nor the Neumann series
+    # Exact steps need the first two assumptions only, neither completeness nor the Neumann series.
+    mixture, ideal = all(holds[:2]), all(holds)
     start = float(runs["exact"].rates[0])
     yield _judged(
         LEFT,
@@ -136,13 +137,13 @@ def _sample(problem: Problem, generator: torch.Generator) -> Sequences | None:
     largest = tokens.abs().max()
     if largest == 0:
         return None
-    tokens = tokens / largest  # squares of the entries must neither overflow nor underflow
+    tokens = tokens / largest  # so that squares of the entries neither overflow nor underflow
     return tokens / tokens.square().sum(-1).mean().sqrt()
 
 
-def _assumptions(tokens: Sequences, bases: Bases, n: int) -> list[Measurement]:
+def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
     coords = coordinates(tokens, bases)
-    radius = expansion(bases, n=n, eps=EPS) * float(torch.linalg.matrix_norm(coords, 2).max()) ** 2
+    radius = float(spectral_radii(tokens, bases, eps=EPS).max())
     energy = float(coords.square().sum(-1).max(-2).values.sum() / tokens.square().sum())
     cosine, missing = incoherence(bases), incompleteness(bases)
 
@@ -226,8 +227,8 @@ def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator
 
 
 def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
-    """Cosines between some tokens, sorted by their subspace, before and after the exact steps."""
-    sequences = -(-MAX_PLOTTED // states.shape[2])
+    """Cosines between the tokens of the first sequences, sorted by subspace, before and after the exact steps."""
+    sequences = -(-MAX_PLOTTED // states.shape[2])  # rounded up
     subspace = assigned[:sequences].flatten()
     order = torch.argsort(subspace, stable=True)
     first, last = (unit_norm(state[:sequences].flatten(0, 1)[order]) for state in (states[0], states[-1]))
@@ -256,12 +257,12 @@ def _null(value: float) -> Null:
 # the figure
 
 DASHED = (0, (4, 3))
-RATE_FLOOR = 1e-3  # smaller shares of the start are drawn here
+RATE_FLOOR = 1e-3  # smaller shares of the start are drawn at this level
 
 
 @style()
 def plot(result: Result) -> "Figure":
-    """R^c and non-zeros through the layers, cosines of tokens before and after compression; a figure of words without arrays."""
+    """R^c and non-zeros by layer, cosines of tokens before and after compression; if there are no arrays, a text."""
     if "crate/rate/exact" not in result.arrays:
         return text_figure("CRATE: there was nothing to compress in these data.")
     figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)
@@ -276,7 +277,7 @@ def plot(result: Result) -> "Figure":
 
 
 def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """R^c(Z; U) through unrolled steps, as a share of its start: exact, paper's and tied residual form, guarantee and random subspaces."""
+    """R^c(Z; U) by unrolled step, as a share of its start: exact, paper's and tied residual form, guarantee and random subspaces."""
     for name, label, colour, dashes in (
         ("exact", "exact", COLOURS["crate"], "-"),
         ("guaranteed", "exact, bound", COLOURS["crate"], DASHED),

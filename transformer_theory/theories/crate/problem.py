@@ -1,4 +1,4 @@
-r"""Sparse rate reduction, the objective that the layers of CRATE lower step by step, and the model of the tokens.
+r"""Sparse rate reduction, the objective that each layer of CRATE lowers, and the theory's model of the tokens.
 
 Tokens (rows of Z, n x d) are assumed to lie near a mixture of K subspaces of dimension p with orthonormal bases U_k (d x p). Good
 representations are compact in those subspaces, spread over the whole space, and sparse:
@@ -16,9 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.parallel import single_threaded
+from ...core.sources import Source
 from ...core.validation import converted
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
+
+PAPER, SIGN, LASSO = Source("yu2023white"), Source("hu2024indepth"), Source("beck2009fast")
 
 
 @converted(floats=("tokens", "bases"))
@@ -55,7 +58,7 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
     """
     if not (1 <= p <= d and K >= 1):
         raise ValueError(f"expected K >= 1 subspaces of dimension 1 <= p <= d, got K={K}, p={p}, d={d}")
-    size = min(K, d // p)  # of a group
+    size = min(K, d // p)  # subspaces in a group that fit orthogonally into d dimensions
     frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(-(-K // size))]
     return torch.cat([frame.unflatten(1, (size, p)).transpose(0, 1) for frame in frames])[:K].contiguous()
 
@@ -65,20 +68,20 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
 def fit_subspaces(
     tokens: Float[Tensor, "n d"], *, K: int, p: int, generator: torch.Generator, rounds: int = 30, starts: int = 5
 ) -> tuple[Bases, Int[Tensor, " n"]]:
-    r"""K-subspaces: bases that retain most of the tokens' energy when each token is projected on the best subspace.
+    r"""K-subspaces: bases that retain most of the tokens' energy if each token is projected on its best subspace.
 
-    Lloyd's alternation: assign each token to argmax_k ||U_k^T z||, then take the p leading directions of each group (an empty group keeps
-    its basis). Each start takes K random tokens, each with the p tokens most aligned with it; the best result is returned. It is a local
-    optimum, without guarantee.
+    Lloyd's algorithm alternates two steps: assign each token to argmax_k ||U_k^T z||, then replace each basis by the p leading directions
+    of its group (an empty group keeps its basis). A start consists of K random tokens, each with the p tokens most aligned with it. The
+    best of several local optima is returned; it need not be the global one.
 
     Args:
         tokens: z as rows, [n, d].
         K, p: number and dimension of the subspaces.
-        generator: of the starts.
+        generator: source of the random starts.
         rounds: limit on the alternations of each start.
         starts: number of starts.
     Returns:
-        orthonormal bases [K, d, p] and the subspace of each token [n].
+        Orthonormal bases [K, d, p], and the index of the subspace of each token [n].
     Raises:
         ValueError: not 1 <= p <= d, or K < 1.
     """
@@ -86,6 +89,7 @@ def fit_subspaces(
     for _ in range(starts):
         bases, before = _start(tokens, best, generator), None
         for _ in range(rounds):
+            # Both steps raise the retained energy and there are finitely many assignments, so the alternation ends at a fixed assignment.
             assigned = _energies(tokens, bases).argmax(-1)
             if before is not None and torch.equal(assigned, before):
                 break
@@ -99,7 +103,7 @@ def fit_subspaces(
 
 @converted(floats=("bases",))
 def incoherence(bases: Bases) -> float:
-    r"""Largest cosine between directions of two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share one.
+    r"""Largest cosine between directions of two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share a direction.
 
     >>> from transformer_theory import crate
     >>> bases = crate.random_subspaces(3, 6, 2, generator=torch.Generator().manual_seed(0))  # three planes in six dimensions
@@ -117,7 +121,7 @@ def incoherence(bases: Bases) -> float:
 
 @converted(floats=("bases",))
 def incompleteness(bases: Bases) -> float:
-    r"""How far the projections are from adding up to the identity, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal."""
+    r"""Distance of the sum of the projections from the identity, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal."""
     total = (bases @ bases.mT).sum(0)
     return float(torch.linalg.matrix_norm(total - torch.eye(len(total), dtype=total.dtype, device=total.device), 2))
 

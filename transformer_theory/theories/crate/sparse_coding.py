@@ -1,11 +1,11 @@
-r"""Sparse coding by ISTA and FISTA: the optimisation behind the sparsification half of a CRATE layer.
+r"""Sparse coding by ISTA and FISTA: the optimisation problem behind the sparsification in a CRATE layer.
 
 For tokens Y (rows) and a dictionary D (d x m, atoms are columns) the non-negative LASSO of a code Z (n x m) is
 
     F(Z) = 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z)      subject to  Z >= 0.
 
-For eta <= 1/L with L = ||D||_2^2 a step of ISTA (:func:`~transformer_theory.models.crate.sparsification.ista_step`) lowers F by at least
-L/2 ||Z+ - Z||^2 (at eta = 1/L). FISTA adds Nesterov's momentum: F - F* <= 2 L ||Z_0 - Z*||^2 / (k+1)^2 after k steps.
+With L = ||D||_2^2 a step of ISTA (:func:`~transformer_theory.models.crate.sparsification.ista_step`) of size eta <= 1/L descends, and
+lowers F by at least L/2 ||Z+ - Z||^2 if eta = 1/L. FISTA adds Nesterov's momentum: F - F* <= 2 L ||Z_0 - Z*||^2 / (k+1)^2 after k steps.
 
 Sources: :cite:t:`beck2009fast` (descent and rate); the duality gap is Fenchel's. Notation: docs/notation.md.
 """
@@ -22,7 +22,7 @@ from ...core.validation import converted, positive
 from ...models.crate.compression import Bases
 from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step
 
-STEP_RTOL = 1e-6  # of 1/L, so that a step computed as 1/L elsewhere is accepted
+STEP_RTOL = 1e-6  # relative to 1/L, so that 1/L as computed by the caller is accepted
 
 
 @converted(floats=("code", "tokens", "dictionary"))
@@ -42,7 +42,7 @@ def lasso(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> 
 
 
 def largest_step(dictionary: Dictionary) -> float:
-    r""":math:`1/L = 1/\|D\|_2^2`, the longest step with which ISTA is sure to descend.
+    r""":math:`1/L = 1/\|D\|_2^2`, the longest step for which ISTA is proved to descend.
 
     Raises:
         ValueError: the dictionary is zero.
@@ -56,7 +56,7 @@ def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta:
     r"""``steps`` proximal gradient steps from ``start`` (zero if None) with step size ``eta`` (1/L if None), ``[*batch, n, m]``.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L, up to which F is sure to fall (:func:`largest_step`).
+        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L, so that F might rise (:func:`largest_step`).
     """
     longest = largest_step(dictionary)
     if eta is not None:
@@ -71,7 +71,7 @@ def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta:
 
 @dataclass(frozen=True)
 class LassoSolution:
-    r"""A code that was verified to be near the minimiser of :func:`lasso`.
+    r"""A code that is verified to be close to the minimiser of :func:`lasso`.
 
     Attributes:
         code: Z >= 0, ``[*batch, n, m]``.
@@ -95,16 +95,16 @@ def fista(
 ) -> LassoSolution:
     r"""The minimiser of the non-negative LASSO, by FISTA with restarts.
 
-    Two conditions are verified of every token; neither depends on units. Optimality: with :math:`g = (Dz - y)^\top D + \lambda`, at the
-    optimum :math:`\min(z, g/L) = 0` in every entry; its largest entry is compared with the first step from zero, the largest entry of
-    :math:`|D^\top y| / L`. Objective: :func:`duality_gap` bounds F - F*, and is compared with F*.
+    Two scale-free conditions are verified for every token. Optimality: with the gradient :math:`g = D^\top(Dz - y) + \lambda` the minimiser
+    has :math:`\min(z, g/L) = 0` in every entry; the largest entry is compared with the length of the first step from zero, the largest
+    entry of :math:`|D^\top y| / L`. Objective: :func:`duality_gap` bounds F - F* and is compared with F*.
 
     Args:
         tokens: Y, ``[*batch, n, d]``.
         dictionary: D, [d, m].
         lam: weight of the l1 norm, > 0.
-        tol: largest residual and largest gap accepted, relative as above.
-        max_steps: limit on the steps.
+        tol: largest accepted residual and gap, both relative as above.
+        max_steps: largest number of steps.
         start: initial code, ``[*batch, n, m]``; zero if None.
     Raises:
         ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
@@ -118,12 +118,14 @@ def fista(
     solution = _solution(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=0)
     for step in range(1, max_steps + 1):
         new = ista_step(point, tokens, dictionary, eta=1 / L, lam=lam)
-        # Tokens do not interact, so each restarts on its own, when its momentum points uphill.
+        # Gradient restart (O'Donoghue and Candes): point - new is a step size times the generalised gradient. If it has a positive product
+        # with the last move, the momentum points uphill and is reset. Tokens do not interact, so each has a momentum of its own.
         uphill = ((point - new) * (new - code)).sum(-1, keepdim=True) > 0
         momentum = torch.where(uphill, 1.0, momentum)
-        faster = (1 + (1 + 4 * momentum**2).sqrt()) / 2
-        point = new + (momentum - 1) / faster * (new - code)
-        code, momentum = new, faster
+        next_momentum = (1 + (1 + 4 * momentum**2).sqrt()) / 2
+        point = new + (momentum - 1) / next_momentum * (new - code)
+        code, momentum = new, next_momentum
+        # F* is at least objective - gap, so the second condition below bounds the gap by a share of F* without knowing it.
         solution = _solution(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=step)
         if solution.residual <= tol and bool((solution.gap <= tol * (solution.objective - solution.gap)).all()):
             return solution
@@ -138,7 +140,7 @@ def fista(
 
 @converted(floats=("code", "tokens", "dictionary"))
 def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> Float[Tensor, "*batch n"]:
-    r"""Upper bound of F - F* of each token, >= 0: the distance of F to a value of the dual problem, ``[*batch, n]``.
+    r"""Upper bound of F - F* of each token, >= 0: the difference of F and a value of the dual problem, ``[*batch, n]``.
 
     The dual of :math:`\min_{z \ge 0} \tfrac12\|y - Dz\|^2 + \lambda 1^\top z` is to maximise
     :math:`\tfrac12\|y\|^2 - \tfrac12\|y - \theta\|^2` subject to :math:`D^\top\theta \le \lambda`. With r = y - D z the scaled residual
@@ -146,7 +148,7 @@ def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: floa
 
     .. math:: \tfrac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j),
 
-    which loses nothing to cancellation and is zero at the minimiser.
+    without cancellation, and zero at the minimiser.
 
     Args:
         code: Z >= 0, ``[*batch, n, m]``.
@@ -165,17 +167,17 @@ def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: floa
 def _gap(code: Tensor, residual: Tensor, correlations: Tensor, lam: float) -> Tensor:
     """The duality gap of a code with the residuals r and ``correlations`` D^T r."""
     scale = lam / correlations.amax(-1, keepdim=True).clamp(min=lam)
-    slack = (lam - scale * correlations).clamp(min=0)  # the largest entry may round to just above lambda
+    slack = (lam - scale * correlations).clamp(min=0)  # rounding may leave the largest correlation slightly above lambda
     return 0.5 * (1 - scale.squeeze(-1)).square() * residual.square().sum(-1) + (code * slack).sum(-1)
 
 
 def _solution(code: Tensor, tokens: Tensor, dictionary: Tensor, *, lam: float, L: float, unit: Tensor, steps: int) -> LassoSolution:
-    """A code with bounds on its distance to the minimiser."""
+    """A code with its objective, duality gap and residual; ``unit`` is the length of the first step from zero."""
     difference = tokens - code @ dictionary.mT
     correlations = difference @ dictionary
     objective = 0.5 * difference.square().sum(-1) + lam * code.sum(-1)
-    off = torch.minimum(code, (lam - correlations) / L).abs().amax(-1)
-    residual = float(torch.where(off > 0, off / unit, 0.0).max())  # a token of zeros has the code zero and unit 0
+    violation = torch.minimum(code, (lam - correlations) / L).abs().amax(-1)
+    residual = float(torch.where(violation > 0, violation / unit, 0.0).max())  # a token of zeros has the code zero and the unit zero
     return LassoSolution(code, objective, _gap(code, difference, correlations, lam), residual, steps)
 
 

@@ -1,11 +1,11 @@
-r"""Compression as steps of tokens: exact, paper, released and token statistics, each with a causal form, and the rates they lower.
+r"""Compression as steps on tokens: exact, paper, released and token statistics, each with a causal form, and the rates that they lower.
 
 Z is n x d (rows are tokens), U_k is d x p, W_k = Z U_k, and beta = p / (n eps^2). Compression lowers
 
     R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T),      grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T.
 
-The papers replace the inverse by its first Neumann terms, I - beta W_k W_k^T, then sum_k U_k U_k^T by I and the Gram matrix by its softmax.
-The result is attention with one matrix for query, key and value:
+The papers replace the inverse by the first terms of its Neumann series, I - beta W_k W_k^T, then sum_k U_k U_k^T by I, and the Gram matrix
+by its softmax. The result is attention with one matrix for query, key and value:
 
     SSA_k(Z) = softmax(W_k W_k^T) W_k,      MSSA(Z) = beta sum_k SSA_k(Z) U_k^T,
     exact form        Z+ = Z - kappa grad R^c(Z)
@@ -13,8 +13,8 @@ The result is attention with one matrix for query, key and value:
     released form     Z+ = Z + [SSA_1 ... SSA_K] V + b,  scores divided by sqrt(p), V free
     token statistics  Z+ = Z - kappa grad B(Z; U, Pi),  B an upper bound of the rate at soft memberships Pi
 
-The Neumann series converges only while beta ||W_k||_2^2 < 1. On layer-normalised tokens this number is larger by orders of magnitude, so
-the paper form is motivated by the gradient and does not approximate it. Causal forms, and the formulas of the gradients and of B, are in
+The Neumann series converges only if beta ||W_k||_2^2 < 1. For layer-normalised tokens this number is larger by orders of magnitude, so the
+paper form is motivated by the gradient but does not approximate it. The causal forms and the formulas of the gradients and of B are in
 :mod:`transformer_theory.models.crate.compression`.
 
 Sources: :cite:t:`yu2023white` and its released code, :cite:t:`wu2024token`. Notation: docs/notation.md.
@@ -58,8 +58,9 @@ def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     Raises:
         ValueError: ``eps`` is not positive and finite.
     """
-    side_by_side = bases.transpose(0, 1).flatten(1)  # [U_1 ... U_K], d x Kp
-    return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(side_by_side, 2)) ** 2
+    # sum_k U_k U_k^T = U U^T with U = [U_1 ... U_K], d x Kp, and ||U U^T|| = ||U||^2.
+    concatenated = bases.transpose(0, 1).flatten(1)
+    return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(concatenated, 2)) ** 2
 
 
 @converted(floats=("tokens", "bases"))
@@ -82,11 +83,11 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 
 @converted(floats=("tokens", "bases"))
 def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
-    r"""MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, the factor beta included, ``[*batch, n, d]``.
+    r"""MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, including the factor beta, ``[*batch, n, d]``.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
-        scale: of the scores: 1 in the paper, 1/sqrt(p) in the released code.
+        scale: factor of the scores: 1 in the paper, 1/sqrt(p) in the released code.
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
@@ -112,7 +113,7 @@ def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tens
 
     Args:
         tokens, bases: as in :func:`exact_step`.
-        output: V_k, a matrix for each head; with the theory's U_k^T the step *raises* R^c (:cite:t:`hu2024indepth`).
+        output: V_k, [K, p, d]; with U_k^T, as the theory has it, the step *raises* R^c (:cite:t:`hu2024indepth`).
         bias: b.
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -139,7 +140,7 @@ def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) 
 
 @converted(floats=("tokens", "bases"))
 def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0) -> Tokens:
-    r"""Compression linear in tokens, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
+    r"""Compression at a cost linear in n, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
@@ -164,9 +165,9 @@ def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: floa
 
 
 def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""R^c(Z; U, Pi), the rate of tokens in the subspaces they belong to, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+    r"""R^c(Z; U, Pi), the rate of tokens in their subspaces, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
 
-    If every membership is one, instead of a distribution, it is R^c(Z; U_[K]).
+    If all memberships are one (and not a distribution), it equals R^c(Z; U_[K]).
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
@@ -182,25 +183,25 @@ def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float
 
 
 def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Float[Tensor, "*batch n"]:
-    r"""r_i, what each token adds to the rate of the tokens before it, nats, ``[*batch, n]``; they sum to R^c if ``context`` is n.
+    r"""r_i, the increase of the rate when token i joins the tokens before it, nats, ``[*batch, n]``; their sum is R^c if ``context`` is n.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
-        context: N, the tokens that beta counts.
+        context: N in beta = p / (N eps^2).
     Raises:
         ValueError: shapes or dtypes do not fit, the sequence exceeds the context, or ``eps`` is not positive and finite.
     """
     check_length(tokens, context)
     same_dtype(tokens=tokens, bases=bases)
     beta = expansion(bases, n=context, eps=eps)
-    # float64: the share of late tokens is a difference of long sums
+    # In float64, because the terms of late tokens are differences of nearly equal sums.
     lower = cholesky(prefix_matrices(coordinates(tokens.double(), bases.double()), beta))
     rates = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1).sum(-2)  # [*batch, n]: half the log-determinants, summed over the heads
     return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1).to(tokens.dtype)
 
 
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""Every token descends what it adds to the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
+    r"""Every token descends its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: as :func:`added_rates`, or ``kappa`` is not positive and finite.

@@ -17,8 +17,8 @@ from .sparse_coding import lasso, signed_dictionary
 from .steps import exact_step, lipschitz, paper_step, released_step
 
 LAYERS, LAM, ISTA_STEPS = 6, 0.1, 40
-GROWTH_LIMIT = 1e4  # of tokens; beyond it I + beta W^T W loses its identity to rounding
-LASSO_RTOL = 1e-8  # of the first objective: smaller decreases are differences of rounding
+GROWTH_LIMIT = 1e4  # factor by which tokens may grow before I + beta W^T W loses its identity to rounding
+LASSO_RTOL = 1e-8  # relative to the first objective: smaller decreases are rounding errors
 
 Sequences = Float[Tensor, "m n d"]
 Step = Callable[[Tensor], Tensor]
@@ -30,7 +30,7 @@ class Trajectory:
 
     Attributes:
         states: tokens before the first and after each step, [layers + 1, m, n, d].
-        rates: R^c(Z; U_[K]) of them in nats, mean over the sequences, [layers + 1].
+        rates: R^c(Z; U_[K]) of these tokens in nats, mean over the sequences, [layers + 1].
     """
 
     states: Float[Tensor, "layers m n d"]
@@ -47,12 +47,13 @@ class Trajectory:
 
 
 def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: int = LAYERS) -> Trajectory:
-    r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each; tokens that have grown ten-thousandfold stay as they are.
+    r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each. Once tokens have grown by ``GROWTH_LIMIT`` they stop
+    moving.
 
     Args:
         tokens: [m, n, d].
         bases: U_k in which R^c is measured, [K, d, p].
-        step: tokens to tokens, of the same shape.
+        step: function from tokens to tokens of the same shape.
         eps: distortion (squared inside).
         layers: number of steps.
     Raises:
@@ -74,7 +75,7 @@ def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
         n: tokens in a sequence.
         eps: distortion (squared inside).
     Returns:
-        functions of tokens [m, n, d].
+        Functions of tokens [m, n, d], by name.
     Raises:
         ValueError: ``eps`` is not positive.
     """
@@ -92,6 +93,7 @@ def guaranteed_rates(run: Trajectory, bases: Bases, *, eps: float) -> Float[Tens
     Raises:
         ValueError: shapes do not fit.
     """
+    # The descent lemma with kappa = 1/L: each step lowers R^c by at least ||grad||^2 / (2L).
     L = lipschitz(bases, n=run.states.shape[-2], eps=eps)
     slopes = torch.stack([rate_gradient(state, bases, eps=eps).square().sum((-2, -1)).mean() for state in run.states[:-1]])
     return run.rates[0] - torch.cat([slopes.new_zeros(1), slopes.cumsum(0) / (2 * L)])
@@ -101,8 +103,8 @@ def sparse_code(tokens: Float[Tensor, "n d"], bases: Bases) -> tuple[Float[Tenso
     r"""Code of the tokens in D = [U, -U] by ``ISTA_STEPS`` steps of ISTA from zero with eta = 1/L.
 
     Returns:
-        the code [n, 2 K p]; the objective per token before and after each step; the largest change of the objective in a step, in units of
-        the guaranteed decrease L/2 ||Z+ - Z||^2 (at most -1).
+        The code [n, 2 K p]; the objective per token before and after each step; the largest change of the objective in a step, in units of
+        the guaranteed decrease L/2 ||Z+ - Z||^2 (in theory at most -1).
     Raises:
         ValueError: shapes do not fit.
     """
@@ -113,6 +115,7 @@ def sparse_code(tokens: Float[Tensor, "n d"], bases: Bases) -> tuple[Float[Tenso
     for _ in range(ISTA_STEPS):
         new = ista_step(code, tokens, dictionary, eta=1 / L, lam=LAM)
         objective.append(lasso(new, tokens, dictionary, lam=LAM) / len(tokens))
+        # Near convergence both numbers are rounding errors, and so would be their ratio.
         guaranteed = float(0.5 * L * (new - code).square().sum() / len(tokens))
         if guaranteed > LASSO_RTOL * float(objective[0]):
             worst = max(worst, float(objective[-1] - objective[-2]) / guaranteed)

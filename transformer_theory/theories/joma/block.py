@@ -1,14 +1,15 @@
 r"""One block of attention and an MLP: its data, its weights, its forms of attention, and the paper's samplers.
 
-A sample is a context :math:`x \in R^M` over M contextual tokens (counts or shares), a query m and a target. Tokens are embedded in
-orthonormal directions U. The query attends to the context with logits :math:`z_m`, the residual stream adds the embedding of the query, and
-K units read the sum:
+A sample is a context :math:`x \in R^M` over M contextual tokens (counts or shares), a query m and a target. Tokens have orthonormal
+embeddings U. The query attends to the context with logits :math:`z_m`, the residual stream adds the embedding of the query, and K units
+receive the sum:
 
 .. math:: f = U_C b + u_m, \qquad h_k = \phi(w_k^\top f) = \phi(v_k^\top b + a_{km}), \qquad v_k = U_C^\top w_k, \quad a_{km} = w_k^\top
     u_m .
 
 U is orthonormal, so gradient descent on :math:`w_k` is gradient descent on :math:`(v_k, a_k)`. These are the state; the embedding dimension
-never enters. The units are the logits of a loss; what lies above them enters only through :math:`g_k = -\partial L / \partial h_k\, \phi'`.
+never enters. The units are the logits of a loss; layers above them would enter only through :math:`g_k = -\partial L / \partial h_k\,
+\phi'`.
 
 The attention b is one of
 
@@ -41,9 +42,9 @@ class Contexts:
     """Samples of equal weight.
 
     Attributes:
-        counts: how often each token occurs in the context, or its share, ``[n, M]``, >= 0; each row has a positive sum.
-        query: the query of each sample, ``[n]``, from 0.
-        targets: the target of each sample, ``[*runs, n]``, from 0; runs may have different targets.
+        counts: occurrences of each token in each context, or its share, at least 0; each row has a positive sum, ``[n, M]``.
+        query: number of the query of each sample, from 0, ``[n]``.
+        targets: number of the target of each sample, from 0, ``[*runs, n]``; runs can have different targets.
 
     Raises:
         ValueError: a count is negative or not finite, a context is empty, lengths differ, or a query or target is negative.
@@ -105,7 +106,7 @@ class Block:
 
 @runtime_checkable
 class AttentionForm(Protocol):
-    """What the dynamics and the invariants need of a form of attention."""
+    """A form of attention: what the dynamics and the invariants call."""
 
     @property
     def factor(self) -> float:
@@ -178,7 +179,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Softmax:
-    """b = exp(z / T) * x divided by its sum: a softmax over positions, so a token that occurs twice has twice the weight.
+    """b = exp(z / T) * x divided by its sum. This is a softmax over positions: a token that occurs twice has twice the weight.
 
     Raises:
         ValueError: the temperature is not positive.
@@ -196,6 +197,7 @@ class Softmax:
 
     def attend(self, logits: Rows, counts: Counts) -> Rows:
         """Distributions over the tokens, one per sample."""
+        # x e^{z/T} in the log domain: no overflow, and log 0 = -inf gives absent tokens exactly zero weight
         return torch.softmax(logits / self.temperature + counts.log(), dim=-1)
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
@@ -213,11 +215,11 @@ def gaussian_block(
     """A Gaussian start: z, v and a with standard deviation ``scale``; z has mean ``logit``.
 
     Args:
-        contexts: give the numbers of queries and tokens.
-        units: K; cross-entropy needs at least as many as there are targets.
-        scale: standard deviation.
-        generator: draws everything.
-        runs: leading shape; each run has its own draw.
+        contexts: define the numbers of queries and tokens.
+        units: K; cross-entropy needs at least one unit per target.
+        scale: standard deviation of all entries.
+        generator: draws all entries.
+        runs: leading shape of independent draws. Default: a single one without a leading axis.
         logit: mean of z.
     """
     Q, M = contexts.queries, contexts.tokens
@@ -240,12 +242,12 @@ def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common:
     r"""One context per class: its distinct tokens form a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}`, common ones are uniform in [0,
     1/2].
 
-    Each context is divided by its sum. The defaults are those of the paper's Fig. 2.
+    Each context is divided by its sum. The defaults are the sizes of the paper's Fig. 2.
 
     Args:
         generator: draws the common tokens.
-        distinct, common: numbers of tokens; the distinct ones come first.
-        classes: K.
+        distinct, common: D and the number of common tokens; the distinct ones come first.
+        classes: K, number of contexts.
     """
     i, token = torch.arange(classes, dtype=torch.float64), torch.arange(distinct, dtype=torch.float64)
     bump = torch.exp(-((token - (i * distinct / classes)[:, None]) ** 2) / 30)
@@ -265,7 +267,7 @@ def _one_per_class(weights: Float[Tensor, "K M"]) -> Contexts:
 def sampled_contexts(
     generator: torch.Generator, *, n: int = 32, tokens: int = 8, length: int = 16, classes: int = 5, queries: int = 1
 ) -> Contexts:
-    """Bags of ``length`` tokens from a random distribution per class, as shares."""
+    """n contexts of ``length`` tokens each, as shares, drawn from a random distribution per class; the class is the target."""
     law = torch.rand(classes, tokens, generator=generator, dtype=torch.float64) ** 3
     targets = torch.arange(n) % classes
     ids = torch.multinomial(law[targets], length, replacement=True, generator=generator)

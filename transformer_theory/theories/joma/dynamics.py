@@ -5,9 +5,9 @@ With :math:`g_{ik} = -\partial L_i / \partial h_{ik}\; \phi'` for sample i and u
 .. math:: \dot v_k = \eta_v E[g_k b], \qquad \dot a_{km} = \eta_v E[g_k 1_m], \qquad
     \dot z_m = \eta_z E[1_m (\partial b / \partial z)^\top \textstyle\sum_k g_k v_k],
 
-where :math:`1_m` indicates samples with query m. The flow uses the classical Runge-Kutta method with a fixed step, which the kinks of a
-ReLU do not slow down. Descent is Euler's method with the learning rate as its step. There is no momentum. Weight decay subtracts
-:math:`\lambda v`, which the theory does not have. Source: :cite:t:`tian2024joma`.
+where :math:`1_m` indicates samples with query m. The flow uses the classical Runge-Kutta method with a fixed step; an adaptive step would
+collapse at every kink of a ReLU. Descent is Euler's method with the learning rate as its step. There is no momentum. Weight decay, which is
+not part of the theory, subtracts :math:`\lambda v`. Source: :cite:t:`tian2024joma`.
 """
 
 import math
@@ -83,7 +83,7 @@ def signed(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained, and how fast.
+    """Attention, activation and loss of the block, and its learning rates.
 
     Attributes:
         attention: :class:`.Linear`, :class:`.Exponential` or :class:`.Softmax`.
@@ -113,7 +113,7 @@ class Model:
         """eta_z / eta_v."""
         return self.rate_logits / self.rate_lower
 
-    @no_type_check  # velocity, Block, loss and attention check the shapes of a step once
+    @no_type_check  # called in every step; `velocity`, `Block`, the loss and the attention check the shapes
     def attend(self, block: Block, contexts: Contexts) -> Float[Tensor, "*runs n M"]:
         """b of each sample."""
         return self.attention.attend(block.logits[..., contexts.query, :], contexts.counts)
@@ -126,6 +126,7 @@ class Model:
         """The right-hand side of the flow (see the module's docstring)."""
         b, slope, _, down = self._forward(block, contexts)
         g = down * slope
+        # a product with the indicator sums the samples of each query: E[1_m ...]
         n, indicator = len(contexts.query), torch.nn.functional.one_hot(contexts.query, contexts.queries).to(b.dtype)
         pulled = self.attention.pull(block.logits[..., contexts.query, :], contexts.counts, b, g @ block.lower)
         return Block(
@@ -147,9 +148,9 @@ class Path:
     """Saved states of a training.
 
     Attributes:
-        times: of the states: time of the flow, or steps of descent times the learning rate, ``[t]``.
+        times: time of the flow, or number of steps times the learning rate, of each saved state, ``[t]``.
         states: logits ``[t, *runs, Q, M]``, lower layer ``[t, *runs, K, M]``, offsets ``[t, *runs, K, Q]``.
-        loss: ``[t, *runs]``, in nats for cross-entropy.
+        loss: of each saved state, ``[t, *runs]``; nats for cross-entropy.
     """
 
     times: Float[Tensor, " t"]
@@ -165,7 +166,9 @@ def gradient_descent(start: Block, contexts: Contexts, model: Model, *, rate: fl
     """Gradient descent on the loss.
 
     Args:
-        start, contexts, model: the initial weights, the samples, what is trained.
+        start: the initial weights.
+        contexts: the samples.
+        model: attention, activation, loss and learning rates.
         rate: learning rate; it multiplies eta_z and eta_v.
         steps: number of steps, >= 1.
         save_steps: steps after which the state is saved, in addition to 0 and ``steps``.
@@ -180,7 +183,9 @@ def gradient_flow(start: Block, contexts: Contexts, model: Model, *, step: float
     """Gradient flow by the classical Runge-Kutta method; the error of one step is of order ``step^5``.
 
     Args:
-        start, contexts, model: the initial weights, the samples, what is trained.
+        start: the initial weights.
+        contexts: the samples.
+        model: attention, activation, loss and learning rates.
         step: time step.
         steps: number of steps, >= 1.
         save_steps: steps after which the state is saved, in addition to 0 and ``steps``.
@@ -214,7 +219,7 @@ def _integrate(start: Block, contexts: Contexts, model: Model, method: Stepper, 
     for number in range(1, steps + 1):
         block = method(block, lambda state: model.velocity(state, contexts), step)
         if number in saved:
-            # NaN and infinity spread to every later state, so it is enough to check the saved ones.
+            # NaN and infinity persist in all later states, so it suffices to check the saved ones.
             if not all(bool(torch.isfinite(part).all()) for part in (block.logits, block.lower, block.offset)):
                 message = f"the weights must stay finite, got NaN or infinity within {number} steps of size {step:g}; take smaller steps"
                 raise NotConverged(message, state=states[-1])

@@ -1,9 +1,9 @@
-r"""A hierarchy of latents that generates sequences, and the measure of how well hidden units find the latents.
+r"""A hierarchy of latents that generates sequences, and a measure of how well hidden units find the latents.
 
-**The hierarchy.** Every latent of layer l is another random set of p units of the layer below (tokens for l = 0); a class is such a set
-too. A class is expanded from the top, :math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one
-sequence. Its tokens stand in ascending order after padding (the last word of the vocabulary). The data of C classes are C sequences, and
-the activity of a latent is a vector of C zeros and ones. In the released code the order of the tokens is that of a set in memory.
+**The hierarchy.** Every latent of layer l is a different random set of p units of the layer below (tokens for l = 0), and so is every
+class. A class is expanded from the top, :math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one
+sequence: padding (the last word of the vocabulary), then its tokens in ascending order. The data of C classes are C sequences, and the
+activity of a latent is a vector of C zeros and ones. The released code orders the tokens arbitrarily, as a Python set iterates.
 
 **Recovery.** The largest activation of unit u over positions, :math:`h_u \in R^C`, is correlated with the activity :math:`a \in \{0, 1\}^C`
 of a latent over the C classes. The score of a latent is the largest correlation of any unit, that of a layer the mean over its latents:
@@ -12,10 +12,10 @@ of a latent over the C classes. The score of a latent is the largest correlation
     \frac{\langle h_u - \bar h_u, a - \bar a \rangle}{\|h_u - \bar h_u\| \|a - \bar a\|} .
 
 The largest of many correlations over few classes is not small by chance: for 400 Gaussian units and 20 classes it is about .62 (the
-asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: that of the
-network before training, and that of the same activations with the classes of the latents shuffled. Latents that are active in no class or
-in every class have no correlation and are left out. Without centring, which the released code also prints, two positive vectors are similar
-already. Source: :cite:t:`tian2024joma`, Table 1 and released code.
+asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: the recovery
+before training, and the recovery with the classes of the latents shuffled. Latents that are active in no class or in every class have no
+correlation and are omitted. The released code also prints the recovery without centring, in which any two positive vectors are similar.
+Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 
 import math
@@ -34,10 +34,10 @@ DEAD_RTOL = 1e-12  # a unit whose norm is below this share of the largest is dea
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """The units below that make up each latent.
+    """The units that each latent and each class consists of.
 
     Attributes:
-        parts: one table per layer, from the lowest: ``[latents, p]``, indices of units below; the last table is that of the classes.
+        parts: for each layer from the lowest the units of each latent, ``[latents, p]``; the last table is for the classes.
         vocabulary: M; the last word is the padding.
     """
 
@@ -54,6 +54,7 @@ class Hierarchy:
         sizes = [self.vocabulary - 1, *(len(table) for table in self.parts)]
         active = [torch.eye(self.classes, dtype=torch.bool)]
         for table, below in zip(reversed(self.parts), reversed(sizes[:-1])):
+            # from units to the units below: a latent is active if some active unit above contains it
             composition = torch.zeros(len(table), below).scatter_(1, table, 1.0)
             active.append((active[-1].float() @ composition) > 0)
         return tuple(reversed(active))
@@ -62,7 +63,7 @@ class Hierarchy:
         """The sequence of each class: padding, then its tokens in ascending order.
 
         Args:
-            length: L.
+            length: number of tokens per sequence, padding included.
         Raises:
             ValueError: a class has more than ``length`` tokens.
         """
@@ -79,14 +80,14 @@ class Hierarchy:
 def random_hierarchy(
     generator: torch.Generator, *, vocabulary: int = 100, latents: tuple[int, ...] = (10, 20), classes: int = 20, parts: int = 2
 ) -> Hierarchy:
-    """Every latent and every class is another random set of ``parts`` units below; the defaults are the smaller setting of Table 1.
+    """A hierarchy of random sets, no two of a layer equal; the defaults are the smaller setting of Table 1.
 
     Args:
         generator: draws the sets.
-        vocabulary: M, with the padding.
-        latents: number in each layer, from the lowest.
+        vocabulary: M, the padding included.
+        latents: number of latents in each layer, from the lowest.
         classes: C.
-        parts: p, size of a set.
+        parts: p, the size of each set.
     Raises:
         ValueError: a layer has fewer different sets than latents are asked for.
     """
@@ -100,7 +101,7 @@ def random_hierarchy(
 
 
 def _different_sets(generator: torch.Generator, units: int, parts: int, number: int) -> Int[Tensor, "number parts"]:
-    sets: dict[tuple[int, ...], None] = {}
+    sets: dict[tuple[int, ...], None] = {}  # a dictionary keeps the order of the draws; repeated sets are drawn again
     while len(sets) < number:
         sets[tuple(torch.randperm(units, generator=generator)[:parts].sort().values.tolist())] = None
     return torch.tensor([*sets])
@@ -154,7 +155,7 @@ def shuffled_recovery(hidden: Hidden, activity: Activity, *, generator: torch.Ge
 
 
 def _largest_cosine(h: Hidden, a: Float[Tensor, "classes latents"]) -> Float[Tensor, ""]:
-    """Mean over columns of a of the largest cosine with a column of h; a dead unit has cosine 0."""
+    """The largest cosine of each column of a with a column of h, averaged over the columns of a; a dead unit has cosine 0."""
     size = h.norm(dim=0)
     alive = size > DEAD_RTOL * size.max()
     # A dead column is divided by one, then multiplied by zero, so that 0 / 0 does not arise.

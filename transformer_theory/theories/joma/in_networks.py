@@ -1,13 +1,13 @@
-r"""What JoMA measures in a trained network: the stable rank of the MLP's lower layer, and the rebound of attention's entropy.
+r"""The quantities of JoMA in a trained network: the stable rank of the MLP's lower layer, and the rebound of attention's entropy.
 
-The lower layer learns salient components first, so it is nearly of low rank, and then the others: its *stable rank*
-:math:`\|W\|_F^2 / \|W\|_2^2` falls and comes back. Its null is the value of a Gaussian matrix of the same shape, :func:`gaussian_rank`.
+The lower layer learns salient components first and the others later, so its *stable rank* :math:`\|W\|_F^2 / \|W\|_2^2` falls and comes
+back. Its null is the stable rank of a Gaussian matrix of the same shape, :func:`gaussian_rank`.
 
 The *rebound* of a head is its mean entropy minus the smallest mean entropy of any measurement so far: 0 while attention becomes sparser,
-positive once it spreads again. It has no null of its own. It is at least 0 by construction, and measurements on other batches differ, so a
-network that does not change has a rebound as well; compare it with the spread of repeated measurements.
+positive once it spreads again. It has no null. It is at least 0 by construction, and on other batches the entropy differs, so a network
+that does not change has a rebound too; compare it with the spread of repeated measurements.
 
-The lower layer is the first matrix after the attention of the block; in a CRATE this is the dictionary.
+The lower layer is the first matrix after the attention of the block; in a CRATE it is the dictionary.
 Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
 """
 
@@ -28,7 +28,7 @@ from ...metrics.networks import AttentionStatistics, matrix_after, rank_of
 LOWER_RANK = "stable rank of the MLP's lower layer"
 REBOUND = "rebound of attention's entropy"
 SOURCE = Source("tian2024joma")
-TRACY_WIDOM_MEAN = -1.2065335745820  # of the law of order 1
+TRACY_WIDOM_MEAN = -1.2065335745820  # mean of the Tracy-Widom law of order 1 (real matrices)
 
 
 def gaussian_rank(rows: int, columns: int) -> float:
@@ -50,7 +50,7 @@ def gaussian_rank(rows: int, columns: int) -> float:
 class JointDynamics(AttentionStatistics):
     """Stable rank of the lower layer of every block, and rebound of the entropy of every head, in nats.
 
-    The entropies are added up as by :class:`.AttentionStatistics`. Their smallest means outlive :meth:`reset` (see :meth:`memory`).
+    The entropies are added up by :class:`.AttentionStatistics`. :meth:`reset` keeps their smallest means (see :meth:`memory`).
 
     Attributes:
         ranks: stable rank and its null by layer.
@@ -87,11 +87,11 @@ class JointDynamics(AttentionStatistics):
     def _rank_row(self, layer: int, rank: float, gaussian: float) -> Measurement:
         value, reason = (rank, "") if math.isfinite(rank) else (None, "the matrix is zero or not finite")
         columns = {"null": Null("Gaussian matrix of the same shape", (gaussian,)), "side": "<=", "scope": "training", "source": SOURCE}
-        note = "A property of the weights, whatever the inputs."
+        note = "A property of the weights; it does not depend on the inputs."
         return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=note, **columns)
 
     def reset(self) -> None:
-        """Starts a new measurement; the entropies of the last one join the earlier ones."""
+        """Starts a new measurement; the entropies of the last one are remembered."""
         self.least = self.memory()
         super().reset()
         self.ranks: dict[int, tuple[float, float]] = {}
@@ -129,7 +129,7 @@ class JointDynamics(AttentionStatistics):
 
 
 def metrics() -> tuple[JointDynamics, ...]:
-    """Fresh metrics."""
+    """The metrics of this theory."""
     return (JointDynamics(),)
 
 

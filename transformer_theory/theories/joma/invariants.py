@@ -14,11 +14,11 @@ For softmax attention
 .. math:: \dot z = \tfrac{1}{T} \Big(\rho \sum_k v_k \circ \dot v_k - \eta_z \sum_k E[g_k\, b b^\top] v_k\Big).
 
 Two approximations, :math:`E[g_k b b^\top] \approx \bar b\, E[g_k b]^\top` and a mean attention :math:`\bar b = E[b]` that does not change,
-give
+yield
 
 .. math:: \text{softmax: } z \approx \tfrac{\rho}{2T} \textstyle\sum_k (v_k^2 - \|v_k\|^2\, \bar b) + \text{const} .
 
-The correlation of the two sides does not see an error of their size, so :class:`Fit` has both. Source: :cite:t:`tian2024joma`.
+The correlation of the two sides does not see an error of size, so :class:`Fit` has the relative error too. Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def drift(form: AttentionForm, path: Path, *, query: int = 0, ratio: float = 1.0
 
 
 def first_term(form: AttentionForm, path: Path, *, ratio: float = 1.0) -> Float[Tensor, "t *runs M"]:
-    """The change of rho kappa sum_k v_k^2: the prediction for phi(z) in linear and exponential attention, ``[t, *runs, M]``."""
+    """The change of rho kappa sum_k v_k^2, which predicts that of phi(z) in linear and exponential attention, ``[t, *runs, M]``."""
     squares = ratio * form.factor * path.states.lower.square().sum(-2)
     return squares - squares[0]
 
@@ -80,7 +80,7 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
 
 
 def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """As :func:`fixed_mean` with the mean attention of each moment; what remains of the error is due to the factorisation.
+    """As :func:`fixed_mean`, with the mean attention of each time; the remaining error is due to the factorisation.
 
     The integral of the mean attention is a trapezoidal sum over the saved states, so many states must be saved.
 
@@ -88,9 +88,10 @@ def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0)
         ValueError: attention is not softmax, or no sample has this query.
     """
     squares, total, mean = _terms(model, contexts, path, query)
-    # int b d(sum_k ||v_k||^2): increments of the total times the average of the mean attention at both ends
-    taken = ((total[1:] - total[:-1]) * (mean[1:] + mean[:-1]) / 2).cumsum(0)
-    return squares.sum(-2) - squares[0].sum(-2) - torch.cat([torch.zeros_like(taken[:1]), taken])
+    # The integral of b d(sum_k ||v_k||^2) by the trapezoidal rule in the total, not in time: increments of the total times the average
+    # of the mean attention at both ends. For a constant mean attention this is exact and equals fixed_mean.
+    integral = ((total[1:] - total[:-1]) * (mean[1:] + mean[:-1]) / 2).cumsum(0)
+    return squares.sum(-2) - squares[0].sum(-2) - torch.cat([torch.zeros_like(integral[:1]), integral])
 
 
 def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
@@ -102,11 +103,11 @@ def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int =
     chosen = contexts.query == query
     if not bool(chosen.any()):
         raise ValueError(f"query must be that of a sample, in [0, {contexts.queries}), got {query}")
-    return torch.stack([model.attend(path.state(t), contexts)[..., chosen, :].mean(-2) for t in range(len(path.times))])
+    return model.attend(path.states, contexts)[..., chosen, :].mean(-2)
 
 
 def factorisation_error(model: Model, contexts: Contexts, path: Path) -> Float[Tensor, "t *runs"]:
-    """Share of dz/dt, in norm, that is lost if the gradient's second moment is factorised, at each saved time, ``[t, *runs]``.
+    """Norm of the part of dz/dt that the factorisation of E[g b b^T] drops, divided by that of dz/dt, at each saved time, ``[t, *runs]``.
 
     Raises:
         ValueError: attention is not softmax, or the samples have several queries.
@@ -115,6 +116,7 @@ def factorisation_error(model: Model, contexts: Contexts, path: Path) -> Float[T
     if contexts.queries > 1:
         raise ValueError(f"contexts must have one query, got {contexts.queries}; select the samples of one")
     velocity, factor = model.velocity(path.states, contexts), 2 * model.ratio * model.attention.factor
+    # By the factorisation dz/dt = (rho/T) (sum_k v_k o dv_k/dt - b sum_k v_k.dv_k/dt), with rho/T = 2 rho kappa.
     work = factor * (path.states.lower * velocity.lower).sum(-2)
     remainder = velocity.logits[..., 0, :] - (work - work.sum(-1, keepdim=True) * mean_attention(model, contexts, path))
     return remainder.norm(dim=-1) / velocity.logits[..., 0, :].norm(dim=-1)
@@ -139,7 +141,7 @@ class Fit:
 
     Attributes:
         correlation: centred cosine over tokens (the paper's NC), in [-1, 1]; NaN if one of the two is constant.
-        error: ||predicted - measured|| / ||measured||, both centred; 0 is perfect, 1 is the error of predicting no change.
+        error: ||predicted - measured|| / ||measured||, both centred. 0 is perfect; predicting no change has error 1.
     """
 
     correlation: Float[Tensor, "*batch"]
@@ -148,7 +150,7 @@ class Fit:
 
 @converted(float64=("predicted", "measured"))
 def goodness_of_fit(predicted: Float[Tensor, "*#batch M"], measured: Float[Tensor, "*#batch M"]) -> Fit:
-    """Compares changes of the logits over the last axis, up to a constant, to which softmax is blind.
+    """Compares changes of the logits over the last axis, up to an additive constant, which does not change a softmax.
 
     Args:
         predicted, measured: changes of the logits, ``[*batch, M]``, of shapes that broadcast.

@@ -5,12 +5,13 @@ A layer normalises after each sum and has one head, no matrix after it and no po
 .. math:: Z' = \mathrm{LN}(Z + \mathrm{softmax}_{\text{causal}}(Z W_Q W_K^\top Z^\top / \sqrt d)\, Z W_V), \qquad
     h = \mathrm{relu}(Z' W_1 + b_1), \qquad Z^{l+1} = \mathrm{LN}(Z' + h W_2 + b_2) .
 
-The class is decoded at the last position. A run of padding at the head of a sequence is one token many times over, and each of its copies
-attends only to copies of itself. :class:`Stack` keeps one copy and adds the logarithm of their number to its scores. This is exact and
-turns a sequence of 30 into one of at most 9.
+The class is decoded at the last position. The padding at the start of a sequence is one token repeated, and each of its copies attends to
+other copies only, so all copies stay equal. :class:`Stack` computes a single copy and adds the logarithm of their number to its scores.
+This is exact and shortens a sequence of 30 tokens to at most 9.
 
-Each class has one sequence, so a batch of B draws is the C sequences weighted by their numbers of draws: the same gradient in distribution
-at the cost of C sequences. The optimiser is Adam with the decay added to the gradient, a constant learning rate and no clipping.
+Each class has one sequence, so a batch of B draws is replaced by the C sequences, weighted by their numbers of draws. The gradient has the
+same distribution, at the cost of C sequences. The optimiser is Adam with the decay added to the gradient, a constant learning rate and no
+clipping.
 Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 
@@ -36,7 +37,7 @@ MAX_RATE = 1e6  # learning rate; above it Adam's own arithmetic may overflow
 
 @dataclass(frozen=True, eq=False)
 class LayerTrace:
-    """What a layer computed in a forward pass.
+    """Hidden units and attention entropy of a layer in a forward pass.
 
     Attributes:
         hidden: h after the ReLU, ``[n, t, width]``.
@@ -92,11 +93,12 @@ class Stack(nn.Module):
         return self.trace(ids)[0]
 
     def trace(self, ids: Int[Tensor, "n L"]) -> tuple[Float[Tensor, "n classes"], tuple[LayerTrace, ...]]:
-        """Logits, and what each layer computed; position 0 stands for all copies of the padding.
+        """Logits, and the trace of each layer; position 0 represents all copies of the padding.
 
         Args:
-            ids: ``[n, L]``. The longest run of one word at the head that all sequences share is computed once.
+            ids: words, ``[n, L]``. The run of one word at the start that all sequences share is computed once.
         """
+        # cumprod keeps the leading ones: the length of the common run
         shared = (ids == ids[:1, :1]).all(0).long().cumprod(0)
         run = max(1, int(shared.sum()))
         copies = torch.ones(ids.shape[1] - run + 1, device=ids.device)
@@ -110,13 +112,13 @@ class Stack(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class StackRun:
-    """A training; layers from the lowest: one for each layer of latents and one for the classes.
+    """Result of a training. The layers are ordered from the lowest: one for each layer of latents and one for the classes.
 
     Attributes:
-        model: at the end.
+        model: after training.
         steps: at which the curves were measured; the first is 0.
         loss: cross-entropy over all classes, nats, ``[t]``.
-        recovered: recovery of the latents of each layer by the units of the same layer, ``[t, layers]``.
+        recovered: recovery of the latents of each layer by the units of that layer, ``[t, layers]``.
         rank: stable rank of each MLP's lower layer, ``[t, layers]``.
         entropy: of the attention of the last position, mean over classes, nats, ``[t, layers]``.
         before, after: largest activation over positions in each layer, ``[classes, width]``, before and after training.
@@ -211,6 +213,6 @@ def _snapshot(model: Stack, ids: Tensor, latents: tuple[Bool[Tensor, "classes _"
 
 
 def _batches(classes: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Shares of the classes among ``size`` draws, without end."""
+    """An endless iterator over the shares of the classes among ``size`` draws, ``[classes]``."""
     while True:
         yield torch.bincount(torch.randint(classes, (size,), generator=generator), minlength=classes) / size

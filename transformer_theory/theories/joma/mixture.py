@@ -1,4 +1,4 @@
-r"""Nonlinear MLP under uniform attention: the motion of one unit whose input comes from a mixture of isotropic components.
+r"""Nonlinear MLP under uniform attention: the velocity of one unit whose input is drawn from a mixture of isotropic components.
 
 Let :math:`x = \bar x_j + \sigma r` with probability :math:`P(j)` and isotropic r, and let the gradient that reaches the unit
 :math:`\phi(v^\top x)` be constant within a component. With :math:`a_j = E[g \mid j] P(j)`, the affinity :math:`r_j = v^\top \bar x_j` and
@@ -13,9 +13,9 @@ v`, is the same with both means written as integrals over :math:`r' = \sigma\|v\
 too.
 
 Hence :math:`\dot v = A(v) - c(v)\, v`. Near a critical point :math:`\mu` the paper continues with :math:`\dot v \propto \mu - v` and puts
-:math:`e^{v^2/2}` of the moving attention back. **This step is heuristic**: A and c change as fast as v does. With a constant gradient and a
-ReLU there is in general no critical point either, since :math:`v^\top \dot v = \sum_j a_j E_j[\phi(v^\top x)]` would have to vanish as
-well. The gradient must change with v for the unit to come to rest. Source: :cite:t:`tian2024joma`.
+:math:`e^{v^2/2}` of the moving attention back. **This step is heuristic**: A and c change as fast as v does. Moreover, with a constant
+gradient and a ReLU there is in general no critical point, since :math:`v^\top \dot v = \sum_j a_j E_j[\phi(v^\top x)]` would have to vanish
+as well. The gradient must change with v for the unit to come to rest. Source: :cite:t:`tian2024joma`.
 """
 
 import math

@@ -1,6 +1,6 @@
 r"""Nonlinear MLP: salient components are learnt first, the others later, and attention is sparse in between.
 
-**One unit.** Near a critical point :math:`\mu` of the lower layer, with attention put back, the paper's equation is
+**One unit.** Near a critical point :math:`\mu` of the lower layer, with attention integrated out, the paper's equation is
 
 .. math:: \dot v = (\mu - v) \circ e^{v^2/2} .
 
@@ -16,15 +16,15 @@ unit k has the critical point :math:`\mu_k`,
 
 .. math:: \dot v_{kl} = (\mu_{kl} - v_{kl})\, e^{\sum_j v_{jl}^2 / 2} .
 
-The factor is common to the units, so from zero they learn a token all at once:
+The factor is common to the units, so from zero all units learn a token at the same rate:
 
 .. math:: V(t) = M \operatorname{diag}(1 - \delta(t)), \qquad \dot\delta_l = -\delta_l\, e^{\|M_{:l}\|^2 (1 - \delta_l)^2 / 2} ,
 
-with M the matrix of critical points and :math:`\delta_l` that of one component as large as the column. V is tM at first and M at last. In
-between the largest columns are learnt and the others are not, and V has few directions: its stable rank falls and comes back. With a linear
-MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the orbit of their lengths (:mod:`.orbit`) and one of
-them leaves all others behind: the stable rank tends to one, as slowly as the length :math:`\sqrt{2 \ln(1/r)}` of that column grows. If all
-columns have one length, the rank does not change.
+where M is the matrix of critical points and :math:`\delta_l` is that of a single component whose critical point is the length of column l.
+V is tM at first and M in the end. In between only the largest columns are learnt, so V has few directions: its stable rank falls and comes
+back. With a linear MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the orbit of their lengths
+(:mod:`.orbit`) and one of them leaves all others behind: the stable rank tends to one, as slowly as the length :math:`\sqrt{2 \ln(1/r)}` of
+that column grows. If all columns have one length, the rank does not change.
 
 Away from the critical point the equation is a heuristic (see :mod:`.mixture`). The case of several units is derived here.
 Source: :cite:t:`tian2024joma`.
@@ -49,7 +49,7 @@ from .orbit import orbit
 Vector = Float[Tensor, " M"]
 Times = Float[Tensor, " t"]
 Layer = Float[Tensor, "K M"]
-ENTROPY_MARGIN = 0.1  # nats; attention this close to uniform, or to one token, counts as such
+ENTROPY_MARGIN = 0.1  # nats; attention with an entropy this close to that of uniform or hard attention counts as such
 
 
 @single_threaded
@@ -79,7 +79,8 @@ def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Floa
         return torch.zeros(1, len(mu), dtype=torch.float64)
     squares = mu.square().numpy()
 
-    # ln delta is integrated, since delta itself underflows; expm1 keeps the digits of 1 - delta near the start.
+    # Integrate ln delta: delta itself underflows after short times. expm1 keeps the digits of delta - 1 near the start, where delta is 1.
+    # The components are independent; solving them together makes the steps those of the fastest one, which is accurate for all.
     def velocity(_: float, logs: np.ndarray) -> np.ndarray:
         return -np.exp(squares * np.expm1(logs) ** 2 / 2)
 
@@ -102,8 +103,8 @@ class Bounce:
     """Drop and rebound of a curve over a training.
 
     Attributes:
-        start, least, end: the first value, the smallest, the last, in the unit of the curve.
-        index: of the smallest value.
+        start, least, end: the first, the smallest and the last value, in the unit of the curve.
+        index: position of the smallest value.
     """
 
     start: float
@@ -130,7 +131,7 @@ def bounce(curve: Times) -> Bounce:
         ValueError: the curve is empty or not finite.
     """
     if not len(curve) or not bool(torch.isfinite(curve).all()):
-        raise ValueError("a curve must hold finite values, at least one, got NaN, infinity or none; leave such values out")
+        raise ValueError("a curve must hold finite values, at least one, got NaN, infinity or none; drop such values")
     index = int(curve.argmin())
     return Bounce(float(curve[0]), float(curve[index]), float(curve[-1]), index)
 
@@ -158,7 +159,7 @@ def attention_entropy(lower: Float[Tensor, "t M"], *, temperature: float = 2.0) 
 
 @converted(float64=("entropies",))
 def undecided(entropies: Times, *, keys: int) -> Bool[Tensor, " t"]:
-    """Where attention over ``keys`` tokens is neither uniform nor on one token: the entropy differs from both by ``ENTROPY_MARGIN``."""
+    """Where attention over ``keys`` tokens is neither uniform nor hard: its entropy differs from both by more than ``ENTROPY_MARGIN``."""
     return (entropies > ENTROPY_MARGIN) & (entropies < math.log(keys) - ENTROPY_MARGIN)
 
 
@@ -220,7 +221,7 @@ def published_mu() -> Vector:
 
 
 def random_mu(generator: Generator, *, components: int = 10) -> Vector:
-    """1 + 3 u with u uniform, sorted, ``[M]``."""
+    """Random critical points 1 + 3 u with u uniform in [0, 1], sorted, ``[M]``."""
     return (1 + 3 * torch.rand(components, generator=generator, dtype=torch.float64)).sort().values
 
 
@@ -237,6 +238,7 @@ def nonlinear_layer(points: Layer, times: Times, *, tolerance: float = 1e-10) ->
         ValueError: a column is zero or not finite, or the times do not increase from 0 on.
         NotConverged: the integrator failed.
     """
+    # 1 - delta by expm1, since delta is near 1 at the start
     return points * -torch.expm1(log_remaining(points.norm(dim=0), times, tolerance=tolerance))[:, None]
 
 
@@ -254,6 +256,7 @@ def linear_layer(discriminancy: Layer, remaining: Float[Tensor, " t"]) -> Float[
     lengths = discriminancy.norm(dim=0)
     if not bool((torch.isfinite(lengths) & (lengths > 0)).all()):
         raise ValueError("columns must be finite and not zero, got one that is not; leave out tokens that do not move")
+    # Each column keeps its direction, and its length follows the orbit of a single unit.
     return discriminancy / lengths * orbit(lengths, remaining)[:, None]
 
 
@@ -272,5 +275,10 @@ def equal_columns(points: Layer) -> Layer:
 @single_threaded
 @converted(float64=("points", "layers"))
 def rank_bounce(points: Layer, layers: Float[Tensor, "t K M"]) -> Bounce:
-    """Drop and rebound of the stable rank of V, which is a multiple of ``points`` at the start, over ``layers``, V at later times."""
+    """Drop and rebound of the stable rank of V.
+
+    Args:
+        points: critical points, ``[K, M]``. V starts at zero, where the rank is undefined; just after the start V is a multiple of these.
+        layers: V at later times, ``[t, K, M]``.
+    """
     return bounce(torch.cat([stable_rank(points)[None], stable_rank(layers)]))

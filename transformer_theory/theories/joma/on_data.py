@@ -1,12 +1,12 @@
 r"""The theory on a data set: does attention follow from the MLP's weights, as the invariants say?
 
-The context is the words at all positions except the query's, the query is the word at its position (the last one if no position holds the
-query), and the next token is the class. The theory's own block is trained on the contexts of the most frequent query (:mod:`.query_data`).
+The word at the query's position (by default the last) is the query, the words at the other positions are the context, and the next token is
+the class. The theory's own block is trained on the contexts of the most frequent query (:mod:`.query_data`).
 
-With exponential attention the invariant holds for any data, so it has no verdict; once other queries train the same MLP it fails, and the
-drift says by how much. With softmax attention the invariant needs a mean attention that does not change and a second moment that
-factorises. Both are measured. Then the predicted change of the logits is compared with the measured one. The null is the change that is
-predicted from blocks that learnt shuffled next tokens. If the null passes the threshold too, the verdict is inconclusive.
+With exponential attention the invariant holds for any data, so it has no verdict. If other queries train the same MLP it fails; the drift
+measures by how much. With softmax attention the invariant assumes that the mean attention does not change and that a second moment
+factorises. Both assumptions are measured. Then the predicted change of the logits is compared with the measured one. The null is the change
+that is predicted from blocks that learnt shuffled next tokens. If the null passes the threshold too, the verdict is inconclusive.
 Source: :cite:t:`tian2024joma`.
 """
 
@@ -62,7 +62,7 @@ def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | 
 
     Args:
         problem: see :func:`read`.
-        generator: draws the sequences of large data, shuffles and starts.
+        generator: draws the subset of a large data set, the shuffles and the starts.
     """
     sample, units = problem.sample(generator), len(problem.classes)
     try:
@@ -102,9 +102,9 @@ def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[M
     measured = softmax.measured[-1, 0]
     fixed, moving = (goodness_of_fit(predicted[-1], measured) for predicted in (softmax.fixed, softmax.moving))
     rows: tuple[tuple[str, Tensor, Op, str], ...] = (
-        (SOFTMAX_ERROR, fixed.error, "<=", "Distance of the change of the logits from what the MLP's weights predict."),
+        (SOFTMAX_ERROR, fixed.error, "<=", "Distance of the change of the logits from the prediction by the MLP's weights."),
         (SOFTMAX_CORRELATION, fixed.correlation, ">=", "The paper's measure; it does not see the size."),
-        (MOVING_ERROR, moving.error, "<=", "The error that the factorisation alone leaves."),
+        (MOVING_ERROR, moving.error, "<=", "The part of the error that is due to the factorisation."),
     )
     for quantity, runs, op, note in rows:
         # A perfect error is 0, a perfect correlation 1. Run 0 learnt the next tokens of the data, the others shuffled ones.
@@ -138,7 +138,7 @@ def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Softmax attention: change of each logit against its prediction, relative error over time; exponential attention: both sides."""
+    """Left and middle, softmax attention: measured against predicted change, and its error over time. Right: exponential attention."""
     if f"{NAME}/exponential" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME, kind="on data") if row.value is None]
         return text_figure(f"JoMA: {reasons[0] if reasons else 'nothing was measured'}")
@@ -190,7 +190,7 @@ def analyse(
     *,
     seed: int = 0,
 ) -> Result:
-    """Trains the theory's block on sequences of discrete tokens and compares its logits with what the MLP's weights predict.
+    """Trains the theory's block on sequences of discrete tokens and compares its logits with the prediction by the MLP's weights.
 
         result = analyse(ids, query_ids, next_ids)
         result.to_pandas(), ON_DATA.plot(result)
@@ -199,7 +199,7 @@ def analyse(
         ids: contextual tokens in any order, without the query, ``[n, context]``.
         query_ids: the query of each sequence, ``[n]``; the most frequent one is analysed.
         next_ids: the token that follows each sequence, ``[n]``.
-        seed: of starts, shuffles and, for more than 300 sequences, of the sample.
+        seed: of starts and shuffles, and of the subset of more than 300 sequences.
     Returns:
         The measurements and arrays of :func:`measure`; a single row with a reason if the sequences cannot be used.
     Raises:

@@ -10,8 +10,8 @@ since :math:`\int_0^v e^{-u^2/2} du = \sqrt{\pi/2}\, \operatorname{erf}(v/\sqrt2
 \Delta_{\max})`, and attention is on the one token.
 
 A normaliser A that all tokens and samples share, :math:`\dot v_l = \Delta_l e^{v_l^2/2} / A` with :math:`z = v^2/2` kept, leaves the orbit
-as it is and slows the clock: :math:`dt = A\, d\tau`. Softmax attention that is trained together with the MLP does more. Each sample has its
-own normaliser, and :math:`\dot z = E[g\, b \circ (v - b^\top v)]` drives z away from :math:`v^2/2`, so v leaves the orbit (claim
+unchanged and slows the clock: :math:`dt = A\, d\tau`. Softmax attention that is trained together with the MLP does more. Each sample has
+its own normaliser, and :math:`\dot z = E[g\, b \circ (v - b^\top v)]` drives z away from :math:`v^2/2`, so v leaves the orbit (claim
 joma/softmax-leaves-the-orbit). Source: :cite:t:`tian2024joma`.
 """
 
@@ -58,7 +58,8 @@ def orbit(discriminancy: Vector, remaining: Remaining) -> Float[Tensor, "t M"]:
     if not bool(((remaining > 0) & (remaining <= 1)).all()):
         raise ValueError(f"remaining must lie in (0, 1], got {remaining.min().item():g} to {remaining.max().item():g}; 1 is the start")
     size, largest = discriminancy.abs(), _largest(discriminancy)
-    # erf(v / sqrt 2) = (1 - r) |Delta| / max |Delta| is 1 to the last digit near the end; its complement is a sum of positive terms.
+    # erf(v / sqrt 2) = (1 - r) |Delta| / max |Delta| rounds to 1 near the end. Its complement is a sum of positive terms, without
+    # cancellation, and erfcinv inverts it down to r = 1e-300.
     complement = (largest - size) / largest + size / largest * remaining[:, None]
     return discriminancy.sign() * math.sqrt(2) * torch.as_tensor(erfcinv(complement.numpy()), dtype=torch.float64)
 
@@ -82,14 +83,14 @@ def progress(lower: Float[Tensor, "*batch M"], discriminancy: Vector) -> Float[T
 @single_threaded
 @converted(float64=("discriminancy", "frequency", "remaining"))
 def normalised_clock(discriminancy: Vector, frequency: Vector, remaining: Remaining, *, points: int = 4000) -> Remaining:
-    r"""Times at which normalised attention passes the places of :func:`orbit`: :math:`t = \int A\, d\tau`, :math:`A = \sum_l x_l
-    e^{v_l^2/2}`.
+    r"""Times at which the flow with normalised attention reaches the points of :func:`orbit`: :math:`t = \int A\, d\tau` with
+    :math:`A = \sum_l x_l e^{v_l^2/2}`.
 
     Args:
         discriminancy: Delta, ``[M]``.
         frequency: x, weight of each token under uniform logits, ``[M]``, >= 0.
         remaining: r in (0, 1], ``[t]``.
-        points: of the trapezoidal rule in ln r from 1 to the smallest r; its error falls with their square.
+        points: number of points of the trapezoidal rule in ln r, from r = 1 to the smallest r; the error falls with its square.
     Returns:
         t, ``[t]``.
     Raises:
@@ -99,13 +100,13 @@ def normalised_clock(discriminancy: Vector, frequency: Vector, remaining: Remain
         raise ValueError(f"frequency must be finite, >= 0 and not all zero, got {frequency.tolist()[:5]}")
     if not len(remaining):
         raise ValueError("remaining must hold at least one share, got none")
-    # A grows without bound near the end, so the grid is uniform in ln r: dt = A t* dr = A t* r d ln r.
+    # A grows without bound near the end, where r goes to zero, but A r stays bounded. So integrate in ln r: dt = A t* dr = A t* r d ln r.
     grid = torch.logspace(0, math.log10(min(float(remaining.min()), 1 - 1e-12)), points, dtype=torch.float64)
-    grid = torch.cat([grid, remaining]).unique().flip(0)  # from the start to the end
+    grid = torch.cat([grid, remaining]).unique().flip(0)  # from the start to the end, with the requested r among the points
     normaliser = (frequency * torch.exp(orbit(discriminancy, grid).square() / 2)).sum(-1)
     depth, speed = -grid.log(), normaliser * grid * blow_up_time(discriminancy)
-    passed = torch.cat([torch.zeros(1, dtype=torch.float64), ((speed[1:] + speed[:-1]) / 2 * depth.diff()).cumsum(0)])
-    return passed[torch.searchsorted(depth, -remaining.log())]
+    times = torch.cat([torch.zeros(1, dtype=torch.float64), ((speed[1:] + speed[:-1]) / 2 * depth.diff()).cumsum(0)])
+    return times[torch.searchsorted(depth, -remaining.log())]
 
 
 def _largest(discriminancy: Vector) -> float:

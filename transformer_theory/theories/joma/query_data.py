@@ -1,8 +1,8 @@
-r"""Sequences of discrete tokens as the theory uses them, and the theory's block trained on them.
+r"""Sequences of discrete tokens as samples of the theory's block, and the block trained on them.
 
-The theory is about one query whose samples alone train the MLP. So the contexts of the most frequent query are one data set; together with
-those of other queries they are a second one, which violates that assumption. The block has linear units and learns the next token with
-cross-entropy, by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
+The theory assumes that the samples of one query alone train the MLP. So the contexts of the most frequent query are one data set. A second
+one adds the contexts of other queries and violates the assumption. The block has linear units and learns the next token with cross-entropy,
+by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,15 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ...core.theory import Unsupported
+from ...data.queries import most_frequent, subsample
 from .block import Block, Contexts, Exponential, Softmax, gaussian_block
 from .dynamics import Model, gradient_flow
 from .invariants import drift, factorisation_error, fixed_mean, mean_attention, moving_mean
 
 MAX_SEQUENCES, MAX_CLASSES, MAX_TOKENS, MAX_QUERIES = 300, 20, 100, 5
-TIME_STEP, STEPS, SAVE_EVERY, SCALE, SHUFFLES = 0.5, 100, 2, 0.1, 3
+TIME_STEP, STEPS, SAVE_EVERY = 0.5, 100, 2  # of the gradient flow
+SCALE = 0.1  # standard deviation of the start
+SHUFFLES = 3  # blocks that learn shuffled next tokens
 RARE = -1  # id of the column that holds all tokens beyond the most frequent ones
 
 
@@ -27,8 +30,8 @@ class Sample:
 
     Attributes:
         one_query: contexts of the most frequent query, as shares of tokens.
-        all_queries: these and contexts of other queries; query 0 is the most frequent one. None if there are no others.
-        token_ids: id of each column; :data:`RARE` if it holds all rarer tokens.
+        all_queries: the contexts of the most frequent query, number 0, and of other queries; None if there are no other queries.
+        token_ids: id of each column, ``[M]``; :data:`RARE` for the column that holds all rarer tokens.
     """
 
     one_query: Contexts
@@ -49,8 +52,8 @@ class QueryData:
         context: ids of the contextual tokens, ``[n, context]``.
         query: id of the query of each sequence, ``[n]``.
         next_token: id of the token that follows each sequence, ``[n]``.
-        queries: ids of the most frequent queries, the most frequent first, at most five.
-        classes: ids of the most frequent next tokens after the first of these queries, at most twenty.
+        queries: ids of the at most five most frequent queries, most frequent first.
+        classes: ids of the at most twenty most frequent next tokens of the first of these queries.
     """
 
     context: Int[Tensor, "n context"]
@@ -68,16 +71,17 @@ class QueryData:
         """At most 300 sequences with the most frequent query and at most 300 with other queries, all followed by one of the classes.
 
         Args:
-            generator: draws the sequences if there are more.
+            generator: draws a subset where there are more sequences.
         """
-        known = torch.isin(self.next_token, self.classes)
-        masks = (self.query == self.queries[0]) & known, torch.isin(self.query, self.queries[1:]) & known
-        chosen = [_subsample(mask.nonzero()[:, 0], generator) for mask in masks]
-        words = _most_frequent(self.context[chosen[0]].flatten(), MAX_TOKENS)
-        rows, n = torch.cat(chosen), len(chosen[0])
+        followed = torch.isin(self.next_token, self.classes)
+        masks = (self.query == self.queries[0]) & followed, torch.isin(self.query, self.queries[1:]) & followed
+        first, others = (subsample(mask.nonzero()[:, 0], MAX_SEQUENCES, generator) for mask in masks)
+        words = most_frequent(self.context[first].flatten(), MAX_TOKENS)
+        rows, n = torch.cat([first, others]), len(first)
         counts = (self.context[rows][:, :, None] == words).double().mean(1)
+        # Tokens without a column share one, so that every row still sums to one; below 1e-9 the rest is rounding.
         rest = (1 - counts.sum(1, keepdim=True)).clamp(min=0)
-        if float(rest.sum()) > 1e-9:  # more than rounding: some tokens have no column
+        if float(rest.sum()) > 1e-9:
             counts, words = torch.cat([counts, rest], dim=1), torch.cat([words, torch.tensor([RARE])])
         query = (self.query[rows][:, None] == self.queries).long().argmax(1)
         targets = (self.next_token[rows][:, None] == self.classes).long().argmax(1)
@@ -92,23 +96,14 @@ def select_query(context: Int[Tensor, "n context"], query: Int[Tensor, " n"], ne
         context: ids of the contextual tokens, ``[n, context]``.
         query, next_token: ids of the query and of the token that follows, ``[n]``.
     """
-    queries = _most_frequent(query, MAX_QUERIES)
+    queries = most_frequent(query, MAX_QUERIES)
     first = query == queries[0]
-    classes = _most_frequent(next_token[first], MAX_CLASSES)
+    classes = most_frequent(next_token[first], MAX_CLASSES)
     if len(classes) < 2:
         return Unsupported(f"needs at least two next tokens after the same query, got one in {int(first.sum())} sequences")
     if len(context[first & torch.isin(next_token, classes)].unique()) < 2:
         return Unsupported("needs at least two different contextual tokens, got one")
     return QueryData(context, query, next_token, queries, classes)
-
-
-def _most_frequent(ids: Int[Tensor, " n"], number: int) -> Int[Tensor, " k"]:
-    values, counts = ids.unique(return_counts=True)
-    return values[counts.argsort(descending=True, stable=True)[:number]]
-
-
-def _subsample(rows: Int[Tensor, " n"], generator: Generator) -> Int[Tensor, " k"]:
-    return rows if len(rows) <= MAX_SEQUENCES else rows[torch.randperm(len(rows), generator=generator)[:MAX_SEQUENCES]].sort().values
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +113,8 @@ class SoftmaxRun:
     Attributes:
         times: ``[t]``.
         measured: change of z, ``[t, runs, M]``.
-        fixed, moving: its prediction with the mean attention of the start and of each moment, ``[t, runs, M]``.
-        shift: total variation distance of the mean attention of run 0 between start and end.
+        fixed, moving: the predicted change, with the mean attention of the start and with that of each time, ``[t, runs, M]``.
+        shift: total variation distance between the mean attention of run 0 at the start and at the end.
         factorisation_error: share of dz/dt of run 0 that the factorisation loses, the larger of start and end.
     """
 
@@ -136,7 +131,7 @@ class ExponentialRun:
     """A flow with exponential attention.
 
     Attributes:
-        squares, logits: change of sum v^2 / 2 and of z for query 0, which the invariant equates, ``[M]``.
+        squares, logits: change of sum v^2 / 2 and of z for query 0, ``[M]``; the invariant says that they are equal.
         drift: the largest change of their difference over tokens and times, as a share of the largest change of z.
     """
 
@@ -155,6 +150,7 @@ def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> Soft
     Raises:
         NotConverged: a state is not finite.
     """
+    # All blocks start from the same weights, so that only the targets distinguish the runs.
     model, n = Model(Softmax()), len(contexts.query)
     shuffled = [contexts.targets[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)]
     runs = Contexts(contexts.counts, contexts.query, torch.stack([contexts.targets, *shuffled]))

@@ -1,4 +1,4 @@
-r"""A binary tree of latents: how often two leaves occur together, and a block that learns to predict one leaf from the others.
+r"""A binary tree of latents: how often two leaves occur together, and the task of predicting one leaf from the others.
 
 **The tree.** The root :math:`y_0` takes one of D values, equally likely, and is the label. Its children are binary with
 :math:`P(\text{child} = 0 \mid y_0 = k) = p_k`. Below, every node keeps its parent's value with probability :math:`(1 + \rho)/2`, the same
@@ -12,16 +12,16 @@ let the common ancestor of leaves l and m be H levels up, below the root. Then
     P(y_l = 1 \mid y_m = 1) = \frac12\, \frac{1 + \rho^{2H} - 2 \rho^{L-1} \rho_0}{1 - \rho^{L-1} \rho_0} .
 
 If the common ancestor is the root (H = L), :math:`E[s_l s_m] = \rho^{2(L-1)} E_k[(2 p_k - 1)^2]`. So near relatives occur together more
-often. This is a statement about the data.
+often. This is a property of the data, not of learning.
 
 **The task.** All sequences have one query, "is leaf m present?"; the context is the other leaves that are present, the target is
 :math:`y_m`. At first the logit of leaf l moves by its discriminancy times its frequency. On a tree whose edges are alike all leaves are
 equally frequent, so co-occurrence decides, and it falls with H. Two conditions matter. If near relatives are rarely present, they are
-learnt late: kinship itself does not count. If attention is normalised, each leaf receives less where many near relatives are present too,
-so far leaves predict the absence of leaf m, and attention, which follows :math:`v^2`, does not see the sign.
+learnt late: co-occurrence counts, not kinship. If attention is normalised, each leaf receives less where many near relatives are present
+too. Then far leaves predict the absence of leaf m, and attention, which follows :math:`v^2`, does not see the sign.
 
-In the flows of the theory the order is built in. With a constant gradient :math:`\Delta_l = P(y_l = 1 \mid y_m = 1)` the sibling blows up
-first (:mod:`.orbit`); with critical points :math:`\mu_l = s\, P(y_l = 1 \mid y_m = 1)` the nonlinear flow learns leaves at speeds
+The flows of the theory imply the order. With a constant gradient :math:`\Delta_l = P(y_l = 1 \mid y_m = 1)` the sibling blows up first
+(:mod:`.orbit`); with critical points :math:`\mu_l = s\, P(y_l = 1 \mid y_m = 1)` the nonlinear flow learns leaves at speeds
 :math:`e^{(\mu_j^2 - \mu_k^2)/2}` (:mod:`.nonlinear`). The block is trained without either assumption. Source: :cite:t:`tian2024joma`.
 """
 
@@ -68,13 +68,14 @@ class Tree:
         return 2**self.levels
 
     def kinship(self, leaf: int) -> Int[Tensor, " leaves"]:
-        """H of every leaf to this one: 0 for itself, 1 for its sibling, ``[leaves]``.
+        """H of every leaf with respect to this one: 0 for itself, 1 for its sibling, ``[leaves]``.
 
         Raises:
             ValueError: no such leaf.
         """
         if not 0 <= leaf < self.leaves:
             raise ValueError(f"leaf must lie in [0, {self.leaves}), got {leaf}")
+        # Leaves are numbered in binary from the root down: the highest differing digit of two numbers is the level of their ancestor.
         others = torch.arange(self.leaves) ^ leaf
         return torch.tensor([int(other).bit_length() for other in others])
 
@@ -129,7 +130,7 @@ def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
 
 
 def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
-    """P(y_l, y_m) of two leaves by products of transition matrices, an independent route to :meth:`Tree.cooccurrence`.
+    """P(y_l, y_m) of two leaves by products of transition matrices; a check of :meth:`Tree.cooccurrence` that does not use its formula.
 
     Args:
         tree: the probabilities.
@@ -149,7 +150,7 @@ def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
     start = torch.full((1, len(zero)), 1 / len(zero), dtype=torch.float64)
     ancestor = torch.linalg.multi_dot([start, *above]) if above else start  # distribution of the common ancestor
     down = torch.linalg.multi_dot(below) if len(below) > 1 else below[0]  # ancestor -> leaf
-    return down.T @ (ancestor.T * down)
+    return down.T @ (ancestor.T * down)  # given the ancestor the two leaves are independent and alike
 
 
 def sample_leaves(tree: Tree, n: int, *, generator: torch.Generator) -> Bool[Tensor, "n leaves"]:
@@ -158,9 +159,9 @@ def sample_leaves(tree: Tree, n: int, *, generator: torch.Generator) -> Bool[Ten
     Args:
         tree: the probabilities.
         n: number of draws, >= 1.
-        generator: draws everything.
+        generator: draws labels and nodes.
     Returns:
-        Which leaves are 1, ``[n, leaves]``; the common ancestor of leaves l and m is as many levels up as l XOR m has binary digits.
+        Which leaves are 1, ``[n, leaves]``. The number of binary digits of l XOR m is H of leaves l and m.
     Raises:
         ValueError: n is less than 1.
     """
@@ -192,13 +193,13 @@ class MaskedLeaf:
 
 
 def masked_leaf(tree: Tree, n: int, *, generator: torch.Generator, sibling_rate: float = 1.0) -> MaskedLeaf:
-    """Draws sequences, hides their leaf 0 and leaves out empty contexts.
+    """Draws sequences, hides their leaf 0 and drops empty contexts.
 
     Args:
         tree: the probabilities.
         n: number of sequences drawn.
-        generator: draws everything.
-        sibling_rate: share of its occurrences in which the sibling is in the context; below 1, leaves are not equally frequent.
+        generator: draws the sequences.
+        sibling_rate: probability that a sibling which is present also enters the context; below 1 leaves are not equally frequent.
     Raises:
         ValueError: the rate is outside [0, 1], or n is less than 1.
     """

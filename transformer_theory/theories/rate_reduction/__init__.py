@@ -8,7 +8,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ...core.sources import Source
 from ...core.theory import Theory
 from .claims import CLAIMS
 from .evaluation import nearest_subspace
@@ -16,9 +15,9 @@ from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, RateReductionMetric
 from .ladder import LADDER
 from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
-from .on_data import MCR2, ON_DATA, REDUNET
+from .on_data import ON_DATA
 from .optimum import Optimum, flat_reduction, largest_rank, maximise, optimum
-from .problem import equal_moments, gaussian_toy, orthogonal_classes
+from .problem import LANDSCAPE, MCR2, REDUNET, equal_moments, gaussian_toy, orthogonal_classes
 from .redunet import (
     Layer,
     ReduNet,
@@ -46,7 +45,7 @@ THEORY = Theory(
     r"those of one class: it maximises the rate reduction $\Delta R = R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes lie in "
     r"orthogonal subspaces and fill them evenly. ReduNet is the network whose layers are gradient steps on $\Delta R$, built from data "
     r"without back-propagation.",
-    sources=(MCR2, REDUNET, Source("wang2024global")),
+    sources=(MCR2, REDUNET, LANDSCAPE),
     assumptions=(
         "features have norm 1, or each class has a fixed scale",
         "the classes' ranks add up to at most d",

@@ -1,6 +1,6 @@
-"""Searches for critical points of a problem whose Hessian is known: by ascent, and to the nearest of any kind.
+"""Two searches for critical points of a problem with a known Hessian: ascent to a maximiser, and polishing to the nearest critical point.
 
-Source: textbook (saddle-free Newton; Levenberg-Marquardt), for the critical points that :cite:t:`wang2024global` classify.
+The methods are saddle-free Newton and Levenberg-Marquardt. Source of the critical points: :cite:t:`wang2024global`.
 """
 
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from ...core.parallel import single_threaded
 
 @runtime_checkable
 class Problem(Protocol):
-    """A function on features ``[n, d]``, or on those that meet a constraint; derivatives are then along the constraint."""
+    """A function of features ``[n, d]``. Under a constraint on the features, derivatives are taken along it."""
 
     @property
     def unit(self) -> float:
@@ -34,43 +34,48 @@ class Problem(Protocol):
 
 @single_threaded
 def ascend(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 200, tolerance: float = 1e-12) -> Float[Tensor, "n d"]:
-    """Ascends from ``start`` to where the gradient vanishes; a start on a saddle stays there.
+    """Ascends from ``start`` until the gradient vanishes; a start on a saddle stays there.
 
     Args:
+        start: features, ``[n, d]``.
         steps: largest number of steps.
-        tolerance: of the gradient's norm, in the problem's unit.
+        tolerance: largest norm of the gradient, in the unit of the problem.
     Returns:
-        ``[n, d]``. The caller checks the problem's gradient: the steps may run out first.
+        ``[n, d]``. The caller must check the gradient there, because the steps may run out first.
     """
     X, value = start, problem.value(start)
     for _ in range(steps):
         g = problem.gradient(X)
         if float(g.norm()) <= tolerance * problem.unit:
             break
-        # Saddle-free Newton: a step along each eigenvector of the Hessian, scaled by |eigenvalue|, so that it points upwards where the
-        # curvature is positive too. The damping keeps steps finite along the flat directions of a maximiser.
+        # Saddle-free Newton divides the gradient by |eigenvalue| along each eigenvector of the Hessian, so that the step points upwards
+        # even where the curvature is positive. The damping keeps steps finite along the flat directions of a maximiser (its rotations); it
+        # tends to zero with the gradient, so the convergence stays superlinear.
         values, vectors = torch.linalg.eigh(problem.hessian(X))
         along = vectors.mT @ g.flatten()
         direction = (vectors @ (along / (values.abs() + 1e-3 * problem.unit * float(g.norm()) ** 0.5))).view_as(X)
-        for _ in range(40):  # halve the step until the value rises
+        # Halve the step until the value rises. If 40 halvings do not help, the values differ by rounding only, and the gradient decides.
+        for _ in range(40):
             if (now := problem.value(moved := problem.move(X, direction))) > value:
                 break
             direction = direction / 2
         else:
-            break  # the values differ by rounding only
+            break
         X, value = moved, now
+    # Near the maximiser values are flat to rounding while the gradient still shrinks, so the last digits come from the gradient alone.
     return polish(problem, X)
 
 
 @single_threaded
 def polish(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 100, tolerance: float = 1e-12) -> Float[Tensor, "n d"]:
-    r"""Goes from ``start`` to a nearby critical point of any kind by damped Gauss-Newton steps on :math:`\tfrac12\|\nabla F\|^2`.
+    r"""Moves from ``start`` to a nearby critical point of any kind by damped Gauss-Newton steps on :math:`\tfrac12\|\nabla F\|^2`.
 
     Args:
+        start: features, ``[n, d]``.
         steps: largest number of steps.
-        tolerance: of the gradient's norm, in the problem's unit.
+        tolerance: largest norm of the gradient, in the unit of the problem.
     Returns:
-        ``[n, d]``. If there is no critical point nearby, the gradient has not vanished: the caller checks it.
+        ``[n, d]``. The caller must check the gradient there: without a critical point nearby it does not vanish.
     """
     X, g = start, problem.gradient(start)
     for _ in range(steps):
@@ -78,8 +83,10 @@ def polish(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 100, t
         if size <= tolerance * problem.unit:
             break
         values, vectors = torch.linalg.eigh(problem.hessian(X))
+        # Levenberg-Marquardt: -(H^2 + damping)^-1 H g in the eigenbasis of H. Raise the damping until the gradient shrinks. A damping
+        # proportional to the gradient keeps quadratic convergence although H is singular along rotations.
         damping = problem.unit * size
-        while damping < 1e12 * problem.unit:  # raise the damping until the gradient shrinks (Levenberg-Marquardt)
+        while damping < 1e12 * problem.unit:
             direction = -(vectors @ (values / (values.square() + damping) * (vectors.mT @ g.flatten()))).view_as(X)
             moved = problem.move(X, direction)
             now = problem.gradient(moved)

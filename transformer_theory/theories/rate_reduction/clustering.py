@@ -1,6 +1,6 @@
-r"""Clustering by compression: groups are merged as long as coding the samples group by group takes fewer bits.
+r"""Clustering by compression: groups are merged as long as this reduces the number of bits that code the samples group by group.
 
-Each sample starts as a group of its own. The pair whose union most shortens
+Initially each sample is a group. The pair whose union most shortens
 
 .. math::
     L^s = \sum_j \Big[\frac{n_j + d}{2} \log_2\det\big(I + \frac{d}{n_j \epsilon^2} S_j\big) - n_j \log_2\frac{n_j}{n}\Big],
@@ -18,8 +18,6 @@ With the singular vectors V and values s of the group merged last, its union wit
 
 so that a merge takes :math:`O(n r \min(n_j, r))` and the whole at most :math:`O(n^2 r \min(n, r))`, with n² numbers stored.
 
-Subspace clustering by the elastic net, the other method used to cluster the features of MCR², is left out: no library for it is maintained.
-
 Source: :cite:t:`ma2007segmentation`.
 """
 
@@ -34,31 +32,31 @@ from ...core.validation import positive
 
 EXPECTED_FAILED_CHECKS = {"check_clustering": "its groups lie around means, not around subspaces through the origin"}
 
-MAX_RATIO = 1e11  # of a sample to the distortion: up to it, singular values are rounded by less than a thousandth of the distortion
-RANK_RTOL = 1e-12  # a factor keeps singular values above this share of the largest,
-RANK_ATOL = 1e-3  # and those above this share of the distortion: a direction that holds less does not count
+MAX_RATIO = 1e11  # largest sample over distortion, so that singular values are rounded by less than a thousandth of the distortion
+RANK_RTOL = 1e-12  # a factor contains singular values above this share of the largest,
+RANK_ATOL = 1e-3  # and those above this share of the distortion; smaller ones do not change the coding length
 
 
 class CodingLengthClustering(ClusterMixin, BaseEstimator):
     r"""Agglomerative lossy compression: merges groups while the coding length of all samples falls.
 
     Args:
-        eps: distortion, in the unit of the samples, > 0; squared inside. The default 1 suits no particular data: choose it.
+        eps: distortion, in the unit of the samples, > 0; squared inside. The default 1 is a placeholder: choose it for the data.
 
     **Choosing eps.** Samples are not scaled to norm 1, and ε is a distance between a sample and its code. If the noise around the subspaces
     has standard deviation s in each of d coordinates, :math:`\epsilon = s\sqrt d`. If s is not known, fit for several ε, from a hundredth
-    of the typical norm of a sample upwards in factors of two: far below the noise every sample is a group of its own, far above it all are
-    one, and a number of groups that persists over several ε is meaningful.
+    of the typical norm of a sample upwards in factors of two. Far below the noise every sample is a separate group, far above it all
+    samples are one group; a number of groups that persists over several ε is meaningful.
 
-    There is no ``predict``: the criterion is the length of one code for all samples, and a new sample would change it. To assign new
+    There is no ``predict``, because the criterion is the length of one code for all samples, which a new sample would change. To assign new
     samples to the groups, use :func:`~.evaluation.nearest_subspace` or ``NearestSubspaceClassifier().fit(X, clustering.labels_)``.
 
     Attributes:
         labels_: group of each sample, numbered by first appearance, ``[n]``.
         n_clusters_: number of groups.
-        lengths_: coding length L^s in bits before each merge and at the end, ``[merges + 1]``, falling.
+        lengths_: coding length L^s in bits before each merge and at the end, ``[merges + 1]``, decreasing.
 
-    Subspaces go through the origin: subtract an irrelevant mean, append a constant 1 to samples around affine subspaces.
+    Subspaces contain the origin. Subtract a mean that does not matter; append a constant 1 to samples around affine subspaces.
     """
 
     def __init__(self, eps: float = 1.0):
@@ -68,7 +66,7 @@ class CodingLengthClustering(ClusterMixin, BaseEstimator):
         """Groups samples ``[n, d]``; y is ignored.
 
         Raises:
-            ValueError: eps is no positive number, samples are not finite, or they are too large for eps.
+            ValueError: eps is not a positive number, samples are not finite, or they are too large for eps.
         """
         X = np.asarray(validate_data(self, X, dtype=np.float64))
         positive(eps=self.eps)
@@ -82,6 +80,7 @@ class CodingLengthClustering(ClusterMixin, BaseEstimator):
         while groups.merge_best():
             lengths.append(groups.length)
         self.lengths_ = np.array(lengths) / math.log(2)
+        # Number the groups by the position of their first sample; reversed, so that the first position overwrites the later ones.
         first = {label: place for place, label in reversed([*enumerate(groups.labels.tolist())])}
         number = {label: place for place, label in enumerate(sorted(first, key=first.__getitem__))}
         self.labels_ = np.array([number[label] for label in groups.labels.tolist()])
@@ -95,7 +94,8 @@ class _Groups:
     def __init__(self, X: Float[np.ndarray, "n d"]):
         """Samples in units of the distortion."""
         self.n, self.d = X.shape
-        if self.n < self.d:  # only inner products matter: use coordinates of the samples' span
+        # Only inner products matter, so with fewer samples than dimensions use coordinates in the span of the samples.
+        if self.n < self.d:
             left, sizes, _ = np.linalg.svd(X, full_matrices=False)
             X = left * sizes
         self.labels = np.arange(self.n)
@@ -104,6 +104,7 @@ class _Groups:
         squares = (X * X).sum(1)
         self.lengths = self._length(self.counts, np.log1p(self._scale(self.counts) * squares))
         self.length = float(self.lengths.sum())
+        # For two samples det(I + s (x x^T + y y^T)) = 1 + s (|x|^2 + |y|^2) + s^2 (|x|^2 |y|^2 - <x, y>^2): all pairs without a loop.
         pair = np.full(1, 2.0)
         scale = self._scale(pair)
         areas = np.maximum(squares[:, None] * squares - (X @ X.T) ** 2, 0)  # rounding may give slightly negative areas
@@ -126,6 +127,7 @@ class _Groups:
         self.counts[i] += self.counts[j]
         self.labels[self.labels == j] = i
         sizes, directions = self._unite(i, j)
+        # Group i is now the union; group j no longer exists, and infinite gains exclude it.
         self.gains[j] = self.gains[:, j] = np.inf
         self._measure(i, sizes, directions)
         return True
@@ -139,11 +141,12 @@ class _Groups:
                 parts += [*factors[merged]]
                 self.factors[rows] = groups[~merged], factors[~merged]
         _, sizes, directions = np.linalg.svd(np.concatenate(parts), full_matrices=False)
-        kept = max(1, int((sizes > min(RANK_RTOL * sizes[0], RANK_ATOL)).sum()))
-        sizes, directions = sizes[:kept], directions[:kept]
-        rows = 1 << (kept - 1).bit_length()  # pad with rows of zeros to a power of two, so that groups share few shapes
+        rank = max(1, int((sizes > min(RANK_RTOL * sizes[0], RANK_ATOL)).sum()))
+        sizes, directions = sizes[:rank], directions[:rank]
+        # Pad with rows of zeros to a power of two, so that the factors of all groups have few different shapes and can be batched.
+        rows = 1 << (rank - 1).bit_length()
         factor = np.zeros((1, rows, directions.shape[1]))
-        factor[0, :kept] = sizes[:, None] * directions
+        factor[0, :rank] = sizes[:, None] * directions
         groups, factors = self.factors.get(rows, (np.empty(0, dtype=int), factor[:0]))
         self.factors[rows] = np.append(groups, i), np.concatenate([factors, factor])
         return sizes, directions
@@ -154,7 +157,8 @@ class _Groups:
         for groups, factors in self.factors.values():
             counts = self.counts[groups] + self.counts[i]
             scales = self._scale(counts)
-            # F_j of the module's head, in two orthogonal parts: inside the span of the merged group, where I + β S is diagonal, and outside
+            # F_j of the module's docstring in two orthogonal parts: inside the span of the merged group, where I + β S is diagonal in V,
+            # and outside, where it is the identity.
             inside = factors @ directions.T
             outside = factors - inside @ directions
             grown = 1 + scales[:, None] * sizes**2
@@ -164,7 +168,8 @@ class _Groups:
             gains[groups] = united - self.lengths[groups] - self.lengths[i]
         gains[i] = np.inf
         self.gains[i] = self.gains[:, i] = gains
-        # a group's best partner changes if i is better, or if its best partner was i or j
+        # The best partner of a group changes if i is better, or if it was i or j. Only these rows are searched again: that keeps a merge
+        # linear in n for most groups.
         closer = gains < self.gains[np.arange(self.n), self.nearest]
         lost = ~np.isfinite(self.gains[np.arange(self.n), self.nearest]) | (self.nearest == i)
         self.nearest[closer] = i
@@ -175,7 +180,7 @@ class _Groups:
         return self.d / counts
 
     def _length(self, counts: np.ndarray, logdets: np.ndarray) -> np.ndarray:
-        """Nats for groups of these sizes, with the names of their members."""
+        """Nats for groups of these sizes, including the code of their membership."""
         return (counts + self.d) / 2 * logdets - counts * np.log(counts / self.n)
 
 

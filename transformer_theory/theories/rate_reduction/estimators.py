@@ -1,16 +1,17 @@
-r"""Classifiers of the rate reduction as scikit-learn's estimators. Samples are directions: each is divided by its norm first.
+r"""Classifiers of the rate reduction as scikit-learn estimators. Samples are directions: each is divided by its norm first.
 
-* :class:`NearestSubspaceClassifier`: the class whose principal subspace :math:`U_j` holds most of a sample, the largest :math:`\|xU_j\|`.
-* :class:`RateReductionClassifier`: the class that would compress a sample least, the smallest :math:`\|xC_j\|`,
-  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`: the same idea with all directions of a class, weighted by their energy.
-* :class:`ReduNetClassifier`: the same after the layers of ReduNet, which are built from the training samples.
+* :class:`NearestSubspaceClassifier`: the class whose principal subspace :math:`U_j` contains most of a sample, the largest
+:math:`\|xU_j\|`.
+* :class:`RateReductionClassifier`: the class whose compression of a sample is smallest, :math:`\min_j \|xC_j\|` with
+  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`. It uses all directions of a class, weighted by their energy.
+* :class:`ReduNetClassifier`: the same rule after the layers of ReduNet, which are built from the training samples.
 
 Defaults: ε² = 0.1 for directions, λ = 500, 100 layers, as in the published networks; subspaces of 6 dimensions. With λ = 500
 ``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence: for probabilities take a smaller ``sharpness``,
 about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
 
-The last two are unsuited to classes of very different sizes: a class with more samples spans more directions and attracts nearly all new
-samples. The nearest subspace is not affected. All three identify a direction and its opposite: if classes differ only in their means,
+The last two are unsuitable for classes of very different sizes: a class with more samples spans more directions and attracts almost all new
+samples. The nearest subspace is not affected. All three identify a direction and its opposite; if classes differ only in their means,
 append a constant 1 to the samples.
 
 They pass ``sklearn.utils.estimator_checks.check_estimator(..., expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
@@ -39,9 +40,9 @@ from .redunet.construction import check_samples, check_settings
 EPS = 0.1**0.5
 SHARPNESS = 500.0  # λ of the published networks
 EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zeros, which have no direction and are refused"}
-DECIMALS = 12  # of norms that are compared: two subspaces that contain a sample contain it equally
+DECIMALS = 12  # norms are rounded before they are compared, so that two subspaces that contain a sample tie
 PUBLISHED_STEP = 0.5  # η of the published networks
-MAX_LOSS = 0.05  # of training accuracy, from known to estimated memberships, before fit warns
+MAX_LOSS = 0.05  # largest loss of training accuracy, from known to estimated memberships, without a warning
 
 
 class _Directions(ClassifierMixin, BaseEstimator):
@@ -72,10 +73,10 @@ class _Directions(ClassifierMixin, BaseEstimator):
 
 
 class NearestSubspaceClassifier(_Directions):
-    r"""The class whose principal subspace holds most of a sample: the largest :math:`\|xU_j\|`.
+    r"""The class whose principal subspace contains most of a sample: the largest :math:`\|xU_j\|`.
 
     Args:
-        rank: dimensions of each class's subspace, 6 by default, cut to what a class can span.
+        rank: dimension of the subspace of each class, 6 by default, at most the rank of its samples.
 
     Attributes:
         classes_: ``[k]``, sorted.
@@ -89,8 +90,8 @@ class NearestSubspaceClassifier(_Directions):
         """Computes the subspaces of samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are no classes, or rank is below 1.
-            TypeError: rank is no integer.
+            ValueError: a sample is zero or not finite, labels are not classes, or rank is below 1.
+            TypeError: rank is not an integer.
         """
         directions, places = self._begin(X, y)
         subspaces = principal_subspaces(directions, places, rank=self.rank)
@@ -98,10 +99,10 @@ class NearestSubspaceClassifier(_Directions):
         return self
 
     def predict(self, X) -> np.ndarray:
-        """Classes of samples ``[n, d]``; in a tie the first.
+        """Classes of samples ``[n, d]``; ties go to the first class.
 
         Raises:
-            ValueError: another width than in training, or a sample that is zero or not finite.
+            ValueError: the width differs from that of training, or a sample is zero or not finite.
         """
         directions = self._directions(X).numpy()
         inside = [np.linalg.norm(directions @ basis.T, axis=1) for basis in self.subspaces_]
@@ -109,7 +110,7 @@ class NearestSubspaceClassifier(_Directions):
 
 
 class _Soft(_Directions):
-    """Classes by the smallest ``||x C_j||``; probabilities by the softmax of its negative, λ times."""
+    """Base of the classifiers by the smallest ``||x C_j||``; probabilities are the softmax of ``-λ ||x C_j||``."""
 
     sharpness: float
 
@@ -122,7 +123,7 @@ class _Soft(_Directions):
         r"""Memberships :math:`\mathrm{softmax}_j(-\lambda\|xC_j\|)` ``[n, k]`` of samples ``[n, d]``, columns in the order of ``classes_``.
 
         Raises:
-            ValueError: another width than in training, or a sample that is zero or not finite.
+            ValueError: the width differs from that of training, or a sample is zero or not finite.
         """
         return torch.softmax(-self.sharpness * self._distances(X), dim=-1).numpy()
 
@@ -149,7 +150,7 @@ class RateReductionClassifier(_Soft):
         """Computes the operators of samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are no classes, or eps or sharpness is not positive.
+            ValueError: a sample is zero or not finite, labels are not classes, or eps or sharpness is not positive.
         """
         directions, places = self._begin(X, y)
         check_settings(layers=1, eps=self.eps, step=1.0, sharpness=self.sharpness)
@@ -166,18 +167,18 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
 
     Args:
         layers: L, gradient steps, 100 by default.
-        step: η. By default the published 0.5 or, where it is shorter, :func:`~.redunet.guaranteed_step`, up to which every layer raises ΔR.
-            With few samples in many dimensions longer steps scatter samples whose class is estimated, although ΔR rises at nearly every
+        step: η. By default the smaller of the published 0.5 and :func:`~.redunet.guaranteed_step`, up to which no layer lowers ΔR.
+            With few samples in many dimensions longer steps scatter samples with estimated memberships, although ΔR rises at almost every
             layer.
         eps: distortion ε, > 0; squared inside. ε² = 0.1 by default.
         sharpness: λ of the memberships, > 0, 500 by default.
 
     Attributes:
         classes_: ``[k]``, sorted.
-        network_: the constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step that was taken.
+        network_: the constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step size.
 
-    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed one and the training samples are
-    classified much worse with estimated memberships than with their labels. The default step is not published.
+    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed one and training accuracy is much lower
+    with estimated memberships than with the labels. The rule for the default step is ours.
     """
 
     def __init__(self, layers: int = 100, step: float | None = None, eps: float = EPS, sharpness: float = SHARPNESS):
@@ -187,7 +188,7 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         """Builds the network from samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are no classes, or a setting is not positive.
+            ValueError: a sample is zero or not finite, labels are not classes, or a setting is not positive.
         """
         directions, places = self._begin(X, y)
         check_settings(layers=self.layers, eps=self.eps, step=1.0, sharpness=self.sharpness)
@@ -214,7 +215,7 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         """Features of samples ``[n, d]`` after all layers, norm 1, with estimated memberships, also for training samples.
 
         Raises:
-            ValueError: another width than in training, or a sample that is zero or not finite.
+            ValueError: the width differs from that of training, or a sample is zero or not finite.
         """
         directions = self._directions(X)
         return self.network_.transform(directions).numpy()

@@ -1,4 +1,4 @@
-"""Evaluation of features: by classifiers that learn next to nothing, and by whether k-means finds the classes.
+"""Evaluation of features by simple classifiers, and by the agreement of k-means with the classes.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -17,13 +17,13 @@ RANK, NEIGHBOURS = 30, 5  # of the published evaluation
 
 @converted(floats=("train", "test"), int64=("labels",))
 def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
-    """Class whose principal subspace (through the origin) holds most of a sample: the largest ``||x U_j||``.
+    """Class whose principal subspace (through the origin) contains most of a sample: the largest ``||x U_j||``.
 
     Args:
         train: ``[n, d]``.
-        labels: ``[n]``; classes without samples are never chosen.
+        labels: ``[n]``; classes without samples are never predicted.
         test: ``[m, d]``.
-        rank: dimensions of each subspace, cut to what a class can span.
+        rank: dimension of each subspace, at most the number of samples of the class.
     Returns:
         ``[m]`` classes.
     Raises:
@@ -41,7 +41,7 @@ def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], 
     Args:
         train: ``[n, d]``.
         labels: ``[n]``.
-        rank: dimensions of each subspace, cut to what a class can span.
+        rank: dimension of each subspace, at most the number of samples of the class.
     Returns:
         ``[r, d]`` for each class with samples.
     Raises:
@@ -79,9 +79,9 @@ def accuracies(
     """Accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine, linear SVM.
 
     Args:
-        train, labels: features that the classifiers learn from, ``[n, d]``, and their classes, right or corrupted, ``[n]``.
-        test, truth: features on which they are measured, ``[m, d]``, and their classes, ``[m]``.
-        rank: dimensions of the subspaces, cut to what a class spans.
+        train, labels: training features, ``[n, d]``, and their labels, correct or corrupted, ``[n]``.
+        test, truth: test features, ``[m, d]``, and their classes, ``[m]``.
+        rank: dimension of the subspaces, at most the number of samples of a class.
         neighbours: number of neighbours that vote.
     Raises:
         ValueError: rank is below 1, or there are fewer training samples than neighbours.
@@ -100,11 +100,11 @@ def accuracies(
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of groups with classes, 1 if they are the same.
+    """Agreement of groups with classes; each number is 1 if they are equal up to names.
 
     Attributes:
         nmi: normalised mutual information (arithmetic mean of the entropies), in [0, 1].
-        accuracy: share of samples in the right group under the best naming, in (0, 1].
+        accuracy: share of samples in the correct group under the best naming of the groups, in (0, 1].
         ari: adjusted Rand index, 0 on average for random groups.
     """
 
@@ -128,12 +128,12 @@ def agreement(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Ag
 
 
 def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], *, seed: int = 0) -> Agreement:
-    """Agreement of k-means with the classes, whose number it is given; the best of ten starts.
+    """Agreement of k-means, the best of ten starts, with the classes; k is the number of classes.
 
     Args:
         features: ``[n, d]``.
         truth: ``[n]``.
-        seed: of the starts.
+        seed: seed of the starts.
     """
     from sklearn.cluster import KMeans
 
@@ -142,7 +142,7 @@ def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], 
 
 
 def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> float:
-    """Share of samples in the right group under the best one-to-one naming of the groups.
+    """Share of samples in the correct group under the best one-to-one naming of the groups.
 
     Args:
         truth, groups: class and group of each sample, ``[n]``; their numbers may differ.

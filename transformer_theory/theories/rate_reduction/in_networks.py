@@ -1,7 +1,7 @@
 """Rate reduction in trained networks: how far the features of each block separate the classes, in nats.
 
-The features and the null distribution with permuted labels are those of :class:`~transformer_theory.metrics.class_features.FeatureRates`;
-the theory adds the largest possible rate reduction.
+Features, rates and the null distribution with permuted labels come from
+:class:`~transformer_theory.metrics.class_features.FeatureRates`; the theory adds the rate reduction as a share of its optimum.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -12,38 +12,36 @@ from typing import Any
 import torch
 
 from ...core.measurement import Measurement, Null
-from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, NULL_KIND, RATE_REDUCTION, FeatureRates
 from .optimum import optimum
+from .problem import MCR2, NAME
 
-SOURCE = Source("yu2020learning")
-HEADLINE = RATE_REDUCTION
 SHARE = "rate reduction as a share of the optimum"
 
 
 class RateReductionMetric(FeatureRates):
-    """R, R^c and ΔR of the class token (or the mean token) after each block, with permuted labels as null.
+    """R, R^c and ΔR of the class token (or the mean token) after each block, with permuted labels as the null.
 
     Four rows per layer: ΔR, ΔR as a share of the optimum for this dimension and these class sizes, R and R^c. Forward passes without labels
-    are not counted.
+    are ignored.
 
     Args:
         eps: distortion for features of norm 1; squared inside.
-        seed: of the keys and the permutations.
+        seed: seed of the keys and the permutations.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """The rows of each layer; none without labels. There is no share where the classes are more than the dimensions."""
+        """The rows of each layer; none without labels, and no share of the optimum if there are more classes than dimensions."""
         rows: list[Measurement] = []
-        for layer in sorted(self.kept):
+        for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)
             reductions = self.null_draws(layer, sizes, draws=draws, generator=generator)
             best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
-            columns: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": SOURCE, "note": self.note}
+            columns: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": MCR2, "note": self.note}
 
             def row(quantity: str, value: float, columns: dict[str, Any] = columns, **more: Any) -> Measurement:
-                return Measurement("rate_reduction", "in network", quantity, value, **{"unit": "nats", **columns, **more})
+                return Measurement(NAME, "in network", quantity, value, **{"unit": "nats", **columns, **more})
 
             rows.append(row(RATE_REDUCTION, rate - within, null=Null(NULL_KIND, reductions), side=">="))
             if best > 0:
@@ -55,4 +53,4 @@ class RateReductionMetric(FeatureRates):
         return rows
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (RateReductionMetric(),), headline=HEADLINE, side=">=")
+IN_NETWORKS = InNetworks(metrics=lambda: (RateReductionMetric(),), headline=RATE_REDUCTION, side=">=")

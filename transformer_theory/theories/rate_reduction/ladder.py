@@ -1,10 +1,10 @@
-"""The reach of the theory: its rate reduction as assumptions are relaxed. The rungs are not written yet.
+"""The ladder: how far the optimum of the rate reduction extends beyond the setting of the theory. Its rungs are not written yet.
 
 Source: :cite:t:`yu2020learning` (the optimum).
 """
 
 from ...core.ladder import Ladder
+from ...metrics.class_features import NULL_KIND
 from .in_networks import SHARE
-from .on_data import PERMUTED
 
-LADDER = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=PERMUTED)
+LADDER = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=NULL_KIND)

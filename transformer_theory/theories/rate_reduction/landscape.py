@@ -12,11 +12,11 @@ takes the place of the constraint on the scale. For orthogonal classes F is a su
     \lambda\alpha\alpha_j\, s^2 + [\lambda(\alpha + \alpha_j) - \alpha(\alpha_j - \alpha)]\, s + \lambda = 0, \qquad
     0 < \lambda < \alpha\, \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}},
 
-at the smaller one a minimum along s, at the larger one, :math:`\bar s_j`, a maximum. The maximisers of F are the X whose classes
-are orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: a class that has lost a dimension stays
-without. All other critical points have a direction of ascent.
+The smaller root is a minimum along s, the larger one, :math:`\bar s_j`, a maximum. The maximisers of F are the X whose classes are
+orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: an ascent does not restore a dimension that a
+class has lost. All other critical points have a direction of ascent.
 
-The Hessian decides which kind a critical point is. With :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`,
+The Hessian classifies the critical points. With :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`,
 :math:`K = (I + \alpha XX^\top)^{-1}` the Hessian of R is
 
 .. math::
@@ -66,7 +66,7 @@ class Regularised:
 
     @property
     def unit(self) -> float:
-        """λ, the unit of gradients and eigenvalues."""
+        """λ, in units of which gradients and eigenvalues are measured."""
         return self.penalty
 
     def value(self, X: Float[Tensor, "n d"]) -> float:
@@ -86,13 +86,14 @@ class Regularised:
         return X + direction
 
     def squares(self) -> tuple[tuple[float, float], ...]:
-        r"""The two roots :math:`s < \bar s_j` of the quadratic above for each class: squared singular values of its critical points."""
+        r"""The roots :math:`s < \bar s_j` of the module's quadratic for each class: the squared singular values of critical points."""
         alpha, *alphas = scales(self.sizes, self.dim, eps=self.eps)
         roots = []
         for a in alphas:
             top, middle = self.penalty * alpha * a, alpha * (a - alpha) - self.penalty * (alpha + a)
             larger = (middle + (middle**2 - 4 * top * self.penalty) ** 0.5) / (2 * top)
-            roots.append((self.penalty / (top * larger), larger))  # the product of the roots is λ / top; their difference would cancel
+            # The smaller root from the product of both, λ / top: the usual formula with a minus sign would cancel.
+            roots.append((self.penalty / (top * larger), larger))
         return tuple(roots)
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
@@ -107,13 +108,13 @@ class Regularised:
         return max(worst, *overlaps)
 
     def steepest(self, X: Float[Tensor, "n d"]) -> float:
-        """Largest eigenvalue of the Hessian in units of the penalty: positive at a strict saddle, 0 at a maximiser (its rotations are
-        maximisers too), -1 at X = 0."""
+        """Largest eigenvalue of the Hessian in units of the penalty: positive at a strict saddle, 0 at a maximiser (because its rotations
+        are maximisers too), -1 at X = 0."""
         return float(torch.linalg.eigvalsh(self.hessian(X))[-1]) / self.penalty
 
 
 def largest_penalty(sizes: Sequence[int], dim: int, *, eps: float) -> float:
-    r"""The λ below which all classes have maximisers other than zero: :math:`\alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})`.
+    r"""The bound on λ below which every class has non-zero maximisers: :math:`\alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})`.
 
     Raises:
         ValueError: fewer than two classes, an empty one, dim below 1, or eps not positive.
@@ -129,10 +130,12 @@ def largest_penalty(sizes: Sequence[int], dim: int, *, eps: float) -> float:
 def orthogonal_critical_point(
     problem: Regularised, smaller: Sequence[int], larger: Sequence[int], *, generator: torch.Generator
 ) -> Float[Tensor, "n d"]:
-    r"""A critical point with orthogonal classes: a saddle as soon as one singular value is at the smaller root.
+    r"""A critical point with orthogonal classes; it is a saddle if any singular value is at the smaller root.
 
     Args:
-        smaller, larger: how many singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` each class has; all others are 0.
+        problem: the problem.
+        smaller, larger: numbers of singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` of each class; all others are 0.
+        generator: source of the random subspaces.
     Raises:
         ValueError: they do not fit into the classes or, together, into the dimension.
     """
@@ -151,11 +154,12 @@ def reduction_hessian(X: Float[Tensor, "n d"], sizes: Sequence[int], *, eps: flo
 
     Args:
         X: rows sorted by class, ``[n, d]``.
-        sizes: n_j, their sum is n.
+        sizes: n_j, with sum n.
         eps: distortion; squared inside.
     """
     n, d = X.shape
     alpha, *alphas = scales(sizes, d, eps=eps)
+    # R couples all samples, R^c those of one class only: subtract the Hessians of γ_j R_j, γ_j = α / α_j, from the diagonal blocks.
     H = _rate_hessian(X, alpha)
     first = 0
     for x, a in zip(X.split(list(sizes)), alphas):

@@ -5,9 +5,9 @@ r"""The MCR² training loss: the negative rate reduction, with a backward pass i
     \quad R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1 \tfrac{d}{n\epsilon^2} X^\top X)
 
 With :math:`\gamma_1 = \gamma_2 = 1` it is -ΔR; the self-supervised runs use :math:`\gamma_1 = 20, \gamma_2 = 0.05`. ΔR is unbounded in the
-norm of the features, so the loss takes features of norm 1 and refuses others. The gradient comes with the value
-(:func:`transformer_theory.metrics.coding.gradients.rates_and_gradient`); between the passes only it is kept, n d numbers, beside the
-features themselves.
+norm of the features, so the loss requires features of norm 1. The forward pass computes the gradient together with the value
+(:func:`transformer_theory.metrics.coding.gradients.rates_and_gradient`), so only the gradient and the features are stored for the backward
+pass, 2 n d numbers.
 
 Source: :cite:t:`yu2020learning`. Notation: docs/notation.md.
 """
@@ -23,7 +23,7 @@ from ...metrics.coding import class_coding_rate, coding_rate
 from ...metrics.coding.gradients import rates_and_gradient
 from ...metrics.coding.memberships import Memberships, check_features, class_sizes, is_soft
 
-NORM_TOLERANCE = 1e-2  # features normalised in bfloat16 are within 4e-3
+NORM_TOLERANCE = 1e-2  # norms of features that were normalised in bfloat16 are accurate to 4e-3
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class MaximalCodingRateReduction(nn.Module):
 
     Args:
         eps: distortion, > 0, squared inside; the published runs have ε² = 1/2.
-        gamma1: > 0, inside the determinant of the expansion.
-        gamma2: > 0, weighs the expansion.
+        gamma1: > 0, factor inside the determinant of the expansion.
+        gamma2: > 0, weight of the expansion.
     Raises:
         ValueError: a parameter is not positive and finite.
     """
@@ -64,17 +64,17 @@ class MaximalCodingRateReduction(nn.Module):
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
-        """Loss of a batch. A class without samples adds nothing. Second derivatives exist.
+        """Loss of a batch. A class without samples contributes nothing. Second derivatives exist.
 
-        Autocast is switched off inside, but the output of a network under autocast is bfloat16 or float16 and is refused: pass
-        ``features.float()``, normalised after that.
+        Autocast is switched off inside. The output of a network under autocast is bfloat16 or float16, which raises ValueError: convert it
+        with ``.float()`` before it is normalised.
 
         Args:
             features: rows of norm 1, ``[n, d]``, float32 or float64.
-            labels: class of each, integers >= 0, ``[n]``; or memberships ``[n, k]``, rows summing to one, which get a gradient too.
+            labels: class of each sample, integers >= 0, ``[n]``; or memberships ``[n, k]``, rows summing to one, which have a gradient too.
         Raises:
-            ValueError: a row is not of norm 1, features are not float32 or float64 or not finite, labels do not fit the features or are
-                no integers >= 0, or memberships do not sum to one.
+            ValueError: a row does not have norm 1, features are not float32 or float64 or not finite, labels do not fit the features or are
+                not integers >= 0, or memberships do not sum to one.
         """
         check_features(features, self.eps)
         class_sizes(features, labels)
@@ -103,7 +103,7 @@ class MaximalCodingRateReduction(nn.Module):
 
 
 class _ClosedForm(torch.autograd.Function):
-    """Value and gradient together; a backward pass that is itself differentiated goes through the plain rates."""
+    """Value and gradient in one pass. A backward pass that is differentiated again uses autograd through the rates."""
 
     @staticmethod
     def forward(ctx, features: Tensor, labels: Tensor, module: MaximalCodingRateReduction):
@@ -116,6 +116,8 @@ class _ClosedForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         features, labels, gradient = ctx.saved_tensors
+        # The stored gradient is that of gamma2 R - R^c, minus the loss. It is a constant for autograd, so with create_graph the gradient is
+        # computed anew as a function of the features.
         if not torch.is_grad_enabled():
             return -grad * gradient, None, None
         (direction,) = torch.autograd.grad(ctx.module._plain(features, labels)[0], features, create_graph=True)
@@ -125,17 +127,17 @@ class _ClosedForm(torch.autograd.Function):
 def union_of_ranks(
     features: Float[Tensor, "n d"], labels: Memberships, *, group: "torch.distributed.ProcessGroup | None" = None
 ) -> tuple[Float[Tensor, "all d"], Int[Tensor, " all"] | Float[Tensor, "all k"]]:
-    """The batch of all ranks on each rank, so that the loss is that of the whole batch instead of a mean over parts of it.
+    """Gathers the batch of all ranks on each rank, so that the loss is computed on the whole batch and not averaged over its parts.
 
-    ``parts = loss(*union_of_ranks(features, labels))``. The gradient of a rank's own samples is multiplied by the number of ranks, which
-    ``DistributedDataParallel`` divides by when it averages: parameters get the gradient that one process with the whole batch would have.
+    ``parts = loss(*union_of_ranks(features, labels))``. The gradient with respect to the samples of a rank is multiplied by the number of
+    ranks, because ``DistributedDataParallel`` divides by it: parameters get the same gradient as in one process with the whole batch.
 
     Args:
-        features: this rank's, ``[n, d]``; n may differ between ranks.
-        labels: this rank's, ``[n]``, or memberships ``[n, k]`` (gathered without gradient).
-        group: of ``torch.distributed``; all ranks if omitted.
+        features: features of this rank, ``[n, d]``; n may differ between ranks.
+        labels: labels of this rank, ``[n]``, or memberships ``[n, k]`` (gathered without gradient).
+        group: group of ``torch.distributed``; all ranks if omitted.
     Returns:
-        features and labels of all ranks in the order of ranks, ``[sum of n, d]``.
+        Features and labels of all ranks in the order of ranks, ``[sum of n, d]``.
     """
     sizes = [torch.zeros(1, dtype=torch.int64, device=features.device) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(sizes, torch.tensor([len(features)], device=features.device), group=group)
@@ -145,6 +147,7 @@ def union_of_ranks(
 
 
 def _gathered(rows: Tensor, counts: list[int], group) -> list[Tensor]:
+    """The rows of every rank; all_gather needs equal shapes, so rows are padded to the largest number and cut afterwards."""
     padded = torch.cat([rows, rows.new_zeros(max(counts) - len(rows), *rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in counts]
     torch.distributed.all_gather(parts, padded, group=group)
@@ -152,7 +155,7 @@ def _gathered(rows: Tensor, counts: list[int], group) -> list[Tensor]:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation over ranks; backward takes the rank's own part, times the number of ranks."""
+    """Concatenation over ranks; its gradient is the part of this rank, times the number of ranks."""
 
     @staticmethod
     def forward(ctx, rows: Tensor, counts: list[int], group) -> Tensor:

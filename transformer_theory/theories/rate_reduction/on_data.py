@@ -1,8 +1,8 @@
-r"""Rate reduction on labelled data: rates of the features as they are, and the effect of ReduNet, built from them, on these rates.
+r"""Rate reduction on labelled data: the rates of the features, and the effect of a ReduNet built from these features.
 
 The feature of a sequence is all its tokens in one vector if that has at most 128 entries; otherwise its first token if this is the query
 (a class token), otherwise the mean of its tokens. Features of more than 128 dimensions are projected on their 128 leading directions. Norms
-are 1. ReduNet is built from three quarters of each class and tried on the rest.
+are 1. ReduNet is built from three quarters of each class and tested on the rest.
 
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`chan2022redunet` (ReduNet).
 """
@@ -23,19 +23,18 @@ from ...core.sources import Source
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...maths.linalg import numerical_rank
+from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, NULL_KIND, RATE_REDUCTION
 from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
 from .evaluation import nearest_subspace
+from .in_networks import SHARE
 from .optimum import largest_rank, optimum
+from .problem import MCR2, NAME, REDUNET
 from .redunet import ReduNet, construct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "rate_reduction"
-MCR2, REDUNET = Source("yu2020learning"), Source("chan2022redunet")
-HEADLINE = "rate reduction as a share of the optimum"
-REDUCTION, RATE, CLASS_RATE = "rate reduction", "coding rate", "class coding rate"
 RANKS_FIT = "the classes' ranks add up to at most the dimension"
 SMALL_DISTORTION = "the distortion is small for each class's rank"
 LAYERS_RAISE = "share of ReduNet's layers that raise the rate reduction"
@@ -44,7 +43,6 @@ SHARE_AFTER = "share of the optimum after ReduNet"
 ACCURACY_BEFORE = "accuracy of the nearest subspace before ReduNet"
 ACCURACY_AFTER = "accuracy of the nearest subspace after ReduNet"
 ACCURACY_COMPRESSED = "accuracy of the least compressed norm after ReduNet"
-PERMUTED = "permuted labels"
 
 EPS = 0.1**0.5  # ReduNet's ε² = 0.1
 SHARPNESS, SUBSPACE_RANK = 500.0, 6
@@ -105,6 +103,7 @@ def features_of(sequences: Sequences, generator: Generator) -> Features:
 
 def depth(n: int, classes: int, dim: int) -> int:
     """Number of layers, 10 to 100, that take a few seconds on one core; 100 for the digits."""
+    # Operations per layer: k + 1 moments and Cholesky factors of size d, and a product of each sample with each operator.
     cost = (classes + 1) * dim**2 * (8 * dim + n) + n * classes * dim**2
     return int(min(100, max(10, 4e10 // cost)))
 
@@ -116,10 +115,11 @@ def short_step(n: int, dim: int) -> float:
 
 
 def measure(problem: Sequences, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """Rates of the features, then ReduNet built from three quarters of them and tried on the rest.
+    """Rates of the features, then ReduNet built from three quarters of them and tested on the rest.
 
     Args:
-        generator: of the subset, the split and the permutations of the labels.
+        problem: one vector per sequence, with classes.
+        generator: source of the subset, the split and the permutations of the labels.
     """
     features = features_of(problem, generator)
     yield from _assumptions(features)
@@ -160,28 +160,26 @@ def _assumptions(features: Features) -> Iterator[Measurement]:
 
 
 def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
-    """R, R^c and ΔR of the features as they are, beside permuted labels and the optimum."""
+    """R, R^c and ΔR of the features, with permuted labels as the null, and the share of the optimum."""
     vectors, labels = features.vectors, features.labels
     n, d = vectors.shape
     rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
     orders = [torch.randperm(n, generator=generator) for _ in range(PERMUTATIONS)]
     draws = [float(class_coding_rate(vectors, labels[order], eps=EPS)) for order in orders]
     nats = {"unit": "nats", "n": n, "note": f"features of norm 1: {features.description}; ε² = 0.1"}
-    yield _on_data(RATE, rate, MCR2, scope="any data", **nats)
-    yield _on_data(CLASS_RATE, within, MCR2, null=Null(PERMUTED, tuple(draws)), side="<=", **nats)
+    yield _on_data(CODING_RATE, rate, MCR2, scope="any data", **nats)
+    yield _on_data(CLASS_CODING_RATE, within, MCR2, null=Null(NULL_KIND, tuple(draws)), side="<=", **nats)
     reductions = tuple(rate - draw for draw in draws)
-    # ΔR >= 0 for any labels, so that the sign alone is no evidence and there is no verdict.
-    columns = {"predicted": 0.0, "op": ">=", "threshold": -1e-9, "null": Null(PERMUTED, reductions), "side": ">=", **nats}
-    yield _on_data(REDUCTION, rate - within, MCR2, **columns)
+    # ΔR >= 0 for any labels, so its sign is no evidence and there is no verdict.
+    columns = {"predicted": 0.0, "op": ">=", "threshold": -1e-9, "null": Null(NULL_KIND, reductions), "side": ">=", **nats}
+    yield _on_data(RATE_REDUCTION, rate - within, MCR2, **columns)
     best = best_value(labels, d)
     if not best:
-        yield _on_data(
-            HEADLINE, None, MCR2, reason=f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions"
-        )
+        yield _on_data(SHARE, None, MCR2, reason=f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions")
         return
     share, threshold = (rate - within) / best, 1 - 1e-6
     yield _on_data(
-        HEADLINE,
+        SHARE,
         share,
         MCR2,
         unit="share",
@@ -189,7 +187,7 @@ def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
         op=">=",
         threshold=threshold,
         verdict=judge(share, ">=", threshold, covered=False),
-        null=Null(PERMUTED, tuple(reduction / best for reduction in reductions)),
+        null=Null(NULL_KIND, tuple(reduction / best for reduction in reductions)),
         side=">=",
         n=n,
         note=f"predicted for features that maximise it, which these were not trained to do; the optimum is {best:.2f} nats",
@@ -220,14 +218,14 @@ def _redunet(features: Features, generator: Generator) -> Iterator[Measurement |
         op=">=",
         threshold=1.0,
         verdict=judge(rising, ">=", 1.0),
-        null=Null(PERMUTED, (_share_rising(null),)),
+        null=Null(NULL_KIND, (_share_rising(null),)),
         scope="any data",
         **columns,
     )
     # An ascent separates permuted labels too: both numbers measure the fit to the training labels.
-    yield _on_data(REDUCTION_AFTER, last, REDUNET, unit="nats", null=Null(PERMUTED, (null_last,)), side=">=", scope="training", **columns)
+    yield _on_data(REDUCTION_AFTER, last, REDUNET, unit="nats", null=Null(NULL_KIND, (null_last,)), side=">=", scope="training", **columns)
     if best:
-        draws = Null(PERMUTED, (null_last / best,))
+        draws = Null(NULL_KIND, (null_last / best,))
         yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", null=draws, side=">=", scope="training", **columns)
     yield Arrays(
         {
@@ -360,4 +358,4 @@ def _plot_spectra(ax: "Axes", result: Result) -> None:
     ax.legend(loc="upper right", fontsize=7, frameon=False)
 
 
-ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot, permutes="labels")
+ON_DATA = OnData(read=read, measure=measure, headline=SHARE, plot=plot, permutes="labels")

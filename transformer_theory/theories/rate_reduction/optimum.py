@@ -1,6 +1,6 @@
 r"""The optimum of maximal coding rate reduction (MCR²), in closed form and by ascent.
 
-Among features :math:`X \in R^{n\times d}` of k classes of sizes :math:`n_j`, each with a fixed scale, find those of largest rate reduction
+Among features :math:`X \in R^{n\times d}` of k classes of sizes :math:`n_j`, each with a fixed scale, maximise the rate reduction
 
 .. math::
     \max_X \Delta R(X|y) = R(X) - R^c(X|y) \quad \text{subject to} \quad \|X_j\|_F^2 = n_j, \ \mathrm{rank}\, X_j \le r_j,
@@ -10,9 +10,9 @@ Among features :math:`X \in R^{n\times d}` of k classes of sizes :math:`n_j`, ea
 :math:`\Delta R \le \sum_j \sum_i f_j(\lambda_{ji})` over the squared singular values of the classes, with :math:`\gamma_j = n_j/n`,
 :math:`\alpha = d/(n\epsilon^2)` and :math:`f_j(\lambda) = \tfrac12\log(1 + \alpha\lambda) - \tfrac{\gamma_j}2\log(1 +
 \alpha\lambda/\gamma_j)`. This :math:`f_j` is convex below some point and concave beyond, so at a maximum on the simplex
-:math:`\sum_i \lambda_i = n_j` all positive values are equal, or all but one smaller. The smaller one, :math:`a`, never pays: along
-:math:`(a, b, \dots, b)` the derivative has the sign of :math:`ab - \gamma_j/\alpha^2`, where ab grows with a, so the sum falls, then
-rises, and is largest at an end, a = 0 or a = b. Hence each class spreads evenly over s of its dimensions and contributes
+:math:`\sum_i \lambda_i = n_j` all positive values are equal, except possibly one smaller value :math:`a`. An intermediate a is never
+optimal: along :math:`(a, b, \dots, b)` the derivative has the sign of :math:`ab - \gamma_j/\alpha^2`, where ab grows with a, so the sum
+falls, then rises, and is largest at an end, a = 0 or a = b. Hence each class spreads evenly over s of its dimensions and contributes
 
 .. math::
     h_j(s) = \tfrac s2 \log\big(1 + \tfrac{\alpha n_j}{s}\big) - \tfrac{\gamma_j s}{2} \log\big(1 + \tfrac{\alpha n_j}{\gamma_j s}\big),
@@ -38,7 +38,7 @@ from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
 from .problem import check_ranks, sorted_labels
 
-RANK_RTOL = 1e-3  # of :func:`disorder`, relative to the largest singular value of a class
+RANK_RTOL = 1e-3  # smallest singular value that :func:`disorder` counts, relative to the largest of the class
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Optimum:
     Attributes:
         value: the largest rate reduction of orthogonal classes, nats per sample.
         rate: R there (R^c is ``rate - value``).
-        ranks: dimension of each class, their sum is at most d.
+        ranks: dimension of each class, with sum at most d.
     """
 
     value: float
@@ -61,7 +61,7 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
 
     Args:
         sizes: samples of each class.
-        ranks: dimension of each class, >= 1, their sum at most ``dim``.
+        ranks: dimension of each class, >= 1, with sum at most ``dim``.
         dim: d.
         eps: distortion; squared inside.
     Returns:
@@ -90,9 +90,9 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
     Returns:
         :class:`Optimum`. A single class has value 0.
     Raises:
-        ValueError: eps is not positive, a size is no integer >= 0, there is no sample, there are more classes than dimensions, or the
+        ValueError: eps is not positive, a size is not an integer >= 0, there is no sample, there are more classes than dimensions, or the
             budget is not one rank >= 1 for each class.
-        TypeError: dim is no integer.
+        TypeError: dim is not an integer.
     """
     positive(eps=eps)
     integers(dim=dim)
@@ -120,7 +120,8 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
         choices.append(values.argmax(1))
         best = values.max(1)
     ranks, left = [], dim
-    for choice in reversed(choices):  # read the ranks back from the last class to the first
+    # Read the ranks back from the last class to the first: each choice tells how much of the budget it leaves to the classes before.
+    for choice in reversed(choices):
         ranks.append(int(choice[left]))
         left -= ranks[-1]
     ranks = tuple(reversed(ranks))
@@ -129,6 +130,7 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
 
 
 def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndarray:
+    """h_j of the module's docstring at each rank, nats."""
     share, scale = size / n, dim * size / (n * eps**2)
     return 0.5 * ranks * (np.log1p(scale / ranks) - share * np.log1p(scale / (share * ranks)))
 
@@ -136,9 +138,9 @@ def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndar
 def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
     r"""The rank r below which the theorem's condition on the distortion, :math:`\epsilon^4 < (n_j/n)\, d^2/r^2`, holds for a class.
 
-    Below it, an even spread over r dimensions lies in the concave part of :math:`f_j`, where spreading within them pays. It does not follow
-    that all r dimensions pay: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first class has the bound 22.4, but rank 10 gives it
-    more than rank 14. :func:`optimum` finds the best ranks for any distortion.
+    Below it, an even spread over r dimensions lies in the concave part of :math:`f_j`, so an even spread is best among these dimensions. It
+    does not follow that all r dimensions are worth using: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first class has the bound
+    22.4, but its contribution at rank 10 exceeds that at rank 14. :func:`optimum` finds the best ranks for any distortion.
 
     Returns:
         :math:`\sqrt{n_j/n}\, d/\epsilon^2`.
@@ -148,14 +150,14 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
 
 @converted(float64=("features",), int64=("labels",))
 def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
-    """Distance of classes from orthogonal with flat spectra.
+    """Distance from orthogonal classes with flat spectra.
 
     The maximum of two numbers: the largest cosine of a principal angle between two classes, and the largest relative spread of a class's
     singular values, of which those below a thousandth of the largest count as zero.
 
     Args:
         features: ``[n, d]``.
-        labels: ``[n]``, no class zero.
+        labels: ``[n]``; no class consists of zeros only.
     Returns:
         Between 0, attained at the optimum, and 1.
     """
@@ -176,17 +178,18 @@ def maximise(
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], float]:
     r"""Ascends ΔR with L-BFGS under the theorem's constraints :math:`\|X_j\|_F^2 = n_j` and rank :math:`X_j \le r_j`.
 
-    Each class is a product of an ``[n_j, r_j]`` and a transposed ``[d, r_j]`` factor, rescaled to its norm. The start is a random subspace
-    for each class, evenly filled; the subspaces overlap. Some starts end in a poorer local maximum, in which a class has lost a dimension:
-    a zero singular value is stationary, and the second order does not raise it. Take the best of several starts.
+    Each class starts in a random subspace, which it fills evenly; the subspaces overlap. Some starts end in a lower local maximum, in
+    which a class has lost a dimension: a zero singular value is stationary, and the second derivative does not raise it. Take the best of
+    several starts.
 
     Args:
         sizes, ranks: n_j and r_j of each class.
         dim: d.
         eps: distortion; squared inside.
+        generator: source of the random start.
         steps: largest number of iterations.
     Returns:
-        the features reached ``[n, d]`` float64 sorted by class, labels, and the norm of the gradient there (zero at a critical point).
+        The features at the end ``[n, d]`` float64 sorted by class, labels, and the norm of the gradient there (zero at a critical point).
     Raises:
         ValueError: there is not one rank for each class, between 1 and its samples and the dimension, or eps or steps is not positive.
     """
@@ -197,6 +200,8 @@ def maximise(
     positive(eps=eps)
     integers(steps=steps)
     labels = sorted_labels(sizes)
+    # A product of an [n_j, r_j] and a transposed [d, r_j] factor has rank r_j at most, and rescaling fixes its norm, so the ascent is
+    # unconstrained.
     shapes = [shape for n, r in zip(sizes, ranks) for shape in ((n, r), (dim, r))]
     factors = [orthonormalise(torch.randn(shape, dtype=torch.float64, generator=generator)) for shape in shapes]
     factors = [each.contiguous().requires_grad_() for each in factors]

@@ -1,4 +1,4 @@
-"""Instances of maximal coding rate reduction: features at its optimum, features without any rate reduction, and ReduNet's Gaussian toy.
+"""Instances of maximal coding rate reduction: features at the optimum, features without any rate reduction, and ReduNet's Gaussian toy.
 
 Source: :cite:t:`yu2020learning` (the optimum), :cite:t:`chan2022redunet` (the toy).
 """
@@ -9,8 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...core.sources import Source
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import unit_norm
+
+NAME = "rate_reduction"  # of the theory: the column of measurements and the prefix of arrays
+MCR2, REDUNET, LANDSCAPE, CODING_LENGTH = (
+    Source(key) for key in ("yu2020learning", "chan2022redunet", "wang2024global", "ma2007segmentation")
+)
 
 
 def sorted_labels(sizes: Sequence[int]) -> Int[Tensor, " n"]:
@@ -50,7 +56,7 @@ def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: 
 
     Args:
         sizes: samples of each class.
-        spectra: squared singular values of each class, none or more.
+        spectra: non-zero squared singular values of each class; may be empty.
         dim: d.
     Raises:
         ValueError: they do not fit into the classes or, together, into the dimension.
@@ -58,6 +64,7 @@ def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: 
     ranks = [len(values) for values in spectra]
     if len(ranks) != len(sizes) or sum(ranks) > dim or any(r > n for r, n in zip(ranks, sizes)):
         raise ValueError(f"{ranks} singular values do not fit into classes of {list(sizes)} in {dim} dimensions")
+    # A random orthonormal frame of R^d is divided among the classes as right singular vectors; the left ones are drawn for each class.
     frame = orthonormalise(torch.randn(dim, dim, dtype=torch.float64, generator=generator))
     parts = []
     for size, values, basis in zip(sizes, spectra, frame[:, : sum(ranks)].split(ranks, dim=1)):
@@ -78,6 +85,7 @@ def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator)
     """
     if min(sizes) < dim:
         raise ValueError(f"classes need at least {dim} samples to share a second moment of full rank, got {min(sizes)}")
+    # With orthonormal columns Q_j the class sqrt(n_j) Q_j A has the second moment A^T A, whatever Q_j is.
     root = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
     parts = [n**0.5 * orthonormalise(torch.randn(n, dim, dtype=torch.float64, generator=generator)) @ root for n in sizes]
     return torch.cat(parts), sorted_labels(sizes)

@@ -1,4 +1,4 @@
-r"""The landscape under the constraint itself: ΔR where each class has its scale, on a product of spheres.
+r"""The landscape of the constrained problem: ΔR on a product of spheres, one for each class.
 
 .. math::
     \max_X \Delta R(X|y) \quad \text{subject to} \quad \|X_j\|_F^2 = n_j .
@@ -11,14 +11,14 @@ gradient is :math:`(G_j - \lambda_j X_j)_j`, and the Riemannian Hessian
 
 where :math:`\lambda_j I` is the curvature of the spheres. A geodesic turns each class in the plane of :math:`X_j` and its direction.
 
-So a critical point is one of the problem with a penalty (:mod:`.landscape`) of its own for each class. Orthogonal classes with flat
-spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions each, are critical. Along a sphere, with :math:`f_j` of :mod:`.optimum`,
+So a critical point is a critical point of a problem with penalties (:mod:`.landscape`), one penalty λ_j for each class. Orthogonal classes
+with flat spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions each, are critical. Along a sphere, with :math:`f_j` of :mod:`.optimum`,
 
 * one of these singular values growing at the cost of another has the second derivative :math:`4 s f_j''(s)`, which is negative iff
   :math:`r_j < \sqrt{n_j/n}\, d/\epsilon^2` (:func:`.optimum.largest_rank`),
 * a zero singular value growing in a new dimension has :math:`-\lambda_j < 0`.
 
-Below the bound such X are local maximisers for any ranks (observed: the other eigenvalues are negative too, except those of rotations).
+Below the bound such X are local maximisers for any ranks (observed: the other eigenvalues are negative too, except for rotations).
 Saddles are flat spectra above the bound; spectra :math:`(a, b, \dots, b)` with
 :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one of which two share a line
 (:func:`on_lines`); all classes on one line give the minimum ΔR = 0.
@@ -82,7 +82,7 @@ class OnSpheres:
         return G - self._by_class(self._multipliers(X, G)) * X
 
     def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]:
-        """Hessian of ΔR along the spheres, as a matrix on all of R^{nd}; its kernel contains the radii of the classes."""
+        """Hessian of ΔR along the spheres, as a matrix on R^{nd}; its kernel contains the radial direction of each class."""
         G = rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps)
         curvature = self._by_class(self._multipliers(X, G)).expand(X.shape).flatten()
         radii = self._radii(X)
@@ -90,13 +90,13 @@ class OnSpheres:
         return P @ (reduction_hessian(X, self.sizes, eps=self.eps) - torch.diag(curvature)) @ P
 
     def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The end of the geodesic from X along ``direction``, which is tangent to the spheres and as long as the geodesic."""
+        """The end point of the geodesic from X along ``direction``, which is tangent to the spheres and has the length of the geodesic."""
         parts = []
         for x, v in zip(X.split(self.sizes), direction.split(self.sizes)):
             radius = len(x) ** 0.5
             angle = torch.linalg.matrix_norm(v) / radius
             parts.append(torch.cos(angle) * x + torch.sinc(angle / torch.pi) * v)  # sin(angle) / angle, 1 at 0
-        return self.project(torch.cat(parts))
+        return self.project(torch.cat(parts))  # removes the drift by rounding
 
     def project(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Each class rescaled to its squared norm n_j."""
@@ -104,11 +104,12 @@ class OnSpheres:
 
     def eigenvalues(self, X: Float[Tensor, "n d"]) -> Float[Tensor, " directions"]:
         """Eigenvalues of the Hessian on the n d - k directions along the spheres, ascending, in units of α."""
+        # The complete QR of the radial directions continues them to an orthonormal basis; its other columns are tangent to the spheres.
         along = torch.linalg.qr(self._radii(X), mode="complete").Q[:, len(self.sizes) :]
         return torch.linalg.eigvalsh(along.mT @ self.hessian(X) @ along) / self.unit
 
     def steepest(self, X: Float[Tensor, "n d"]) -> float:
-        """Largest of the :meth:`eigenvalues`: positive at a strict saddle, 0 at a maximiser (its rotations are maximisers too)."""
+        """Largest of the :meth:`eigenvalues`: positive at a strict saddle, 0 at a maximiser (because its rotations are maximisers too)."""
         return float(self.eigenvalues(X)[-1])
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
@@ -131,14 +132,17 @@ def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generat
     r"""A saddle with orthogonal classes: in each of rank two or more one squared singular value a is smaller than the others, b.
 
     Args:
-        ranks: of the classes, >= 1, their sum at most d.
+        problem: the problem.
+        ranks: ranks of the classes, >= 1, with sum at most d.
+        generator: source of the random subspaces.
     Raises:
-        ValueError: they do not fit, or a class is too small for the distortion: :math:`n_j^2 \ge 4 (r_j - 1) (n_j/n)/\alpha^2` fails, or
-            the values are not a < b.
+        ValueError: the ranks do not fit, a class is too small for the distortion (:math:`n_j^2 < 4 (r_j - 1) (n_j/n)/\alpha^2`), or the
+            values are not a < b.
     """
     spectra = []
     for size, rank in zip(problem.sizes, ranks, strict=True):
         product = size / sum(problem.sizes) / problem.unit**2
+        # a = product / b in a + (r - 1) b = n_j gives a quadratic for b, of which the larger root belongs to a < b.
         square = size**2 - 4 * (rank - 1) * product
         b = (size + max(square, 0.0) ** 0.5) / (2 * (rank - 1)) if rank > 1 else float(size)
         a = product / b
@@ -151,12 +155,14 @@ def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generat
 
 
 def on_lines(problem: OnSpheres, lines: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """A critical point with classes of rank one, each on one of several orthogonal lines: a saddle as soon as two share a line.
+    """A critical point with classes of rank one, each on one of several orthogonal lines; it is a saddle if two classes share a line.
 
     Args:
-        lines: of each class, numbers from 0 to d - 1.
+        problem: the problem.
+        lines: number of the line of each class, from 0 to d - 1.
+        generator: source of the random lines.
     Raises:
-        ValueError: there is not one for each class, or they do not fit into the dimension.
+        ValueError: there is not one line for each class, or a number exceeds the dimension.
     """
     if len(lines) != len(problem.sizes) or min(lines) < 0 or max(lines) >= problem.dim:
         raise ValueError(

@@ -1,9 +1,9 @@
-r"""The words that attention selects in a language model, compared with counts of the text.
+r"""The words that a language model attends to, compared with counts of the text.
 
 For a query word m that is followed by n, :math:`P(l \mid m, n)` is the probability of word l in the window before m, counted for the most
 frequent pairs (m, n) of a text (:func:`count_continuations`). The *distinctness* of word l for query m is
 :math:`\max_n P(l \mid m, n) / \sum_n P(l \mid m, n)`: one if it occurs before one continuation only, 1/K if it is equally likely before all
-K. Rare words are distinct by chance, so distinctness is compared over the same words.
+K. Rare words are distinct by chance, so the null is uniform attention to the same words.
 
 For every query position whose pair was counted, the weights of the preceding words, scaled to sum one, are correlated with
 :math:`P(l \mid m, n)` and with P(l) (Pearson's correlation over positions), and their mean distinctness is compared with that of uniform
@@ -33,8 +33,8 @@ DIAGONAL = "diagonal mass"
 RANK = "stable rank of W_QK"
 SOURCE = Source("tian2023scan")
 MAX_PAIRS, MIN_OCCURRENCES = 300, 10
-MIN_WORDS = 3  # words before a query from which it is counted
-NORM_ATOL = 1e-12  # norm of centred weights below which a correlation is undefined
+MIN_WORDS = 3  # queries with fewer words before them are not counted
+NORM_ATOL = 1e-12  # product of norms below which a correlation is undefined
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,9 @@ class Continuations:
     """The counted pairs of a text.
 
     Attributes:
-        keys: m V + n of each pair, increasing, ``[pairs]``.
+        keys: m V + n of each pair (m, n), increasing, ``[pairs]``.
         conditional: P(l | m, n), rows sum to one, float64, ``[pairs, V]``.
-        distinctness: of each word for the pair's query, ``[pairs, V]``; NaN where it never occurs or the query has one pair only.
+        distinctness: of each word for the pair's query, ``[pairs, V]``; NaN where the word never occurs or the query has one pair only.
         frequency: P(l) in the whole text, ``[V]``.
     """
 
@@ -63,14 +63,14 @@ class Continuations:
 def count_continuations(
     ids: Int[Tensor, " n"], *, vocab_size: int, context: int, max_pairs: int = MAX_PAIRS, min_occurrences: int = MIN_OCCURRENCES
 ) -> Continuations:
-    """Counts the most frequent pairs that occur often enough behind a whole window.
+    """Counts the words before the most frequent pairs (m, n) of a text; only pairs after a whole window count.
 
     Args:
         ids: the text, in ``[0, vocab_size)``, ``[n]``.
         vocab_size: V.
         context: words per window, the query included; at least 2.
-        max_pairs: number of pairs, most frequent first.
-        min_occurrences: of a pair that is counted.
+        max_pairs: largest number of pairs, most frequent first.
+        min_occurrences: occurrences below which a pair is omitted.
     Raises:
         ValueError: no pair occurs often enough, or the window has no word before the query.
     """
@@ -83,12 +83,13 @@ def count_continuations(
     if not len(selected):
         largest = int(counts.max()) if len(counts) else 0
         raise ValueError(f"a pair of words must occur at least {min_occurrences} times to be counted, got {largest}; use more text")
+    # Renumber the selected pairs from zero and drop the positions of all other pairs.
     number = torch.full((len(keys),), -1)
     number[selected] = torch.arange(len(selected))
     rows = number[member]
     positions, rows = positions[rows >= 0], rows[rows >= 0]
     before = ids[positions[:, None] - torch.arange(1, context)]
-    # one bincount over the flat index (pair, word)
+    # Count over the flat index (pair, word) in one pass.
     table = torch.bincount((rows[:, None] * vocab_size + before).flatten(), minlength=len(selected) * vocab_size)
     conditional = table.view(len(selected), vocab_size).double()
     conditional = conditional / conditional.sum(1, keepdim=True)
@@ -103,23 +104,23 @@ def count_continuations(
 
 
 class AttendedWords(Metric):
-    """Attention of a language model on known windows, compared with the counts of a text; the labels are the numbers of the windows.
+    """Attention of a language model on given windows, compared with the counts of a text. The labels must number the windows.
 
     Rows per layer and head: "diagonal mass", "stable rank of W_QK" (if the bilinear form is known), and, if any pair was counted,
     "correlation of attention and P(l | m, n)" and "... P(l)" (null: 0, for shuffled words) and "distinctness of attended words" (null:
-    uniform attention). Means over queries.
+    uniform attention). All are means over queries.
 
     Args:
         windows: ids of the windows and the word after each, ``[n, length + 1]``; the model is given all but the last column.
         counted: pairs of the text that the model learns.
 
     Attributes:
-        sums: by layer and first head, ``[2, 5, heads]``: sums and numbers of diagonal mass, the two correlations, distinctness, and
-            distinctness under uniform attention.
+        sums: by layer and first head, ``[2, 5, heads]``: sum and number of terms of the diagonal mass, the two correlations, the
+            distinctness, and the distinctness under uniform attention.
         ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
 
     Raises:
-        ValueError: in ``update``, if labels that number the windows were not set.
+        ValueError: in ``update``, if no labels were set.
     """
 
     kinds = ("attention",)
@@ -189,8 +190,9 @@ class AttendedWords(Metric):
 
 def _per_query(
     weights: Float[Tensor, "batch heads q k"], ids: Int[Tensor, "batch q"], pairs: Int[Tensor, "batch q"], counted: Continuations
-) -> Float[Tensor, "what rows heads"]:
+) -> Float[Tensor, "quantities rows heads"]:
     """Two correlations and two mean distinctnesses of each query whose pair was counted; NaN where they are undefined."""
+    # One row per counted query of the batch; the keys after a query are masked below.
     batch, query = ((pairs >= 0) & (torch.arange(pairs.shape[1]) >= MIN_WORDS)).nonzero().T
     pair, words = pairs[batch, query], ids[batch]  # [rows], [rows, k]
     before = (torch.arange(ids.shape[1]) < query[:, None])[:, None]  # [rows, 1, k]

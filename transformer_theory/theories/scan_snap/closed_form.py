@@ -12,7 +12,7 @@ equation. With K equally likely classes and a batch of one, each class gets a sh
 :math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, omits it. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned and B grows as t squared. Then
 it snaps: B grows as the logarithm of :math:`\Gamma \sim \ln^2 t`, in the limit as ln ln t.
 
-Source: :cite:t:`tian2023scan`. Time is measured in steps with a batch of one; a step along the mean over a batch counts as one.
+Source: :cite:t:`tian2023scan`. The unit of time is one step of descent, along the gradient of one sequence or the mean over a batch.
 """
 
 import math
@@ -51,12 +51,15 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
 
 @no_type_check
 def scaled_gain(t: np.ndarray, vocab_size: int, eta_y: float) -> np.ndarray:
-    """M h(t) for an array of times, unchecked: :func:`h` inside the loop of an integrator."""
+    """M h(t) for an array of times, without checks; integrators call this in their inner loop."""
     from scipy.special import wrightomega
 
     M, right = vocab_size, vocab_size * eta_y * t
+    # omega(y) + ln omega(y) = y, so that e^x = (M - 1) omega and x = ln(M - 1) + ln omega solve the equation.
+    # omega is evaluated by scipy in the log domain, so neither e^x nor its argument overflows.
     x = math.log(M - 1) + np.log(wrightomega((right + 1) / (M - 1) - math.log(M - 1)))
-    # Near t = 0 the two logarithms cancel. One Newton step on expm1(x) + (M-1) x = M eta_Y t restores the digits.
+    # Near t = 0 the two logarithms cancel: x is small and ln(M - 1) is not. One Newton step on expm1(x) + (M-1) x = M eta_Y t,
+    # whose terms are all small and positive, restores the digits. The clip keeps exp finite where the result is not used.
     small = np.clip(x, 0.0, 1.0)
     polished = small - (np.expm1(small) + (M - 1) * small - right) / (np.exp(small) + M - 1)
     return np.where(x < 1, polished, x)
@@ -87,7 +90,7 @@ def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
     _check_classes(classes)
     M = float(vocab_size)
     gain = h(t / classes, vocab_size=vocab_size, eta_y=eta_y)
-    # divide numerator and denominator by the larger of the two exponentials, so that neither overflows
+    # Divide numerator and denominator by the larger of e^{Mh} and M, so that neither overflows.
     largest = torch.clamp(M * gain, min=math.log(M))
     return (M - 1) ** 2 * gain * torch.exp(-largest) / ((M - 1) * torch.exp(-largest) + torch.exp(M * gain - largest))
 
@@ -121,6 +124,7 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
     g = Gamma(t, classes=classes, vocab_size=vocab_size, eta_y=eta_y, eta_z=eta_z)
+    # log1p: B is of the order of Gamma when that is tiny, where ln(1 + x) would lose its digits
     return torch.log1p(4 * g * (classes - 1) * overlap**2) / 4
 
 
@@ -128,9 +132,9 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
 def printed_B(
     t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, constant: float
 ) -> Float[Tensor, "*times"]:
-    r""":math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4, which starts at :math:`\tfrac14 \ln C_0`.
+    r""":math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4; it starts at :math:`\tfrac14 \ln C_0` instead of 0.
 
-    With :math:`C_0 = 1`, the value behind the paper's curves, it equals :func:`B` for the overlap with :math:`(K-1) E_0^2 = 1`.
+    The paper's curves have :math:`C_0 = 1`. Then it equals :func:`B` for the overlap with :math:`(K-1) E_0^2 = 1`.
 
     Args:
         constant: :math:`C_0`, positive.
@@ -150,8 +154,8 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
 
     All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so
     that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0
-    e^{2z}`; Theorem 4 is of second order. The form neglects what distinct tokens gain meanwhile: about 1 % of z for ten classes with
-    :math:`E_0 = .02`, and 9 % with :math:`E_0 = .33`. Derived here; not in the paper.
+    e^{2z}`; Theorem 4 is of second order. The form neglects the gain of the distinct tokens: about 1 % of z for ten classes with
+    :math:`E_0 = .02`, and 9 % with :math:`E_0 = .33`. This law is not in the paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).

@@ -1,10 +1,10 @@
 r"""Predictions for the sequences of one query, compared with gradient descent on them.
 
-*Predicted*, from counts: which tokens gain attention (those distinct to a class) and which lose it (common ones), by distinctness alone and
-by each of the four dynamics; and the end of scanning, :math:`t_0' = K \ln M / \eta_Y`. *Measured*: the change of each logit in training on
-the same sequences, beside trainings on shuffled next tokens.
+*Predicted* from counts, by distinctness alone and by each of the four dynamics: distinct tokens gain attention, common ones lose it; and
+scanning ends at :math:`t_0' = K \ln M / \eta_Y`. *Measured*: the change of each logit in training on the same sequences. The null is
+training on shuffled next tokens.
 
-Orders of tokens are compared by Goodman and Kruskal's rank correlation, in which ties do not count. Source: :cite:t:`tian2023scan`.
+Orders of tokens are compared by Goodman and Kruskal's rank correlation, which ignores ties. Source: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -22,6 +22,7 @@ from .flow import CLOSED, EXACT
 from .gains import RelativeGains, relative_gains
 from .minimal_model import MinimalRuns, redrawn_error
 from .predictions import PREDICTION_RTOL, Prediction, half_way_step, relative_error
+from .problem import estimate_conditional
 from .query_data import QueryData, TokenGroups, distinctness, token_groups
 
 NAME, PAPER = "scan_snap", "tian2023scan"
@@ -42,31 +43,37 @@ ENOUGH_STEPS = "training outlasts scanning"
 
 
 def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tensor, "*runs"]:
-    """Goodman and Kruskal's rank correlation: concordant minus discordant pairs, as a share of both; ties do not count.
+    """Goodman and Kruskal's rank correlation: concordant minus discordant pairs, divided by their sum; tied pairs do not count.
 
+    Args:
+        a: ``[S]``.
+        b: one vector per run, ``[*runs, S]``.
     Returns:
         A number in [-1, 1] per run; NaN if every pair is tied.
     """
     first, second = torch.triu_indices(len(a), len(a), 1)
-    differ = a[first] != a[second]  # drop tied pairs early: distinctness has many
+    differ = a[first] != a[second]  # drop pairs that are tied in a before the product over runs: distinctness has many of them
     first, second = first[differ], second[differ]
     order = torch.sign(a[first] - a[second]) * torch.sign(b[..., first] - b[..., second])
     return order.sum(-1) / order.abs().sum(-1)
 
 
 def chance_level(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: Generator) -> float:
-    """The smallest rank correlation that at most 5 % of random orders reach, from 200 (many tokens) to 2000 (few tokens) draws.
+    """The smallest rank correlation that at most 5 % of random orders reach, by 200 (many tokens) to 2000 (few tokens) draws.
 
-    With few or tied tokens more than 5 % reach even the largest correlation: with one common token among S distinct ones the best order has
+    With few or tied tokens more than 5 % of the orders can reach the largest correlation: with one common token among S the best order has
     probability 1/S. Then no correlation is significant.
 
+    Args:
+        a, b: the two vectors, ``[S]``; b is permuted.
+        generator: draws the permutations.
     Returns:
         A number in [-1, 1]; NaN if no correlation is significant, or every pair is tied.
     """
     draws = min(MAX_DRAWS, max(MIN_DRAWS, MAX_PAIRS // len(b) ** 2))
     shuffled = b[torch.rand(draws, len(b), generator=generator, dtype=torch.float64).argsort(1)]
     values = rank_correlation(a, shuffled).sort().values
-    # share of draws that reach each value; searchsorted counts those strictly below it
+    # Share of draws that reach each value, ties included: searchsorted counts the values strictly below.
     reached = 1 - torch.searchsorted(values, values) / draws
     rare = values[(reached <= LEVEL) & values.isfinite()]
     return float(rare[0]) if len(rare) else math.nan
@@ -77,9 +84,9 @@ class RankCorrelation:
     """Rank correlation of a prediction and the change of the logits.
 
     Attributes:
-        value: NaN if every pair is tied.
+        value: the correlation in the training on the true next tokens; NaN if every pair is tied.
         chance: see :func:`chance_level`.
-        null: the same in trainings on shuffled next tokens.
+        null: the correlation in trainings on shuffled next tokens.
         tokens: number of tokens that are ordered.
     """
 
@@ -91,7 +98,7 @@ class RankCorrelation:
     @property
     def threshold(self) -> float:
         """The chance level, or just above the mean of the null if that is larger; NaN if no value would be significant."""
-        above_null = math.nextafter(self.null.mean, math.inf)  # shuffled next tokens reach this too
+        above_null = math.nextafter(self.null.mean, math.inf)  # the mean itself is what shuffled next tokens reach
         threshold = above_null if above_null > self.chance else self.chance
         return threshold if threshold <= 1 else math.nan
 
@@ -104,7 +111,7 @@ class RankCorrelation:
 
 
 def correlate(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: Generator) -> RankCorrelation:
-    """The prediction against the change in run 0; the other runs are the null."""
+    """Rank correlation of the prediction with the change in run 0; the other runs are the null."""
     value, *others = rank_correlation(predicted, change).tolist()
     return RankCorrelation(value, chance_level(predicted, change[0], generator), Null(SHUFFLED, tuple(others)), len(predicted))
 
@@ -116,8 +123,8 @@ class Match:
     Attributes:
         dynamics: name of the dynamics.
         order: rank correlation of predicted and measured change of the logits.
-        error: distance of predicted and measured change, as a share of the measured one.
-        null: the same for shuffled next tokens.
+        error: Euclidean distance of predicted and measured change, divided by the norm of the measured change.
+        null: the error for shuffled next tokens.
         half_way: predicted step by which attention has made half of its movement.
     """
 
@@ -139,9 +146,9 @@ class Comparison:
         runs: exact gradient descent.
         by_distinctness: rank correlation of the tokens' distinctness and the change of their logits.
         by_held_out: the same with distinctness counted on the held-out sequences; None if they have fewer than two classes or tokens.
-        matches: of the dynamics that predict every token.
-        redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), the effect of finite length
-            alone; NaN if there is no exact flow.
+        matches: one for each of the dynamics that predict every token.
+        redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), which is due to the finite
+            length alone; NaN if there is no exact flow.
     """
 
     data: QueryData
@@ -177,19 +184,22 @@ class Comparison:
 
     @cached_property
     def gains(self) -> RelativeGains:
-        """Relative gains of tokens of the same class at the end: measured, and by Theorem 3 from the likelier token's logit."""
+        """Relative gains of tokens of the same class after training: measured, and by Theorem 3 from the likelier token's logit."""
         return relative_gains(self.data.classes, self.runs.logits[-1:, :1], tokens=self.own_tokens)
 
     @cached_property
     def likelier_gains(self) -> Float[Tensor, " runs"]:
-        """Share of the pairs of tokens of a class in which the likelier one gained more; empty if there is no pair."""
+        """Share of the pairs of tokens of a class in which the likelier token gained more; empty if there is no pair."""
         _, first, second = self.gains.pairs.T
         change = self.runs.change
         return (change[:, first] > change[:, second]).double().mean(1) if len(first) else change.new_empty(0)
 
     @property
     def own_tokens(self) -> Bool[Tensor, "K S"]:
-        """Tokens of each class: those distinct to it if any class has two, otherwise those likelier in it than in the other classes."""
+        """The tokens that are assigned to each class.
+
+        These are its distinct tokens if some class has two of them, otherwise the tokens that are likelier in it than in other classes.
+        """
         P, strict = self.data.classes.conditional, self.data.classes.distinct()
         if int(strict.sum(1).max()) >= 2:
             return strict
@@ -200,9 +210,8 @@ class Comparison:
         """Mean distinctness over contextual tokens for shuffled next tokens: rare tokens are distinct by chance."""
         values = []
         for target in self.runs.shuffled:
-            total = torch.zeros_like(self.data.classes.conditional).index_add_(0, target, self.data.counted.counts)
-            shares = total / total.sum(1, keepdim=True)
-            values.append(float(self.data.frequency @ distinctness(shares)))
+            conditional = estimate_conditional(self.data.counted.counts, target, self.data.classes.classes)
+            values.append(float(self.data.frequency @ distinctness(conditional)))
         return Null(SHUFFLED, tuple(values))
 
     @cached_property
@@ -210,7 +219,7 @@ class Comparison:
         """The assumptions of the theorems, measured; the paper gives no threshold for "long" and "faster"."""
         data, classes, steps = self.data, self.data.classes, float(self.runs.steps)
         weak, common = classes.weak_overlap(), int(classes.common().sum())
-        used = f"query {data.query_id}: {data.used} of its {data.asked} sequences are used, with {classes.classes} next tokens"
+        used = f"query {data.query_id}: {data.used} of its {data.matching} sequences are used, with {classes.classes} next tokens"
         redrawn = f"relative error of the exact flow on redrawn sequences of {data.context} contextual tokens"
         t0 = self.scanning_time
         return (
@@ -230,33 +239,34 @@ class Comparison:
 
     @property
     def covered_by_exact_flow(self) -> bool:
-        """Whether the sequences and the training are long: the assumptions of the exact flow besides small steps."""
+        """Whether the sequences and the training are long; besides small steps the exact flow assumes nothing else."""
         return self.redrawn_error <= PREDICTION_RTOL and self.runs.steps >= 2 * self.scanning_time
 
     @property
     def verdict(self) -> VerdictName:
-        """Whether the order by distinctness is the order of the logits' changes; "not covered" if an assumption fails."""
+        """Whether distinctness orders the changes of the logits; "not covered" if an assumption fails."""
         return judge(self.by_distinctness.value, ">=", self.by_distinctness.threshold, covered=self.covered)
 
     @property
     def modified_decoder(self) -> float:
-        """Relative size of the term that Lemma 3 drops from the decoder's gradient: f_n minus the dual basis, the largest over classes."""
+        """Relative size of the term that Lemma 3 drops from the decoder's gradient, f_n minus its dual vector: the largest over classes."""
         f = self.data.classes.features()
+        # the pseudo-inverse is the dual basis if the features are independent, and exists if they are not
         return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())
 
     def order(self, dynamics: str) -> Int[Tensor, " S"]:
         """Ids of the tokens by the predicted change of their logits, largest gain first.
 
         Args:
-            dynamics: name of one of :attr:`matches`.
+            dynamics: name of the dynamics of one of :attr:`matches`.
         Raises:
-            ValueError: there is no such prediction, or it describes one token only.
+            ValueError: there is no such prediction, or it describes a single token only.
         """
         for prediction in self.predictions:
             if prediction.dynamics == dynamics != CLOSED and len(prediction.tokens):
                 return self.data.counted.token_ids[prediction.logits[-1].argsort(descending=True, stable=True)]
         known = ", ".join(match.dynamics for match in self.matches)
-        raise ValueError(f"dynamics must be one that predicts the order of these tokens, got {dynamics!r}; there are: {known or 'none'}")
+        raise ValueError(f"dynamics must predict the order of these tokens, got {dynamics!r}; there are: {known or 'none'}")
 
     @property
     def measured_order(self) -> Int[Tensor, " S"]:
@@ -268,7 +278,7 @@ class Comparison:
         strict = int((~classes.common()).sum())
         failed = [assumption.quantity for assumption in self.assumptions if assumption.verdict != "holds"]
         lines = [
-            f"query {data.query_id}: {data.asked} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
+            f"query {data.query_id}: {data.matching} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
             f"{classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
             f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold"
             + "".join(f"; not: {s}" for s in failed),
@@ -295,7 +305,7 @@ class Comparison:
 def compare(
     data: QueryData, predicted: tuple[Prediction, ...], runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator
 ) -> Comparison:
-    """Compares the orders of the most frequent tokens, and the sizes of all changes; the generator draws chance levels."""
+    """Compares the orders of the most frequent tokens, and the sizes of the changes of all tokens; the generator draws chance levels."""
     top = data.frequency.argsort(descending=True, stable=True)[:MAX_TOKENS]
     change, steps = runs.change, runs.path.steps.double()
     by_distinctness = correlate(data.distinctness[top], change[:, top], generator)
@@ -317,20 +327,19 @@ def compare(
 
 
 def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator: Generator) -> RankCorrelation | None:
-    """Distinctness on the held-out sequences, of the tokens that occur in them."""
+    """Rank correlation with the distinctness that is counted on the held-out sequences, of the tokens that occur in them."""
     if data.held_out is None:
         return None
     present = data.held_out.target.unique()
-    total = torch.zeros_like(data.classes.conditional).index_add_(0, data.held_out.target, data.held_out.counts)[present]
-    shares = total / total.sum(1, keepdim=True)
-    top = top[shares.sum(0)[top] > 0]
+    conditional = estimate_conditional(data.held_out.counts, data.held_out.target, data.classes.classes)[present]
+    top = top[conditional.sum(0)[top] > 0]
     if len(present) < 2 or len(top) < 2:
         return None
-    return correlate(distinctness(shares[:, top]), change[:, top], generator)
+    return correlate(distinctness(conditional[:, top]), change[:, top], generator)
 
 
 def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: str, note: str, *, strict: bool = False) -> Measurement:
-    """The row of an assumption; ``strict`` excludes equality."""
+    """The row of an assumption; with ``strict`` equality fails."""
     holds = value <= threshold if op == "<=" else value >= threshold
     verdict: VerdictName = "holds" if holds and not (strict and value == threshold) else "fails"
     return Measurement(

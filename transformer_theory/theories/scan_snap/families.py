@@ -1,9 +1,9 @@
-r"""Families of K classes that differ only by the names of their distinct tokens.
+r"""Families of K classes that differ only in which tokens are distinct to them.
 
 All classes have the same D probabilities of distinct tokens and the same C common tokens with the same probabilities; ``per_query`` classes
 share a query. All overlaps are equal, :math:`E_{nn'} = E_0 = \sum_c f_c^2`, and the eigenvalues of E are :math:`(K-1) E_0` and
-:math:`-E_0`. Training preserves the symmetry, so the flows need O(D + C) numbers for any K and M (:mod:`.flow.symmetric`), where the
-classes written out hold K (C + K D) probabilities.
+:math:`-E_0`. Training preserves the symmetry, so the flows need O(D + C) numbers for any K and M (:mod:`.flow.symmetric`). Written
+out, the classes hold K (C + K D) probabilities.
 
 Source: :cite:t:`tian2023scan` (Cor. 2 and the synthetic data).
 """
@@ -23,7 +23,7 @@ MAX_ENTRIES = 20_000_000  # probabilities of a family that is written out
 
 @dataclass(frozen=True, eq=False)
 class SymmetricClasses:
-    """K classes that differ only by the names of their distinct tokens. Arrays and float32 tensors are converted.
+    """K classes that differ only in which tokens are distinct to them. Numpy arrays and float32 tensors are converted.
 
     Attributes:
         classes: K, at least 2.
@@ -63,10 +63,10 @@ class SymmetricClasses:
         return WeakOverlap((self.classes - 1) * self.overlap, self.overlap, 1 / self.classes, math.sqrt(6 / self.vocab_size))
 
     def written_out(self) -> SequenceClasses:
-        """All classes explicitly; tokens: the common ones, then the distinct ones of class 0, of class 1, ...
+        """The classes with all their probabilities. The common tokens come first, then the distinct ones of class 0, of class 1, ...
 
         Raises:
-            ValueError: this needs more than twenty million probabilities.
+            ValueError: there are more than twenty million probabilities.
         """
         K, D = self.classes, len(self.distinct)
         if K * (len(self.common) + K * D) > MAX_ENTRIES:
@@ -87,10 +87,10 @@ def alike(
     Args:
         classes: K.
         vocab_size: M.
-        weights: of a class's distinct tokens, positive, of any sum, ``[D]``.
+        weights: of a class's distinct tokens, positive, with any sum, ``[D]``.
         common_share: probability of all common tokens together, in (0, 1), divided equally among them.
         common: C, at least 1.
-        per_query: classes that share a query; all by default.
+        per_query: number of classes that share a query. Default: all.
     Raises:
         ValueError: see :class:`SymmetricClasses`; or a weight, the share or the number of common tokens is out of range.
     """
@@ -115,7 +115,8 @@ def with_overlap(classes: int, *, vocab_size: int, weights: Float[Tensor, " D"],
     """
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
-    # p the common share, n = ||weights|| / sum(weights): E_0 = p^2 / (p^2 + (1 - p)^2 n^2), so p / (1 - p) = n sqrt(E_0 / (1 - E_0))
+    # Let p be the common share and n = ||weights|| / sum(weights). Then E_0 = p^2 / (p^2 + (1 - p)^2 n^2), and hence the odds of p are
+    # p / (1 - p) = n sqrt(E_0 / (1 - E_0)).
     norm = float(torch.linalg.vector_norm(weights) / weights.sum())
     odds = norm * math.sqrt(overlap / (1 - overlap))
     return alike(classes, vocab_size=vocab_size, weights=weights, common_share=odds / (1 + odds))

@@ -8,8 +8,8 @@ since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 
 
     exp(2 f_nl0(0)^2 w_n B_n) <= chi_l0 <= exp(2 w_n B_n)
 
-The printed bounds have B_n in place of :math:`w_n B_n = B_n / K`. Time enters the flow as t/K, so the share is needed; the printed lower
-bound fails.
+The printed bounds have B_n instead of :math:`w_n B_n = B_n / K`. The share is needed because class n gets a share :math:`w_n` of the steps;
+the printed lower bound fails.
 
 Source: :cite:t:`tian2023scan` (Thm. 3).
 """
@@ -28,10 +28,10 @@ from .problem import SequenceClasses
 
 @dataclass(frozen=True, eq=False)
 class RelativeGains:
-    """Theorem 3 for pairs of tokens of a class; the pair's first token is the likelier one.
+    """Theorem 3 for pairs of tokens of a class.
 
     Attributes:
-        pairs: class, token l, token l', ``[pairs, 3]``.
+        pairs: class, likelier token l, other token l', ``[pairs, 3]``.
         start: r(0), ``[pairs]``.
         measured: r(t) from the logits, ``[t, pairs]``.
         predicted: r(0) chi_l(t), ``[t, pairs]``.
@@ -47,7 +47,7 @@ class RelativeGains:
         """Largest relative error of the closed form, over times and pairs; NaN if there is no pair."""
         if not self.measured.numel():
             return math.nan
-        # 1e-300 avoids 0 / 0 where both gains vanish
+        # 1e-300 avoids 0 / 0 where both gains are zero
         return float(((self.measured - self.predicted).abs() / self.measured.abs().clamp(min=1e-300)).max())
 
 
@@ -55,11 +55,12 @@ class RelativeGains:
 def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None) -> RelativeGains:
     r"""Measured and predicted relative gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens of each class.
 
-    Pairs with equal probabilities are omitted, as r(0) = 0.
+    Pairs with equal probabilities are omitted, since r(0) = 0.
 
     Args:
-        logits: Z over time, starting at zero, ``[t, Q, S]``.
-        tokens: tokens to pair in each class, bool ``[K, S]``; the distinct ones by default.
+        classes: K classes over S tokens.
+        logits: Z over time in a flow that starts at zero, ``[t, Q, S]``.
+        tokens: tokens to pair in each class, bool ``[K, S]``. Default: its distinct tokens.
     """
     allowed = classes.distinct() if tokens is None else tokens
     P = classes.conditional
@@ -67,13 +68,14 @@ def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, 
     for n in range(classes.classes):
         own = allowed[n].nonzero()[:, 0]
         first, second = torch.meshgrid(own, own, indexing="ij")
-        larger = P[n, first] > P[n, second] * (1 + 1e-9)
+        larger = P[n, first] > P[n, second] * (1 + 1e-9)  # probabilities that differ by rounding count as equal
         triples.append(torch.stack([torch.full_like(first[larger], n), first[larger], second[larger]], dim=1))
     pairs = torch.cat(triples)
     n, first, second = pairs.T
     ratio = 2 * (P[n, first].log() - P[n, second].log())
     z = logits[:, classes.query[n]]
     moved, other = (z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second))
+    # r = e^{ln ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers near 1
     start = torch.expm1(ratio)
     return RelativeGains(pairs, start, torch.expm1(ratio + 2 * (moved - other)), start * torch.exp(2 * moved))
 
@@ -84,7 +86,7 @@ class GainBounds:
 
     Attributes:
         token: number of this token, ``[K]``.
-        log_chi: ln chi = 2 dz, ``[t, K]``.
+        log_chi: ln chi = 2 dz of this token, ``[t, K]``.
         lower, upper: bounds on ``log_chi``, ``[t, K]``.
     """
 
@@ -95,7 +97,7 @@ class GainBounds:
 
     @property
     def slack(self) -> Float[Tensor, "t K"]:
-        r"""Distance to the nearer bound as a share of :math:`|\ln \chi|`, negative outside the bounds."""
+        r"""Distance to the nearer bound, divided by :math:`|\ln \chi|`; negative outside the bounds."""
         return torch.minimum(self.log_chi - self.lower, self.upper - self.log_chi) / self.log_chi.abs().clamp(min=1e-300)
 
 

@@ -7,9 +7,9 @@ With :math:`u = M \eta_Y t / K` and B from :mod:`.closed_form`,
     dB/dln ln u = ln u * dB/dln t                    -> 1/2 as t -> infinity: B ~ 1/2 ln ln t
 
 The paper states growth as ln t before t0' and as ln ln t after it. Logarithmic growth, dB/dln t near 1/2, requires a large B before t0',
-that is :math:`2 K (K-1) E_0^2 (\eta_Z / \eta_Y) \ln^2 M \gg 1`. With Assumption 2 and :math:`\eta_Z = \eta_Y / 10` there is no such time up
-to M = 1e6, and less than half a decade up to M = 1e12 (:func:`longest_logarithmic_growth`); many classes that overlap strongly have it. The
-slope 1/2 in ln ln t is reached where :math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`, for usual rates beyond
+that is :math:`2 K (K-1) E_0^2 (\eta_Z / \eta_Y) \ln^2 M \gg 1`. Under Assumption 2 with :math:`\eta_Z = \eta_Y / 10` there is no such time
+up to M = 1e6, and less than half a decade up to M = 1e12 (:func:`longest_logarithmic_growth`). With many strongly overlapping classes there
+is. The slope 1/2 in ln ln t is reached where :math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`, for usual rates beyond
 :math:`10^{20} t_0'`.
 
 Source: :cite:t:`tian2023scan` (Thm. 4).
@@ -47,10 +47,10 @@ class Growth:
 
 @converted(float64=("t",))
 def growth_exponents(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Growth:
-    """B and its local exponents at times above e K / (M eta_Y), where the double logarithm is defined and grows.
+    """B and its local exponents at times above e K / (M eta_Y), where ln u > 1 and the double logarithm is positive.
 
     Args:
-        overlap: E_0, as in :func:`~.closed_form.B`.
+        t, classes, vocab_size, eta_y, eta_z, overlap: as in :func:`~.closed_form.B`.
     Raises:
         ValueError: see :func:`~.closed_form.B`; or a time is too small.
     """
@@ -59,13 +59,14 @@ def growth_exponents(t: Float[Tensor, "*times"], *, classes: int, vocab_size: in
     earliest = math.e * classes / (vocab_size * eta_y)
     if not bool((t > earliest).all()):
         raise ValueError(f"times must be above e K / (M eta_Y) = {earliest:.3g}, got {float(t.min()):.3g}; start later")
+    # in closed form, since differences of B over a decade of 1e100 steps would lose all digits
     strength = (classes - 1) * overlap**2
     per_log = eta_z * t * gamma(t, **setting) * strength / (1 + 4 * strength * Gamma(t, eta_z=eta_z, **setting))
     return Growth(value, per_log / value, per_log, per_log * (vocab_size * eta_y * t / classes).log())
 
 
 def longest_logarithmic_growth(*, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> float:
-    """Length, in decades of t, of the longest interval on which B grows as 1/2 ln t: dB/dln t within 10 % of 1/2.
+    """Length, in decades of t, of the longest interval on which B grows as 1/2 ln t, with dB/dln t within 10 % of 1/2.
 
     Raises:
         ValueError: see :func:`~.closed_form.B`.
@@ -82,8 +83,8 @@ def decades_near_half(t: Float[Tensor, " t"], per_log: Float[Tensor, " t"]) -> f
     """Decades of the longest run of consecutive times at which the derivative by ln t lies within 10 % of 1/2."""
     near = (per_log - 0.5).abs() <= SLOPE_RTOL * 0.5
     longest, first = 0.0, None
-    for k, good in enumerate(near.tolist()):
-        first = (k if first is None else first) if good else None
+    for k, is_near in enumerate(near.tolist()):
+        first = (k if first is None else first) if is_near else None  # start of the current run
         if first is not None:
             longest = max(longest, math.log10(float(t[k] / t[first])))
     return longest

@@ -1,9 +1,9 @@
 r"""The quantities of scan-and-snap in a trained network: how sharp each head's attention is, and whether it still moves.
 
-*Sharpness* is :math:`1 - H(a) / \log T`, the mean over queries and sequences; it grows while attention is scanned. Its null is untrained
-networks. The *overlap with the previous map* is the cosine of the head's mean attention map and that of the previous measurement, both
-minus uniform attention; it approaches 1 when attention has snapped. Its null is the same cosine with the previous maps of the layer's other
-heads. Source: :cite:t:`tian2023scan`.
+*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences; it grows while attention is scanned. Its null is untrained
+networks. The *overlap with the previous map* is the cosine between the head's mean attention map and its mean map in the previous
+measurement, both minus uniform attention; it approaches 1 when attention has snapped. Its null is the cosine with the previous maps of the
+layer's other heads. Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ DIRECTION_ATOL = 1e-6  # Frobenius norm of a map minus uniform attention below w
 class ScanAndSnap(Metric):
     """Sharpness of every head, and the overlap of its mean attention map with that of the previous measurement.
 
-    Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are omitted. With a mask, sharpness
-    counts the allowed keys. The previous map survives :meth:`reset`.
+    Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are omitted. With a mask, T in the
+    sharpness is the number of allowed keys. :meth:`reset` keeps the previous map.
 
-    One row per layer and head: "sharpness"; from the second measurement on also "overlap with the previous map", unless a map is uniform.
+    Rows per layer and head: "sharpness", and from the second measurement on "overlap with the previous map", unless a map is uniform.
 
     Attributes:
         sums: per place, ``[heads, q, k + 2]``: the summed attention map, the number of sequences in which each query was counted, and the
@@ -55,7 +55,7 @@ class ScanAndSnap(Metric):
         total = weights.sum(-1, keepdim=True)
         valid = torch.isfinite(total) & (total > MIN_ROW_SUM)
         if not bool(valid.all()):
-            # sharpness refuses rows that are not distributions: put all weight on one allowed key, and drop the rows below
+            # `sharpness` refuses rows that are not distributions. Put their weight on one allowed key here; `counted` drops them below.
             placeholder = torch.zeros_like(weights)
             placeholder[..., 0] = 1.0
             weights = torch.where(valid, weights, placeholder)
@@ -94,7 +94,7 @@ class ScanAndSnap(Metric):
         return rows
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
-        """Mean map over the counted sequences; zero, which has no direction, for queries without any."""
+        """Mean map over the counted sequences; a query without any gets a map of zeros, which has no direction."""
         return self.sums[place][..., :-2] / self.sums[place][..., -2:-1].clamp(min=1)
 
     def _overlaps(self, place: Place) -> dict[int, tuple[float, Null | None]]:
@@ -134,7 +134,7 @@ def _directions(maps: Float[Tensor, "heads q k"]) -> dict[int, Tensor]:
     """Each head's map minus uniform attention, with Frobenius norm one; heads with uniform attention are omitted."""
     excess = maps - maps.mean(-1, keepdim=True)
     norms = torch.linalg.matrix_norm(excess).tolist()
-    return {head: one / norm for head, (one, norm) in enumerate(zip(excess, norms)) if norm > DIRECTION_ATOL}
+    return {head: map_ / norm for head, (map_, norm) in enumerate(zip(excess, norms)) if norm > DIRECTION_ATOL}
 
 
 def metrics() -> tuple[ScanAndSnap, ...]:

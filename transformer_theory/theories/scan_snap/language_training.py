@@ -1,4 +1,4 @@
-r"""Training of language models on text: next-word prediction, by the loop that all trainings share.
+r"""Training of language models on text by next-word prediction.
 
 The loss is the mean cross-entropy (nats) of words 2 ... n + 1 of each stream given the words before them. Two optimisers: :func:`sgd`,
 plain gradient descent in which the MLP of the first layer learns at twice the rate, as in :cite:t:`tian2023scan`, and :func:`adam`
@@ -6,7 +6,6 @@ plain gradient descent in which the MLP of the first layer learns at twice the r
 generator, which draws dropout; the streams are read in order. The global CPU random state is left unchanged.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -21,13 +20,13 @@ from ...data.text import BATCH, CONTEXT, Text
 from ...models.decoder import Decoder
 from ...training.descent import descend, within
 
-CLIP = 0.5
+CLIP = 0.5  # largest norm of the gradient
 OptimiserOf = Callable[[Decoder], torch.optim.Optimizer]
 Callback = Callable[[int, nn.Module], None]
 
 
 def sgd(rate: float) -> OptimiserOf:
-    """Plain gradient descent; the MLP of the first layer at twice the rate.
+    """Plain gradient descent; the MLP of the first layer learns at twice the rate.
 
     Raises:
         ValueError: the rate is not positive.
@@ -60,12 +59,10 @@ class TrainedDecoder:
     Attributes:
         model: in evaluation mode.
         losses: of the batch of each step, nats, ``[steps]``.
-        seconds: wall time, callbacks included.
     """
 
     model: Decoder
     losses: Float[Tensor, " steps"]
-    seconds: float
 
 
 def train_decoder(
@@ -86,7 +83,7 @@ def train_decoder(
     Args:
         optimiser: :func:`sgd`, :func:`adam`, or any function from the model to an optimiser of its parameters.
         steps: number of steps, one batch each.
-        generator: of dropout.
+        generator: draws dropout.
         batch, length: number of streams, and words of each per batch.
         clip: largest norm of the gradient.
         callback_steps: steps after which ``callback(step, model)`` is called; 0 is before training.
@@ -100,8 +97,7 @@ def train_decoder(
         known = model.embedding.num_embeddings
         raise ValueError(f"the model must have an embedding for each of the {words} words of {text.name}, it has {known}; enlarge it")
     positive(clip=clip)
-    started = time.perf_counter()
-    made = optimiser(model)
+    descent = optimiser(model)
 
     def after(step: int) -> None:
         if step in stops:
@@ -115,17 +111,17 @@ def train_decoder(
         lambda windows: next_word_loss(model, windows),
         text.batches(batch=batch, length=length),
         steps=steps,
-        optimiser=made,
-        schedule=LambdaLR(made, lambda step: 1.0),
+        optimiser=descent,
+        schedule=LambdaLR(descent, lambda step: 1.0),  # a constant rate
         generator=generator,
         clip=clip,
         after=after,
     )
-    return TrainedDecoder(model, losses, time.perf_counter() - started)
+    return TrainedDecoder(model, losses)
 
 
 def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy (nats) of each word but the first given the words before it, in the mode that the model is in.
+    """Mean cross-entropy (nats) of each word but the first, given the words before it; the model's mode is not changed.
 
     Args:
         model: maps ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.

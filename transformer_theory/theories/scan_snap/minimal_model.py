@@ -1,12 +1,11 @@
-r"""The theory's one-layer model, trained on given sequences by exact gradient descent, beside copies that learn shuffled next tokens.
+r"""The theory's one-layer model, trained by exact gradient descent on given sequences, and copies that learn shuffled next tokens.
 
-The copies are the null: every number of the first run is measured in them too. Held-out sequences separate generalisation from
-memorisation.
+The copies are the null: every number is measured in them too. Held-out sequences tell generalisation from memorisation.
 
-The flows describe infinitely long sequences. How long is long enough depends on the classes, the rates and the number of steps, not on
-length alone, so it is measured (:func:`redrawn_error`): as many sequences, of the same length and with the same next tokens, are drawn from
-the counted :math:`P(l | n)` and learnt with the same rates and steps. There the theory holds up to the finite length. If the exact flow is
-wrong on *these* sequences, its error on the data is no evidence against it. Source of the model: :cite:t:`tian2023scan`.
+The flows describe infinitely long sequences. Which length suffices depends on the classes, the rates and the number of steps, so it is
+measured (:func:`redrawn_error`). Sequences of the same number, length and next tokens are drawn from the counted :math:`P(l | n)` and
+learnt with the same rates and steps. On them the theory can fail only because they are finite. If the exact flow is wrong on the *redrawn*
+sequences, its error on the data is no evidence against the theory. Source of the model: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -18,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from .dynamics import Batch, Trajectory, Weights, attend, epochs, forward, gradient_descent, minibatches
-from .multinomial import Multinomial
+from .multinomial import draw_counts
 from .predictions import Prediction, relative_error
 from .problem import CountedSequences
 from .query_data import QueryData
@@ -36,9 +35,9 @@ class MinimalRuns:
 
     Attributes:
         path: logits over the steps, losses, and the final state.
-        accuracy: share of its own training sequences that each run predicts correctly.
-        held_out: share of the held-out sequences, with their true next tokens; empty if nothing is held out.
-        sharpness: 1 - entropy / log of the length of attention, mean over the training sequences.
+        accuracy: share of the training sequences whose (possibly shuffled) next token the run predicts, ``[runs]``.
+        held_out: share of the held-out sequences whose true next token the run predicts, ``[runs]``; empty if nothing is held out.
+        sharpness: 1 - H / log T of attention over the T positions, mean over the training sequences, ``[runs]``.
         shuffled: next tokens of the runs after the first, ``[runs - 1, n]``.
     """
 
@@ -65,8 +64,9 @@ class MinimalRuns:
 
 
 def affordable_steps(data: QueryData) -> int:
-    """Number of steps that a billion multiplications allow: at most 1000, at least 50."""
+    """Number of steps that a billion multiplications allow; at most 1000, at least 50."""
     n, S, K = len(data.counted.target), data.classes.tokens, data.classes.classes
+    # a step multiplies a batch of counts [batch, S] by the decoder [S, K + 1], in each run
     return int(min(MAX_STEPS, max(MIN_STEPS, BUDGET / ((1 + SHUFFLES) * min(BATCH, n) * S * (K + 1)))))
 
 
@@ -107,27 +107,26 @@ def _whole_batch(data: CountedSequences, targets: Int[Tensor, "runs n"]) -> Batc
 
 
 def _sharpness(attended: Float[Tensor, "runs n S"], counts: Float[Tensor, "n S"], context: int) -> Float[Tensor, " runs"]:
-    """1 - H / log T over positions, the mean over sequences; a token that occurs several times divides its weight among its positions."""
+    """1 - H / log T over positions, mean over the sequences."""
+    # A token that occurs k times with weight c has k positions of weight c/k: -k (c/k) ln(c/k) = -c ln(c/k).
     entropy = -torch.special.xlogy(attended, attended / counts.clamp(min=1)).sum(-1)
     return (1 - entropy / math.log(context)).mean(-1) if context > 1 else torch.zeros(len(attended), dtype=torch.float64)
 
 
 def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator) -> float:
-    """Relative error of a flow on sequences redrawn from P(l | n), the larger of two sets; see :func:`~.predictions.relative_error`.
+    """Relative error of a flow on sequences redrawn from P(l | n): the larger one of two sets; see :func:`~.predictions.relative_error`.
 
     Args:
-        data: the sequences, whose number, length and next tokens are kept.
+        data: the sequences; their number, length and next tokens are reused.
         flow: a prediction of the logits of all tokens.
-        runs: the training on the data, whose number of steps is kept.
+        runs: the training on the data; its number of steps is reused.
         eta_y, eta_z: learning rates of decoder and attention.
         generator: draws sequences and batches.
     Raises:
         NotConverged: the loss is not finite.
     """
-    numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
-    source = Multinomial(data.classes.conditional.numpy(), data.context, max_tabled=0)
     target, query = data.counted.target, data.counted.query
-    counts = torch.stack([torch.from_numpy(source.draw(target.numpy(), numbers)).double() for _ in range(REDRAWN_SETS)])
+    counts = draw_counts(data.classes.conditional, target.expand(REDRAWN_SETS, -1), context=data.context, generator=generator)
     draw = epochs(len(target), BATCH, generator=generator)
 
     def batch(step: int) -> Batch:

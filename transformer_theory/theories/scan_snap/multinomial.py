@@ -1,6 +1,7 @@
 r"""Multinomial counts by halving.
 
-The number of n tokens that fall into the left half of the kinds is binomial; the halves are split in the same way, down to single kinds.
+Divide the kinds of tokens into a left and a right half. Of n tokens, the number that fall into the left half is binomial. Each half is
+divided in the same way, down to single kinds.
 
 A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to ``MAX_TABLED`` the first
 ``BITS`` bits of u select a cell of a guide table. Most cells lie between two values of F and determine k at once. For the other cells the
@@ -11,6 +12,9 @@ sampler, so the cost does not grow with the length of a sequence. The counts are
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 BITS = 10  # a guide table has 2^BITS cells for each p and n
 MAX_TABLED = 254  # largest n with a table: the counts and UNDECIDED fit into a byte
@@ -23,10 +27,10 @@ class _Level:
     """One level of the tree of halvings.
 
     Attributes:
-        split: nodes that are halved.
-        left: positions of their left halves in the next level; the right halves follow them.
+        split: nodes of several kinds, which are halved.
+        left: position of each left half in the next level; its right half is the next position.
         single, single_to: nodes of a single kind, and their positions in the next level.
-        p: probability of the left half, ``[classes, split]``.
+        p: probability of the left half given the node, ``[classes, split]``.
         width: number of nodes of the next level.
     """
 
@@ -39,25 +43,27 @@ class _Level:
 
 
 class Multinomial:
-    """Draws counts of ``context`` tokens for classes with given probabilities of the kinds, rows of sum one.
+    """Sampler of the counts of ``context`` tokens in sequences of given classes.
 
     Args:
-        probabilities: ``[K, W]``.
+        probabilities: of each kind of token in each class, rows of sum one, ``[K, W]``.
         context: tokens per sequence.
-        max_tabled: largest n with a table, at most ``MAX_TABLED``; 0 if too few batches are drawn for tables to pay off.
+        max_tabled: largest n with a guide table, at most ``MAX_TABLED``. Pass 0 if too few batches are drawn for tables to pay off.
     """
 
     def __init__(self, probabilities: np.ndarray, context: int, *, max_tabled: int = MAX_TABLED):
         self.context = context
         self.levels = _halve(probabilities)
-        every = np.concatenate([level.p.ravel() for level in self.levels] or [np.zeros(1)])
-        self.p, self.max_tabled = np.unique(every), min(context, max_tabled)
+        # One table per distinct p, not per node: symmetric classes repeat few values many times.
+        probabilities_left = np.concatenate([level.p.ravel() for level in self.levels] or [np.zeros(1)])
+        self.p, self.max_tabled = np.unique(probabilities_left), min(context, max_tabled)
         self.cdf = _distribution_functions(self.p, self.max_tabled)
         self.guide = _guide(self.cdf)
-        self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # of the tables, [classes, split]
+        self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # number of each node's table, [classes, split]
 
     def draw(self, classes: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         """Counts ``[n, W]`` of sequences of these classes ``[n]``, int64."""
+        # The root holds all tokens. At every level the counts of the nodes add up to ``context``.
         counts = np.full((len(classes), 1), self.context, dtype=np.int64)
         for level, rows in zip(self.levels, self.rows):
             total = counts[:, level.split]
@@ -70,10 +76,11 @@ class Multinomial:
     def _binomial(self, n: np.ndarray, rows: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         if n.max() > self.max_tabled:
             return generator.binomial(n, self.p[rows])
-        # the leading bits of u select a cell; a decided cell names the count
+        # The leading bits of u select a cell, whose entry is the count k unless a jump of F lies inside the cell.
+        # The guide is flat with index ((row, n), cell); one `take` is much faster than indexing by three arrays.
         bits = generator.integers(2**FIRST_BITS, size=n.shape, dtype=np.uint32)
         counts = self.guide.take(((rows * (self.max_tabled + 1) + n) << BITS) + (bits >> (FIRST_BITS - BITS))).astype(np.int64)
-        # in an undecided cell the remaining bits decide: count the values of F up to u
+        # In an undecided cell append the remaining bits to u; k is the number of values of F up to u.
         undecided = np.nonzero(counts == UNDECIDED)
         u = (bits[undecided] + generator.random(len(undecided[0]))) / 2**FIRST_BITS
         counts[undecided] = (self.cdf[rows[undecided], n[undecided]] <= u[:, None]).sum(1)
@@ -81,8 +88,8 @@ class Multinomial:
 
 
 def _halve(P: np.ndarray) -> list[_Level]:
-    """The levels from all kinds down to single ones; p is rounded to 14 digits, so that equal splits share a table."""
-    nodes, levels = [(0, P.shape[1])], []  # (first kind, one past the last)
+    """The levels of the tree, from all kinds down to single ones."""
+    nodes, levels = [(0, P.shape[1])], []  # each node: its first kind, and one past its last
     while any(end - first > 1 for first, end in nodes):
         split = [i for i, (first, end) in enumerate(nodes) if end - first > 1]
         below, left, single, single_to, p = [], [], [], [], []
@@ -99,27 +106,45 @@ def _halve(P: np.ndarray) -> list[_Level]:
                 single_to.append(len(below))
                 below.append((first, end))
         places = [np.array(part, dtype=int) for part in (split, left, single, single_to)]
-        levels.append(_Level(places[0], places[1], places[2], places[3], np.stack(p, 1).round(14), len(below)))
+        # Round p to 14 digits: splits that are equal up to rounding of the sums then share a table.
+        levels.append(_Level(*places, p=np.stack(p, 1).round(14), width=len(below)))
         nodes = below
     return levels
 
 
 def _distribution_functions(p: np.ndarray, max_n: int) -> np.ndarray:
-    """F(k) of the binomial with n and p, ``[p, n, k]``, 1 from k = n on."""
+    """F(k) of the binomial law with n and p, ``[p, n, k]``; exactly 1 from k = n on, so that the search always ends."""
     from scipy.stats import binom
 
     n, k = np.arange(max_n + 1)[:, None], np.arange(max_n + 1)
-    F = binom.cdf(k, n, p[:, None, None])
-    return np.where(k >= n, 1.0, F)
+    return np.where(k >= n, 1.0, binom.cdf(k, n, p[:, None, None]))
 
 
 def _guide(cdf: np.ndarray) -> np.ndarray:
-    """For each p, n and cell of u the count k, or UNDECIDED if the cell contains a value of F below 1; uint8, flat."""
+    """For each p, n and cell of u: the count k, or UNDECIDED if the cell contains a value of F below 1; uint8, flat."""
     cells = 2**BITS
     functions = cdf.reshape(-1, cdf.shape[-1])
-    place = np.minimum(np.floor(functions * cells).astype(np.int64), cells)  # F = 1 falls behind the last cell
+    cell = np.minimum(np.floor(functions * cells).astype(np.int64), cells)  # F = 1 lies in an extra cell after the last one
     jumps = np.zeros((len(functions), cells + 1), dtype=np.int64)
-    np.add.at(jumps, (np.arange(len(functions))[:, None], place), 1)
+    np.add.at(jumps, (np.arange(len(functions))[:, None], cell), 1)  # unlike `+=`, add.at counts repeated indices
     jumps = jumps[:, :-1]
+    # k is the number of values of F at or below u, hence the number of jumps in the cells before.
     before = jumps.cumsum(1) - jumps
     return np.where(jumps > 0, UNDECIDED, before).astype(np.uint8).ravel()
+
+
+def draw_counts(
+    conditional: Float[Tensor, "K S"], target: Int[Tensor, "sets n"], *, context: int, generator: torch.Generator
+) -> Float[Tensor, "sets n S"]:
+    """Counts of sequences of given classes, float64; rows sum to ``context``.
+
+    Args:
+        conditional: probability of each token in each class, rows of sum one, ``[K, S]``.
+        target: class of each sequence of each set, ``[sets, n]``; the sets are drawn one after the other.
+        context: tokens per sequence.
+        generator: gives the seed; one draw, whatever the number of sequences.
+    """
+    # numpy has the binomial sampler for large n that torch lacks, so one torch draw seeds a numpy generator.
+    numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
+    source = Multinomial(conditional.numpy(), context, max_tabled=0)
+    return torch.stack([torch.from_numpy(source.draw(classes.numpy(), numbers)).double() for classes in target])

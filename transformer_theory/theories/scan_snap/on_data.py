@@ -6,11 +6,10 @@ r"""The theory on a data set: predictions from counts, exact gradient descent, a
 
 The theory treats one query at a time, so the sequences of each of the most frequent queries are analysed and learnt separately
 (:mod:`.query_data`): :math:`P(l | n)` is counted, the assumptions are measured, four dynamics predict the attention logits
-(:mod:`.predictions`), and exact gradient descent shows their actual change, beside descent on shuffled next tokens (:mod:`.minimal_model`).
+(:mod:`.predictions`), and exact gradient descent, on the true and on shuffled next tokens, measures their change (:mod:`.minimal_model`).
 
-Of a :class:`~transformer_theory.data.TokenData` the words at all positions but the query's are the context, the word at the query's
-position is the query (the last one by default), and the next token is the class; the most frequent query is analysed. Source:
-:cite:t:`tian2023scan`.
+In a :class:`~transformer_theory.data.TokenData` the word at the query's position (by default the last) is the query, the words at the other
+positions are the context, and the next token is the class. The most frequent query is analysed. Source: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -29,6 +28,7 @@ from ...core.sources import Source
 from ...core.theory import OnData, Unsupported
 from ...core.validation import integers, positive
 from ...data.ids import sequence_ids
+from ...data.queries import most_frequent
 from ...data.tokens import TokenData
 from .comparison import NAME, PAPER, SHUFFLED, Comparison, Match, RankCorrelation, compare
 from .flow import CLOSED, EXACT, LEMMA4, MODIFIED
@@ -51,7 +51,7 @@ HELD_OUT_CORRELATION = "rank correlation of held-out distinctness and logit chan
 DISTINCTNESS = "distinctness of the contextual tokens"
 DISTINCT_CHANGE, COMMON_CHANGE = "logit change of distinct tokens", "logit change of common tokens"
 LIKELIER_GAINS = "share of pairs of a class's tokens whose likelier one gains more"
-FLOW_CORRELATION = "rank correlation of predicted and measured logit change"  # these three have the dynamics as their setting
+FLOW_CORRELATION = "rank correlation of predicted and measured logit change"  # the setting of these three rows names the dynamics
 FLOW_ERROR = "relative error of the predicted logit change"
 FLOW_HALF_WAY = "factor between predicted and measured half-way step"
 SHARPNESS_AFTER = "sharpness after training"
@@ -88,8 +88,8 @@ class Analysis:
 
     def measurements(self) -> list[Measurement]:
         """The rows of all comparisons, and a row with the reason for each skipped query; ``data`` names the query."""
-        rows = [replace(row, data=f"query {one.data.query_id}") for one in self.comparisons for row in comparison_rows(one)]
-        return rows + [replace(_skipped_row(one), data=f"query {one.query_id}") for one in self.skipped]
+        rows = [replace(row, data=f"query {query.data.query_id}") for query in self.comparisons for row in comparison_rows(query)]
+        return rows + [replace(_skipped_row(query), data=f"query {query.query_id}") for query in self.skipped]
 
     def arrays(self) -> Arrays:
         """Arrays of the most frequent query that could be analysed; empty if none could."""
@@ -106,7 +106,7 @@ class Analysis:
     def __str__(self) -> str:
         lines = [f"{self.sequences} sequences of {self.context} contextual tokens, {self.vocab_size} tokens in the vocabulary"]
         lines += map(str, self.comparisons)
-        lines += [f"query {one.query_id}: {one.sequences} of {self.sequences} sequences; {one.reason}" for one in self.skipped]
+        lines += [f"query {query.query_id}: {query.sequences} of {self.sequences} sequences; {query.reason}" for query in self.skipped]
         return "\n".join(lines)
 
 
@@ -130,32 +130,31 @@ def analyse(
         query_ids: the query of each sequence, ``[n]``.
         next_ids: the token that follows each sequence, ``[n]``.
         vocab_size: M; ids lie in ``[0, M)``. One more than the largest id by default.
-        queries: number of queries to analyse, most frequent first; fewer if there are fewer.
-        max_classes: largest number of classes per query, the most frequent next tokens.
-        steps: of gradient descent, with batches of up to 128; by default as many as a billion multiplications allow, 50 to 1000.
-        eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that the first is much larger.
+        queries: largest number of queries to analyse, most frequent first.
+        max_classes: largest number of classes per query; the most frequent next tokens are the classes.
+        steps: of gradient descent, with batches of up to 128. Default: as many as a billion multiplications allow, 50 to 1000.
+        eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that eta_y is much larger.
         seed: of batches, shuffles, held-out sequences, and chance levels.
     Returns:
-        The analysis, failed assumptions and skipped queries included.
+        The comparisons, with their assumptions measured, and the skipped queries with their reasons.
     Raises:
         ValueError: ids are not integers or lie outside the vocabulary, lengths differ, there is no sequence, or a number is out of range.
-        TypeError: a number is of another type.
-        NotConverged: the loss is not finite (lower the rates).
+        TypeError: a number is of the wrong type.
+        NotConverged: the loss is not finite; lower the rates.
     """
     ids, query_ids, next_ids, M = sequence_ids(ids, query_ids, next_ids, vocab_size)
     _check_settings(queries, max_classes, steps, seed, eta_y=eta_y, eta_z=eta_z)
-    unique, counts = query_ids.unique(return_counts=True)
     comparisons, skipped = [], []
-    for query in unique[counts.argsort(descending=True, stable=True)[:queries]].tolist():
-        generator = torch.Generator().manual_seed(seed)  # a fresh one, so that a query's numbers do not depend on the other queries
-        asked = int((query_ids == query).sum())
+    for query in most_frequent(query_ids, queries).tolist():
+        generator = torch.Generator().manual_seed(seed)  # a new one, so that a query's numbers do not depend on the other queries
+        matching = int((query_ids == query).sum())
         data = select_query(ids, query_ids, next_ids, query_id=query, vocab_size=M, max_classes=max_classes, generator=generator)
         if isinstance(data, Unsupported):
-            skipped.append(SkippedQuery(query, asked, data.reason))
+            skipped.append(SkippedQuery(query, matching, data.reason))
             continue
         runs = train_minimal_model(data, steps=steps or affordable_steps(data), eta_y=eta_y, eta_z=eta_z, generator=generator)
         if float(runs.change[0].abs().max()) < MOVEMENT_ATOL:
-            skipped.append(SkippedQuery(query, asked, f"attention moved by less than {MOVEMENT_ATOL:g} in {runs.steps} steps"))
+            skipped.append(SkippedQuery(query, matching, f"attention moved by less than {MOVEMENT_ATOL:g} in {runs.steps} steps"))
             continue
         predicted = predictions(data.classes, runs.path.steps.double(), eta_y=eta_y, eta_z=eta_z)
         comparisons.append(compare(data, predicted, runs, eta_y=eta_y, eta_z=eta_z, generator=generator))
@@ -184,8 +183,8 @@ def _check_settings(queries: int, max_classes: int, steps: int | None, seed: int
 def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
     """All measurements of a query.
 
-    The theorems' verdicts are "not covered" unless all their assumptions hold; those of the exact flow unless the sequences and the
-    training are long.
+    Verdicts about the theorems are "not covered" unless all assumptions hold. Verdicts about the exact flow are "not covered" unless the
+    sequences and the training are long.
     """
     yield from comparison.assumptions
     note = "relative size of the term that Lemma 3 drops from the decoder's gradient; gradient descent trains the exact decoder"
@@ -279,7 +278,7 @@ def _correlation(quantity: str, order: RankCorrelation, covered: bool, **columns
 
 
 def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str, Any]:
-    """Op, threshold and verdict; "inconclusive", not "not covered", where nothing could be measured."""
+    """The columns op, threshold and verdict; the verdict is "inconclusive", never "not covered", where nothing could be measured."""
     verdict = judge(value, op, threshold, covered=covered or not math.isfinite(value))
     return {"op": op, "threshold": threshold, "verdict": verdict} if math.isfinite(threshold) else {"verdict": verdict}
 
@@ -325,7 +324,7 @@ def comparison_arrays(comparison: Comparison) -> Arrays:
 
 @dataclass(frozen=True, eq=False)
 class NextTokenProblem:
-    """Sequences with a query and a next token each: ids ``[n, context]``, ``[n]``, ``[n]`` in ``[0, vocab_size)``."""
+    """Sequences, their queries and their next tokens: ids in ``[0, vocab_size)``, ``[n, context]``, ``[n]`` and ``[n]``."""
 
     ids: Int[Tensor, "n context"]
     query_ids: Int[Tensor, " n"]
@@ -343,7 +342,7 @@ def read(data: TokenData) -> NextTokenProblem | Unsupported:
 
 
 def measure(problem: NextTokenProblem, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """Assumptions, predictions and gradient descent for the most frequent query; the generator draws the seed of :func:`analyse`."""
+    """All rows and arrays of the most frequent query; the generator draws the seed of :func:`analyse`."""
     seed = int(torch.randint(2**31, (1,), generator=generator))
     analysis = analyse(problem.ids, problem.query_ids, problem.next_ids, vocab_size=problem.vocab_size, seed=seed)
     for comparison in analysis.comparisons:

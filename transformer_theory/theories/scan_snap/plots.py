@@ -57,7 +57,7 @@ def _scanning(ax: "Axes", result: Result) -> None:
 
 
 def _changes(ax: "Axes", result: Result) -> None:
-    """Change of the logit against distinctness; the area of a point shows the token's frequency; grey: shuffled next tokens."""
+    """Change of the logit against distinctness. The area of a point grows with the token's frequency; grey: shuffled next tokens."""
     x, z = result.arrays[f"{NAME}/distinctness"], result.arrays[f"{NAME}/logits"][-1]
     null, frequency = result.arrays[f"{NAME}/null_change"], result.arrays[f"{NAME}/frequency"]
     for change in null:
@@ -86,7 +86,7 @@ def _flows(ax: "Axes", result: Result) -> None:
 
 
 def _movement(ax: "Axes", result: Result) -> None:
-    """Distance of the logits from the start, as a share of that at the end; the horizontal line is one half."""
+    """Distance of the logits from the start, divided by that at the end; the horizontal line is one half."""
     steps, moved = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/movement"]
     curves = [("shuffled", COLOURS["null"], values) for values in moved[:, 1:].T] + [("descent", COLOURS[NAME], moved[:, 0])]
     for dynamics in PLOTTED_FLOWS:
@@ -118,6 +118,7 @@ def _gains(ax: "Axes", result: Result) -> None:
         ax.axis("off")
         ax.text(0.5, 0.5, message, ha="center", va="center", transform=ax.transAxes)
         return
+    # Gains span decades and both signs: a symmetric logarithm, linear below the smallest quarter.
     linear = max(1e-3, float(np.quantile(np.abs(predicted), 0.25)))
     ax.plot(predicted, measured, ".", color=COLOURS[NAME], alpha=0.6)
     ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]

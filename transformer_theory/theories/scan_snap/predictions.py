@@ -1,9 +1,9 @@
-r"""Attention logits predicted from counts alone by each of the four dynamics, without any training.
+r"""Attention logits predicted by each of the four dynamics from counts alone, without any training.
 
-The flows start at zero with the class probabilities :math:`P(l | n)` and shares of the counted sequences. Each has its own assumptions. The
-exact flow needs long sequences only. The modified flow and Lemma 4's also need classes with linearly independent features, and weak overlap
-to be a good approximation. The closed form describes a single common token of classes that are all alike. A prediction that does not exist
-for given data states its reason. Source: :cite:t:`tian2023scan`.
+The flows start at zero and use the probabilities :math:`P(l | n)` and the shares of the classes in the counted sequences. The exact flow
+assumes long sequences only. The modified flow and Lemma 4's also need classes with linearly independent features, and they are good
+approximations only if the classes overlap weakly. The closed form describes a single common token of classes that are all alike. Where a
+prediction does not exist, its record states the reason. Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .problem import SequenceClasses
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
 TOLERANCES = (1e-8, 1e-10, 1e-12)  # tried in turn until two integrations agree
 INTEGRATION_RTOL = 0.01  # largest accepted error of the integration, as a share of the largest logit
-MOVEMENT_ATOL = 1e-8  # largest change of a logit that counts as none: smaller ones are rounding where classes are equal
+MOVEMENT_ATOL = 1e-8  # changes of logits up to this are rounding: equal classes do not move attention at all
 PREDICTION_RTOL = 0.25  # relative error of logits up to which a prediction counts as right
 ALIKE_RTOL = 0.1  # relative spread of overlaps and shares up to which classes count as alike
 
@@ -32,7 +32,7 @@ class Prediction:
 
     Attributes:
         dynamics: name of the dynamics.
-        tokens: numbers of the tokens that are predicted, ``[some]``; none if the prediction does not exist.
+        tokens: numbers of the predicted tokens, ``[some]``; empty if the prediction does not exist.
         logits: at the times, ``[t, some]``.
         reason: why there is no prediction; empty if there is one.
         resolved: False if the flow exists but its integration failed.
@@ -46,8 +46,12 @@ class Prediction:
 
 
 def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float) -> tuple[Prediction, ...]:
-    """The four dynamics at the times, in steps, for classes with one query.
+    """The predictions of the four dynamics.
 
+    Args:
+        classes: with one query.
+        times: in steps, increasing, ``[t]``.
+        eta_y, eta_z: learning rates of decoder and attention.
     Raises:
         ValueError: a rate or time is out of range, see :func:`~.flow.exact_flow`.
     """
@@ -56,6 +60,7 @@ def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: 
 
 
 def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
+    # Where attention hardly moves, a loose tolerance can be larger than the movement itself, so sharper ones are tried in turn.
     reason = ""
     for tolerance in TOLERANCES:
         try:
@@ -92,9 +97,10 @@ def _none(name: str, times: Tensor, reason: str, *, resolved: bool = True) -> Pr
 
 
 def half_way_step(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> float:
-    """The time after which the logits have made half of their movement, interpolated linearly; 0 if none moved.
+    """The time at which the logits have made half of their movement, interpolated linearly; 0 if no logit moves.
 
-    Movement is the Euclidean distance from the start, as a share of that at the end; the last crossing of one half counts.
+    Movement is the Euclidean distance from the start, divided by that at the end. If it crosses one half several times, the last crossing
+    counts.
 
     Args:
         times: increasing from the start, ``[t]``.
@@ -109,5 +115,5 @@ def half_way_step(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -
 
 
 def relative_error(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"]) -> Float[Tensor, " runs"]:
-    """Euclidean distance of predicted and measured change of the logits, as a share of the measured change."""
+    """Euclidean distance of predicted and measured change of the logits, divided by the norm of the measured change; one per run."""
     return torch.linalg.vector_norm(predicted - change, dim=1) / torch.linalg.vector_norm(change, dim=1).clamp(min=1e-300)

@@ -24,7 +24,7 @@ from ...core.validation import as_float64, as_int64, converted, integers
 from ...data.bridges import one_hot
 from ...data.ids import count_of_tokens, sequence_ids
 from ...data.tokens import TokenData
-from .multinomial import Multinomial
+from .multinomial import draw_counts
 
 MAX_CONTEXT = 2**53  # contextual tokens per sequence: counts are exact in float64 up to here
 SUM_ATOL = 1e-9  # distance to 1 that the sum of probabilities may have
@@ -34,13 +34,13 @@ SUM_ATOL = 1e-9  # distance to 1 that the sum of probabilities may have
 class SequenceClasses:
     r"""K classes of sequences over S contextual tokens.
 
-    Arrays and float32 tensors are converted.
+    Numpy arrays and float32 tensors are converted.
 
     Attributes:
-        conditional: :math:`P(l \mid n)`, rows sum to one, float64, ``[K, S]``.
-        query: :math:`\psi(n)`, number of the query token of class n, ``0 <= query < Q``, int64, ``[K]``.
-        vocab_size: M, number of next tokens that the decoder chooses from (at least K, and 2).
-        share: probability of each class, positive, sums to one, float64, ``[K]``; equal shares by default, as in the paper.
+        conditional: :math:`P(l \mid n)`; each row sums to one; float64, ``[K, S]``.
+        query: :math:`\psi(n)`, the number of the query token of class n, ``0 <= query < Q``; int64, ``[K]``.
+        vocab_size: M, the number of next tokens that the decoder chooses from; at least K, and at least 2.
+        share: probability of each class, positive, summing to one; float64, ``[K]``. Default: equal shares, as in the paper.
 
     Raises:
         ValueError: shapes do not fit, a row is not a probability vector, a query is negative, or the vocabulary is too small.
@@ -112,6 +112,7 @@ class SequenceClasses:
 
     def attended(self, logits: Float[Tensor, "*t Q S"]) -> Float[Tensor, "*t K S"]:
         r"""c: each token's share of attention in an infinitely long sequence of each class, :math:`\propto P(l \mid n) e^{z_l}`."""
+        # in the log domain: e^z would overflow, and log P = -inf gives tokens that cannot occur exactly zero attention
         return torch.softmax(self.conditional.log() + logits[..., self.query, :], dim=-1)
 
     def features(self, logits: Float[Tensor, "*t Q S"] | None = None) -> Float[Tensor, "*t K S"]:
@@ -120,7 +121,7 @@ class SequenceClasses:
         return c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
 
     def overlap(self, logits: Float[Tensor, "Q S"] | None = None) -> Float[Tensor, "K K"]:
-        """E: inner products of the features of different classes, zero on the diagonal."""
+        """E: inner products of the features of different classes; its diagonal is set to zero."""
         f = self.features(logits)
         return (f @ f.T).fill_diagonal_(0.0)
 
@@ -132,28 +133,28 @@ class SequenceClasses:
     def sample_counts(
         self, batch: int, *, context: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, "batch S"], Int[Tensor, " batch"]]:
-        r"""Draws sequences as counts of their contextual tokens, the only part of a sequence that the model uses.
+        r"""Draws sequences and returns the counts of their contextual tokens, which are all that the model uses of a sequence.
 
-        Classes follow their shares; the counts are multinomial (:mod:`.multinomial`), at a cost that does not grow with length.
+        Classes are drawn by their shares and counts from a multinomial law (:mod:`.multinomial`); the cost does not grow with length.
 
         Args:
             batch: number of sequences.
             context: contextual tokens per sequence, :math:`T - 1` in the paper.
+            generator: draws the classes and the counts.
         Returns:
-            Counts, rows sum to ``context``, and the class of each sequence.
+            Counts, whose rows sum to ``context``, and the class of each sequence.
         Raises:
             ValueError: batch or context below 1, or a context above 2**53.
             TypeError: one of them is not an integer.
         """
         check_sizes(batch, context)
         n = torch.multinomial(self.weights, batch, replacement=True, generator=generator)
-        numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
-        source = Multinomial(self.conditional.numpy(), context, max_tabled=0)
-        counts = torch.from_numpy(source.draw(n.numpy(), numbers)).double()
-        return counts, n
+        return draw_counts(self.conditional, n[None], context=context, generator=generator)[0], n
 
     def sample(self, n: int, *, seq: int, generator: torch.Generator) -> TokenData:
-        """Draws n sequences of ``seq`` tokens (query last) for any theory: one-hot tokens, ids (context, then queries), next ids, labels.
+        """Draws n sequences of ``seq`` tokens, the query last, as a data set that any theory can read.
+
+        Ids number the contextual tokens first, then the queries, then the next tokens. Tokens are one-hot, labels are the classes.
 
         Raises:
             ValueError: n below 1 or seq below 2.
@@ -190,7 +191,12 @@ def check_sizes(batch: int, context: int) -> None:
 
 @dataclass(frozen=True)
 class WeakOverlap:
-    """Assumption 2: the largest absolute eigenvalue of E lies below ``upper`` = 1/K, the smallest is at least ``lower`` = sqrt(6/M)."""
+    """Both sides of Assumption 2: ``largest < upper`` and ``smallest >= lower``.
+
+    Attributes:
+        largest, smallest: absolute eigenvalues of E.
+        upper, lower: their bounds, 1/K and sqrt(6/M).
+    """
 
     largest: float
     smallest: float
@@ -205,13 +211,13 @@ class WeakOverlap:
 
 @dataclass(frozen=True, eq=False)
 class CountedSequences:
-    """Sequences of a data set in the form that the model uses.
+    """Sequences of a data set as counts; tokens, queries and next tokens that occur are numbered from zero.
 
     Attributes:
-        counts: number of occurrences of each contextual token in each sequence, float64, ``[n, S]``.
+        counts: occurrences of each contextual token in each sequence, float64, ``[n, S]``.
         query: number of each sequence's query token, ``[n]``.
-        target: number of each sequence's next token (its class), ``[n]``.
-        token_ids, query_ids, next_ids: ids in the vocabulary that these numbers stand for, sorted, ``[S]``, ``[Q]``, ``[K]``.
+        target: number of each sequence's next token, which is its class, ``[n]``.
+        token_ids, query_ids, next_ids: id in the vocabulary of each number, increasing, ``[S]``, ``[Q]``, ``[K]``.
         vocab_size: M.
     """
 
@@ -225,12 +231,23 @@ class CountedSequences:
 
     def conditional(self) -> Float[Tensor, "K S"]:
         """P(l | n), estimated by counting."""
-        total = torch.zeros(len(self.next_ids), len(self.token_ids), dtype=torch.float64).index_add_(0, self.target, self.counts)
-        return total / total.sum(dim=1, keepdim=True)
+        return estimate_conditional(self.counts, self.target, len(self.next_ids))
 
     def shares(self) -> Float[Tensor, " K"]:
         """Share of each class among the sequences."""
         return torch.bincount(self.target, minlength=len(self.next_ids)).double() / len(self.target)
+
+
+def estimate_conditional(counts: Float[Tensor, "n S"], target: Int[Tensor, " n"], classes: int) -> Float[Tensor, "K S"]:
+    """P(l | n) by counting: the tokens of all sequences of a class, divided by their number; NaN in classes without a sequence.
+
+    Args:
+        counts: of the contextual tokens of each sequence, ``[n, S]``.
+        target: class of each sequence, ``[n]``.
+        classes: K.
+    """
+    total = counts.new_zeros(classes, counts.shape[1]).index_add_(0, target, counts)
+    return total / total.sum(dim=1, keepdim=True)
 
 
 def count_sequences(
@@ -239,12 +256,12 @@ def count_sequences(
     next_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
     vocab_size: int,
 ) -> CountedSequences:
-    """Counts the contextual tokens; tokens, queries and next tokens that occur are numbered from zero.
+    """Counts the contextual tokens of each sequence.
 
     Args:
         ids: contextual tokens without the query, ``[n, context]``.
         query_ids, next_ids: the query of each sequence, and the token that follows it, ``[n]``.
-        vocab_size: all ids lie in ``[0, vocab_size)``.
+        vocab_size: M; all ids lie in ``[0, M)``.
     Raises:
         ValueError: ids are not integers or lie outside the vocabulary, lengths differ, or there is no sequence or no contextual token.
     """
@@ -260,15 +277,15 @@ def count_sequences(
 def synthetic(
     classes: int = 2, *, per_query: int = 1, common: int = 10, distinct: int = 10, vocab_size: int | None = None
 ) -> SequenceClasses:
-    """The paper's synthetic data: each class has the common tokens, of weight 1, and distinct tokens of weights 0.1 to 1, normalised.
+    """The paper's synthetic data: all common tokens, with weight 1, and each class's distinct tokens, with weights 0.1 to 1.
 
-    Token numbers: the common tokens first, then the distinct ones of class 0, of class 1, ...
+    Each class's weights are divided by their sum. The common tokens come first, then the distinct ones of class 0, of class 1, ...
 
     Args:
         classes: K, a multiple of ``per_query``.
         per_query: classes that share a query.
         common, distinct: number of common tokens, and of distinct tokens per class (at least 1).
-        vocab_size: M; by default the number of tokens, queries and next tokens together.
+        vocab_size: M. Default: the numbers of tokens, queries and next tokens added up.
     Raises:
         ValueError: a number is too small, or ``per_query`` does not divide ``classes``.
     """
@@ -288,8 +305,8 @@ def single_common(
     """Classes with one common token (number 0), one query, and D distinct tokens each.
 
     Args:
-        weights: of the distinct tokens, positive; normalised per class, ``[K, D]``.
-        common_share: P(common | n) in (0, 1), one number for all classes or one per class, ``[K]``.
+        weights: of the distinct tokens, positive, ``[K, D]``; each row is divided by its sum.
+        common_share: P(common token | n) in (0, 1), one number for all classes or ``[K]``.
         vocab_size: M.
     Raises:
         ValueError: a weight is not positive, or a share lies outside (0, 1).

@@ -1,9 +1,9 @@
-r"""Language models that learn a text, with metrics of their attention during training, and the phases of that attention.
+r"""Language models that learn a text: their attention during training, and its phases.
 
 A run trains a small causal decoder on one text and measures it, in evaluation mode, on fixed windows of another: entropy, sharpness, top-1
 mass, effective support, sink and diagonal mass, the overlap of successive maps, the attended words (:mod:`.attended_words`), and the loss.
-A quantity without a null of its own gets that of an untrained decoder on the same windows. A run on the same words in another order is a
-further null: such a text has word frequencies and no other structure. Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the
+A quantity that has no null gets the value of an untrained decoder on the same windows. A run on the same words in random order is a second
+null: such a text has word frequencies and no other structure. Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the
 experiments on WikiText-2).
 
 *Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves
@@ -58,10 +58,11 @@ class Run:
     """Settings of a training; plain values, so that a run can be sent to another process.
 
     Attributes:
-        text, held_out: files; if empty the shipped text, and the last fifth of the text.
-        words: largest vocabulary.
+        text: file to learn; the shipped text if empty.
+        held_out: file on which attention is measured; the last fifth of the text if empty.
+        words: largest number of words in the vocabulary.
         depth, dim, dropout: of the decoder; its MLP is as wide as its stream, and it has one head.
-        optimiser: "sgd" or "adam", and its rate.
+        rate, optimiser: learning rate of "sgd" or "adam".
         steps, batch, length: of training.
         measured: steps at which attention is measured.
         windows: number of windows on which it is measured.
@@ -92,17 +93,15 @@ class RunResult:
 
     Attributes:
         table: rows of kind "figure" at each measured step.
-        maps: attention to the first window, ``[measured, layers, queries, keys]``.
-        losses: of the batches, ``[steps]``.
+        maps: attention of each layer to the first window, ``[measured, layers, queries, keys]``.
+        losses: of the training batches, nats, ``[steps]``.
         vocabulary: number of words in the vocabulary.
-        words: the first window.
     """
 
     table: Table
     maps: Float[np.ndarray, "measured layers q k"]
     losses: Float[np.ndarray, " steps"]
     vocabulary: int
-    words: tuple[str, ...]
 
     def series(self, quantity: str, *, head: int = 0) -> Float[np.ndarray, "measured layers"]:
         """One quantity of each layer at each measured step; NaN where it is missing."""
@@ -120,7 +119,7 @@ class RunResult:
 
 
 def measured_steps(steps: int, measurements: int) -> tuple[int, ...]:
-    """The start, and ``measurements`` more steps at even distances, the last one at the end."""
+    """Step 0 and ``measurements`` further steps, evenly spaced, the last one at the end."""
     return tuple(sorted({round(k * steps / measurements) for k in range(measurements + 1)}))
 
 
@@ -143,7 +142,7 @@ def train_and_measure(**settings) -> RunResult:
     """
     run = Run(**settings)
     generator = torch.Generator().manual_seed(run.seed)
-    learnt, held_out = (ORDERS[run.order](one, generator) for one in texts(run.text, run.held_out, words=run.words))
+    learnt, held_out = (ORDERS[run.order](text, generator) for text in texts(run.text, run.held_out, words=run.words))
     windows = held_out.windows(run.windows, length=run.length)
 
     def untrained() -> Decoder:
@@ -153,11 +152,11 @@ def train_and_measure(**settings) -> RunResult:
         return model
 
     metrics = attention_metrics(learnt, windows)
-    keeper, rows, maps = AttentionMaps(keep=1), [], []
+    first_window, rows, maps = AttentionMaps(keep=1), [], []
 
     def callback(step: int, model: nn.Module) -> None:
-        rows.extend(measure_attention(model, windows, [*metrics, keeper], step=step))
-        maps.append(np.stack([keeper.arrays()[name][0, 0] for name in sorted(keeper.arrays())]))
+        rows.extend(measure_attention(model, windows, [*metrics, first_window], step=step))
+        maps.append(np.stack([first_window.arrays()[name][0, 0] for name in sorted(first_window.arrays())]))
 
     trained = train_decoder(
         untrained(),
@@ -177,17 +176,16 @@ def train_and_measure(**settings) -> RunResult:
         value = nulls.get((row.quantity, row.layer, row.head))
         if row.null is None and value is not None:
             rows[number] = replace(row, null=Null("untrained network", (value,)))
-    words = tuple(learnt.vocabulary.words[number] for number in windows[0].tolist())
-    return RunResult(Table(rows), np.stack(maps), trained.losses.numpy(), len(learnt.vocabulary), words)
+    return RunResult(Table(rows), np.stack(maps), trained.losses.numpy(), len(learnt.vocabulary))
 
 
 def attention_metrics(learnt: Text, windows: Int[Tensor, "n longer"]) -> list[Metric]:
-    """Metrics on windows ``[n, length + 1]``; with the attended words if a pair of words is frequent enough."""
+    """Metrics for windows ``[n, length + 1]``; they include the attended words if some pair of words is frequent enough."""
     metrics: list[Metric] = [AttentionStatistics(), ScanAndSnap()]
     vocab_size, context = len(learnt.vocabulary), windows.shape[1] - 1
     try:
         counted = count_continuations(learnt.ids, vocab_size=vocab_size, context=context, min_occurrences=MIN_OCCURRENCES)
-    except ValueError:  # a short text, in which no pair is frequent enough
+    except ValueError:  # in a short text no pair is frequent enough
         return metrics
     return [*metrics, AttendedWords(windows, counted)]
 
@@ -215,11 +213,11 @@ class Phases:
 
 
 def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLOW) -> Phases:
-    """The phases of one head, see above.
+    """The phases of one head, as defined in the module's docstring.
 
     Args:
         steps: of the measurements, increasing, at least two.
-        overlaps: of each measurement but the first with its predecessor, in [-1, 1].
+        overlaps: of each measurement but the first with the one before, in [-1, 1].
         slow: share of the largest speed below which attention counts as frozen.
     Raises:
         ValueError: the lengths do not fit, or the steps do not increase.
@@ -229,6 +227,7 @@ def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLO
     lengths = [later - earlier for earlier, later in pairwise(steps)]
     if min(lengths) <= 0:
         raise ValueError("steps must increase, got one that is not later than its predecessor; sort them")
+    # The chord of two unit vectors with cosine rho; an overlap that exceeds 1 by rounding counts as 1.
     speeds = [math.sqrt(2 * max(0.0, 1 - overlap)) / length for overlap, length in zip(overlaps, lengths)]
     top = max(speeds)
     if top == 0:

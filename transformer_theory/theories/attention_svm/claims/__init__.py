@@ -1,4 +1,4 @@
-"""The statements of the theory as checks that could refute it, each with a control that must be refuted; one file per subject."""
+"""The claims of the theory. Each has a check that could refute it and a control that must fail; one file per subject."""
 
 from . import descent, graph, joint, multi_token, paths, prompt, sequences, solutions, steps
 

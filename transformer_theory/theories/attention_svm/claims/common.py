@@ -1,4 +1,4 @@
-"""What several claims share: distances that fall to zero in the limit, and draws that are repeated until an instance fits.
+"""Functions that several claims use: evidence about a limit, and the error after too many draws of an instance.
 
 The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run is inconclusive.
 """
@@ -36,8 +36,8 @@ def limit_evidence(
         before, after: the distance earlier in the run, usually half-way, and at the end.
         threshold: largest distance that is consistent with the claim.
         detail: further numbers; the earlier distance is added.
-        falling: a distance is still falling if less than this share of the earlier one is left.
-        done: whether the run is long enough for the distance to count, for instance whether attention is saturated.
+        falling: the distance still falls if it is below this share of the earlier distance.
+        done: whether the run is long enough, for instance whether attention is saturated; if not, the evidence is inconclusive.
         covered: whether the instance satisfies the assumptions.
     """
     settled = after <= threshold or after > falling * before

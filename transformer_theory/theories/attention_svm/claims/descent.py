@@ -84,9 +84,9 @@ def _not_locally_optimal(instance: Instance, select: Tensor, trials: list[int]) 
 def _settled(instance: Instance, half: State, end: State) -> list[int]:
     """The trials whose attention is saturated and whose W and steps both turn to the max-margin solution of the selected tokens.
 
-    W alone does not decide: near a selection that is not locally optimal it approaches W_a for thousands of steps, until the gradient of
-    the better neighbour has grown. The steps decide: their distance to W_a then stops falling, while in runs that stay it falls faster
-    than that of W.
+    W alone is not enough: near a selection that is not locally optimal, W approaches W_a for thousands of steps, until the gradient of
+    the better neighbour has grown. The direction of the steps shows the difference: it stops approaching W_a in such runs, while in runs
+    that stay it approaches W_a faster than W does.
     """
     saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATION_ATOL).all(-1)
     targets = frobenius_max_margins(constraints(instance.tokens, instance.query, instance.selected(end.W)))
@@ -154,15 +154,15 @@ def _contradicted(generator: torch.Generator) -> Evidence:
 
 def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
     """Equal distractors with scores 1 and -1, so that half the attention on the best token gives a prediction of zero."""
-    drawn = equal_distractors(inputs=inputs, tokens=6, dim=8, generator=generator, gap=2.0)
-    return Instance(drawn.tokens, drawn.query, drawn.scores - 1)
+    instance = equal_distractors(inputs=inputs, tokens=6, dim=8, generator=generator, gap=2.0)
+    return Instance(instance.tokens, instance.query, instance.scores - 1)
 
 
 def _starts_at(generator: torch.Generator, *, locally_optimal: bool, length: int) -> tuple[Tensor, Tensor]:
     """Descends from starts near R W_a, for selections without tied neighbours that are locally optimal (but not the best tokens) or not.
 
-    R is so large that the neighbours of the selected tokens get e^10 times the attention of the tokens after them, or that to the power of
-    ``length``; a tenth of R in a random direction is added. Longer starts take more steps.
+    At the start the neighbours of the selected tokens have about e^(10 length) times the attention of the tokens with larger margins, or
+    more. A tenth of R in a random direction is added. Longer starts take more steps.
 
     Returns:
         For each start, whether the selected tokens are still a at the end, and the cosine distance of W to W_a.
@@ -176,13 +176,13 @@ def _starts_at(generator: torch.Generator, *, locally_optimal: bool, length: int
     beaten, tied = (advantage >= 0).any(-1), (advantage.abs() < TIE_ATOL).any(-1)
     radius = 10 * solutions.norm / torch.where(near, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
     suitable = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
-    kept = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
-    problems, target = instance[kept], solutions.W[kept] / solutions.norm[kept, None, None]
+    chosen = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
+    problems, target = instance[chosen], solutions.W[chosen] / solutions.norm[chosen, None, None]
     noise = torch.randn(target.shape, generator=generator, dtype=torch.float64)
     begin = target + 0.1 * noise / noise.norm(dim=(-2, -1), keepdim=True)
-    first = start(problems, W=length * radius[kept, None, None] * begin)
+    first = start(problems, W=length * radius[chosen, None, None] * begin)
     end = normalised_descent(problems, first, steps=1500 * length, rate=0.2)
-    return (problems.selected(end.W) == select[kept]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
+    return (problems.selected(end.W) == select[chosen]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
 
 
 def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
@@ -228,7 +228,7 @@ CLAIMS = (
             "the max-margin problem of the optimal tokens is feasible",
             "the first step already raises every optimal token above the others: without this the norm still diverges, but with several "
             "inputs the direction may be that of another locally optimal selection",
-            "decreasing smooth loss (logistic); normalised steps stand for small steps, whose norm grows only like the logarithm of time",
+            "decreasing smooth loss (logistic); normalised steps, since with small ones the norm grows only like the logarithm of time",
         ),
         check=_global_direction,
         control=_other_norm,

@@ -29,7 +29,7 @@ class _Run:
     basis: Tensor
     finite: Tensor
     svm: Constraints
-    other: Constraints
+    other_svm: Constraints
 
     def distance(self, target: Tensor) -> Evidence:
         """1 - cosine of the part outside S_fin."""
@@ -37,7 +37,7 @@ class _Run:
         return limit_evidence(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})  # the norm grows like a logarithm
 
     def error(self, predicted: Tensor) -> Evidence:
-        """Distance of the part in S_fin from the prediction, in units of the predicted one."""
+        """Distance of the part in S_fin from the prediction, relative to the norm of W_fin."""
         size = float(self.finite.norm())
         return Evidence(float((project(self.W, self.basis) - predicted).norm()) / size, 0.1, "<=", detail={"norm": size})
 
@@ -57,9 +57,10 @@ def _descend(generator: torch.Generator) -> _Run:
     end = normalised_descent(instance, half, steps=400, loss=LOG)
     end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)  # the finite part stays half a step away
     true = (ids == labels[:, None]).int().argmax(1, keepdim=True)
-    drawn = ids.gather(1, (true + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
-    other = graph_svm(priority_graph(ids, drawn, tokens=8), embeddings)
-    return _Run(half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other)
+    # Another token of each sequence: its position differs from that of the label by 1, 2 or 3, modulo 4.
+    other_labels = ids.gather(1, (true + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
+    other_svm = graph_svm(priority_graph(ids, other_labels, tokens=8), embeddings)
+    return _Run(half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other_svm)
 
 
 def _direction(generator: torch.Generator) -> Evidence:
@@ -69,7 +70,7 @@ def _direction(generator: torch.Generator) -> Evidence:
 
 def _other_labels(generator: torch.Generator) -> Evidence:
     run = _descend(generator)
-    return run.distance(frobenius_max_margin(run.other).W)
+    return run.distance(frobenius_max_margin(run.other_svm).W)
 
 
 def _finite(generator: torch.Generator) -> Evidence:

@@ -37,7 +37,7 @@ SURPLUS = 2.0  # factor on the last input, which is then likely to exceed its la
 MAX_NORM = 2.5  # of head and prompt, so that 700 steps resolve them
 BATCH = 32  # instances per draw
 MIN_DUAL = 0.05  # smallest multiplier of the head in the tight case
-MIN_MARGIN = 0.1  # smallest margin that the target asks for
+MIN_MARGIN = 0.1  # smallest margin that the target may require
 MIN_PRICE = 1e-3  # label margin per unit of attention; smaller prices count as none
 Case = Callable[[JointTargets], bool]
 
@@ -163,7 +163,7 @@ CLAIMS = (
         assumptions=("every input is a support vector of the head, with a multiplier above 0.05", *COMMON),
         check=_tight,
         control=_one_margin_less,
-        control_description="The target asks no margin of one of the support vectors.",
+        control_description="The target requires no margin of one of the support vectors.",
     ),
     Claim(
         id="attention_svm/joint-relaxed",
@@ -178,20 +178,20 @@ CLAIMS = (
         ),
         check=_relaxed,
         control=_every_margin,
-        control_description="The target asks the margin one of every input: $p_{mm}$.",
+        control_description="The target requires the margin one of every input: $p_{mm}$.",
     ),
     Claim(
         id="attention_svm/joint-equal-steps",
-        statement=r"Joint descent with steps of equal length for $p$ and $v$ sends the prompt in direction to $p_{eq}$, which asks of the "
-        r"inputs that are not support vectors the margin $\max(0, 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\|p_{eq}\| / \|v_{mm}\|)$: less than "
-        r"one, but not zero. A prediction of our own, from the balance of the inputs' gradients.",
+        statement=r"Joint descent with steps of equal length for $p$ and $v$ sends the prompt in direction to $p_{eq}$, which requires of "
+        r"the inputs that are not support vectors the margin $\max(0, 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\|p_{eq}\| / \|v_{mm}\|)$: less "
+        r"than one, but not zero. This library derives the prediction from the balance of the inputs' gradients.",
         measures="1 - cosine of the prompt to p_eq",
         source=SOURCE,
         assumptions=("the margins of $p_{eq}$ are above 0.1, and its cosine to $p_{relax}$ is below 0.97", *COMMON),
         check=_between,
         control=_no_margin,
-        control_description="The target asks no margin of those inputs: $p_{relax}$.",
-        corrects="For inputs that are not support vectors of the head the theorem, which is on regularisation paths, gives $p_{relax}$ "
-        "with no margin asked of them; descent with equal steps asks one between zero and one, unless their label margin is large.",
+        control_description="The target requires no margin of those inputs: $p_{relax}$.",
+        corrects="For inputs that are not support vectors of the head, the theorem, which is on regularisation paths, gives $p_{relax}$ "
+        "with no margin required of them; descent with equal steps requires one between zero and one, unless their label margin is large.",
     ),
 )

@@ -32,8 +32,8 @@ def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, T
     instance = HeadInstance(x, z, labels, relu_head(V / V.norm(dim=(-2, -1), keepdim=True)))
     W = normalised_descent(instance, random_start(instance, generator=generator), steps=600).W
     attention = instance.attention(W)
-    kept = settled(attention) & shared(attention) & (least_push(instance, W) > MIN_PUSH)
-    return instance, W, kept.nonzero().squeeze(-1)
+    usable = settled(attention) & shared(attention) & (least_push(instance, W) > MIN_PUSH)
+    return instance, W, usable.nonzero().squeeze(-1)
 
 
 def _median(W: Tensor, target: Tensor, solved: Tensor) -> Evidence:
@@ -45,16 +45,16 @@ def _median(W: Tensor, target: Tensor, solved: Tensor) -> Evidence:
 
 
 def _prediction(generator: torch.Generator) -> Evidence:
-    instance, W, kept = _settled_trials(generator)
-    prediction = generalised_max_margins(instance.tokens[kept], instance.query[kept], instance.attention(W)[kept])
+    instance, W, trials = _settled_trials(generator)
+    prediction = generalised_max_margins(instance.tokens[trials], instance.query[trials], instance.attention(W)[trials])
     solved = prediction.direction.solved & prediction.finite.solved  # pyright: ignore[reportAttributeAccessIssue]
-    return _median(W[kept], prediction.predict(W[kept]), solved)
+    return _median(W[trials], prediction.predict(W[trials]), solved)
 
 
 def _one_token(generator: torch.Generator) -> Evidence:
-    instance, W, kept = _settled_trials(generator)
-    solutions = frobenius_max_margins(constraints(instance.tokens[kept], instance.query[kept], instance.selected(W)[kept]))
-    return _median(W[kept], solutions.W, solutions.solved)
+    instance, W, trials = _settled_trials(generator)
+    solutions = frobenius_max_margins(constraints(instance.tokens[trials], instance.query[trials], instance.selected(W)[trials]))
+    return _median(W[trials], solutions.W, solutions.solved)
 
 
 CLAIMS = (

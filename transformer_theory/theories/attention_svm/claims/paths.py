@@ -75,8 +75,8 @@ def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
         detail[f"descent on {name}"] = after
         evidence.append(limit_evidence(before, after, FACTORED_THRESHOLD, done=selected, detail={}))
     # The verdict is the more severe one: a smaller distance may have stopped above the threshold while a larger one still falls.
-    worst = max(evidence, key=lambda one: SEVERITY.index(one.verdict))
-    return replace(worst, value=max(one.value for one in evidence), detail={**worst.detail, **detail})
+    worst = max(evidence, key=lambda result: SEVERITY.index(result.verdict))
+    return replace(worst, value=max(result.value for result in evidence), detail={**worst.detail, **detail})
 
 
 def _each_its_norm(generator: torch.Generator) -> Evidence:

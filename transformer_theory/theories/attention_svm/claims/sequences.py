@@ -61,7 +61,6 @@ def _sequence_direction(generator: torch.Generator) -> Evidence:
 
 def _last_query_only(generator: torch.Generator) -> Evidence:
     instance, constraints = _sequences(generator)
-    assert constraints.position is not None
     return _distance(instance, constraints.take((constraints.position == 2).nonzero().squeeze(-1)))
 
 

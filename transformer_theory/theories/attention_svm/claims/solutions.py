@@ -34,8 +34,7 @@ ACTIVE_ATOL = 1e-9  # margins up to one and this much are active
 
 
 def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
-    """Share of random selections that the solver finds infeasible, or for which no matrix with all margins one can be written down: the
-    larger of the two."""
+    """The larger of two shares of random selections: infeasible by the solver, and without a constructed matrix with all margins one."""
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=TRIALS)
     pairs = constraints(instance.tokens, instance.query, random_selection(instance, generator=generator))
     infeasible = 1 - float(frobenius_max_margins(pairs).solved.double().mean())
@@ -63,7 +62,7 @@ def _single_problem(generator: torch.Generator) -> Constraints:
 
 
 def _general_purpose(pairs: Constraints, options: dict) -> Tensor:
-    """The solution by cvxpy, in the form of the definition."""
+    """The Frobenius solution by cvxpy, from the definition of the problem."""
     import cvxpy as cp
 
     W = cp.Variable((pairs.difference.shape[1], pairs.query.shape[1]))
@@ -112,9 +111,7 @@ def _frobenius(W: Any) -> Any:
 
 
 def _general(c: Constraints, norm: Any, **options: Any) -> Tensor:
-    """W of a general solver, with every entry a variable; NaN if it finds none."""
-    assert c.rhs is not None
-    assert c.equality is not None
+    """W of a general solver that treats every entry of W as a variable; NaN if it returns no solution."""
     solution = conic(c.difference.numpy(), c.query.numpy(), c.rhs.numpy(), c.equality.numpy(), norm, **options)
     return torch.full((c.difference.shape[-1], c.query.shape[-1]), torch.nan) if solution is None else torch.from_numpy(solution[0])
 

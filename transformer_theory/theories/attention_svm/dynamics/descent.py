@@ -74,7 +74,7 @@ def normalised_descent(
         eps: :math:`\epsilon`, added to the norm of the gradient: 0 is exact, ``torch.finfo(torch.float64).eps`` as published.
         penalty: :math:`\lambda` of the squared norms in the loss: 0, or the same number on factors as published.
     Returns:
-        The state after them; calling again continues exactly where it stopped. Where the gradient is zero the state stays.
+        The state after these steps; another call continues exactly from it. Where the gradient is zero the weights do not change.
     Raises:
         ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not finite; the state does
             not belong to the instance; inputs of one token, a trial of zero queries, or data out of range
@@ -83,7 +83,7 @@ def normalised_descent(
     """
     integers(minimum=0, steps=steps)
     check_state(instance, state)
-    return next(trajectory(instance, state, at=(state.step + steps,), rate=rate, loss=loss, eps=eps, penalty=penalty))
+    return next(trajectory(instance, state, steps=(state.step + steps,), rate=rate, loss=loss, eps=eps, penalty=penalty))
 
 
 def plain_descent(
@@ -95,9 +95,9 @@ def plain_descent(
         instance, state, steps, loss, penalty: as in :func:`normalised_descent`.
         rate: :math:`\eta`, the factor of the gradient.
     Returns:
-        The state after them; calling again continues exactly where it stopped.
+        The state after these steps; another call continues exactly from it.
     Raises:
-        ValueError, TypeError: as :func:`normalised_descent`. Steps that are too long overflow sooner or later.
+        ValueError, TypeError: as :func:`normalised_descent`. With a rate that is too large, the weights overflow sooner or later.
     """
     integers(minimum=0, steps=steps)
     positive(rate=rate)
@@ -110,7 +110,7 @@ def trajectory(
     instance: Instance | HeadInstance,
     state: AnyState,
     *,
-    at: Iterable[int],
+    steps: Iterable[int],
     rate: float = 0.1,
     loss: Loss = LOGISTIC,
     eps: float = 0.0,
@@ -119,18 +119,19 @@ def trajectory(
     """States of :func:`normalised_descent` at the given numbers of steps, counted from the first run's start.
 
     Args:
-        at: the numbers of steps, none smaller than the one before or than ``state.step``; consumed one at a time.
+        steps: the numbers of steps after which a state is returned, in increasing order from ``state.step``; read one at a time.
         instance, state, rate, loss, eps, penalty: as in :func:`normalised_descent`.
     Returns:
-        An iterator over the states. It computes and checks nothing before it is asked for the first state.
+        An iterator over the states. Nothing is computed or checked before the first state is requested.
     Raises:
-        ValueError: a step lies before the previous one, or as :func:`normalised_descent`.
+        ValueError: a number of steps is smaller than the previous one, or as :func:`normalised_descent`.
         TypeError: as :func:`normalised_descent`.
     """
     positive(rate=rate)
     check_nonnegative(eps=eps)
     check_state(instance, state)
-    # The direction is n e^-C times the gradient, so eps is compared with it as n e^-C eps.
+    # ``size`` is the norm of n e^-C times the gradient, so eps becomes n e^-C eps in the same unit. C is about -|W| times the margin: once
+    # e^-C overflows, n e^-C eps is infinite and the step zero, as it should be.
     rate_tensor, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
     @no_type_check
@@ -139,23 +140,29 @@ def trajectory(
             return rate_tensor / size.add_(max(least, NORM_FLOOR))
         return rate_tensor / (-C).exp().mul_(least).add(size).clamp_(min=NORM_FLOOR)
 
-    yield from _run(instance, state, at, loss, penalty, length)
+    yield from _run(instance, state, steps, loss, penalty, length)
 
 
 @torch.no_grad()
 def _run(
     instance: Instance | HeadInstance,
     state: AnyState,
-    at: Iterable[int],
+    steps: Iterable[int],
     loss: Loss,
     penalty: float,
     length: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Iterator[AnyState]:
-    """Descent with steps of ``length`` (norm of the direction, C)."""
+    """Descent with steps of any length.
+
+    Args:
+        steps: numbers of steps after which a state is returned.
+        length: the factor of the direction, given its norm ``[trials, 1, 1]`` and the logarithm C of its scale (None for 0).
+    """
     check_nonnegative(penalty=penalty)
     data, now = Gradient(instance, loss), state.step
     place = space(data, state, penalty)
 
+    # Only the inner function is single-threaded: around the generator, the setting would stay active while the caller works with a state.
     @single_threaded
     @no_type_check
     def advance(steps: int) -> None:
@@ -164,7 +171,7 @@ def _run(
                 c, C = data.coefficients(place.logits())
                 place.move(length(*place.aim(c, C)))
 
-    for step in at:
+    for step in steps:
         integers(minimum=0, steps=step)
         if step < now:
             raise ValueError(f"steps must increase from {now}, got {step}")
@@ -181,7 +188,7 @@ def _run(
 def is_stationary(instance: Instance | HeadInstance, W: Tensor, *, loss: Loss = LOGISTIC) -> bool:
     """Whether the gradient at W ``[d, d_z]`` is zero up to rounding: its terms cancel to 1e-14 of the sum of their norms.
 
-    Descent would leave such a point by rounding alone, in a direction that depends on the processor.
+    Normalised descent would turn the rounding into full steps, in a direction that depends on the processor.
 
     Raises:
         ValueError: as :func:`descent_direction`.

@@ -9,14 +9,15 @@ score, or :math:`Y_i\nabla h(o_i)^\top x_{i,t}` for another head),
 Attention concentrates on one token, :math:`s_{i,t} \to e^{-\|W\|\cdot\text{margin}}` for the others, and the bracket is then a difference
 of nearly equal numbers: computed as written, it is rounding error from a norm of about 40 on. Two changes make it exact:
 
-- Every quantity is a difference to the most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and
-  :math:`e = \sum_t s_t\delta_t`, the bracket is :math:`\delta_t - e`.
-- The coefficients are kept as :math:`e^{-C} c` with one C per trial, the largest logarithm of a share that matters. Where slopes of the
-  loss or differences of gains are extreme, their logarithms count in C too, so that the scaled coefficients are of order one.
+- All gains are taken relative to the most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and
+  :math:`e = \sum_t s_t\delta_t`, the bracket is :math:`\delta_t - e`. No term is then larger than the result.
+- The coefficients are stored as :math:`e^{-C} c` with one C per trial, the largest logarithm of a share whose token has a different gain.
+  Where slopes of the loss or differences of gains are extreme, their logarithms are part of C too. So the scaled coefficients are of order
+  one, however small the gradient is.
 
-Inputs that do not influence W must not set C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into one
-with the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to zero, so
-tokens may be centred.
+Inputs that do not influence W must not determine C: those whose query is zero, or whose tokens are all equal. Equal tokens are merged into
+one with the sum of their attention and the mean of their gains, which leaves the loss as it is. The :math:`c_{i,t}` of an input sum to
+zero, so tokens may be centred.
 
 Functions that run in every step take tensors without named shapes and are exempt from run-time type checks (``no_type_check``), which cost
 more than the step itself.
@@ -51,9 +52,9 @@ class Gradient:
     Attributes:
         tokens, query: centred tokens ``[trials, n, T, d]`` and queries ``[trials, n, d_z]``.
         gains: attention -> predictions and gains.
-        offset: added to the logits so that equal tokens count as one and forbidden ones not at all; None if nothing is to be added.
-        tame: slopes and differences of gains are moderate for any attention.
-        distinct: besides, no two tokens of an input have the same score, which allows a shorter formula.
+        offset: added to the logits so that equal tokens count as one and forbidden ones not at all; None if there are neither.
+        tame: whether slopes and differences of gains are of moderate size for every attention.
+        distinct: whether ``tame`` holds and no two tokens of an input have the same score, which allows a shorter formula.
     """
 
     def __init__(self, instance: Instance | HeadInstance, loss: Loss):
@@ -77,6 +78,8 @@ class Gradient:
                 scores = scores + (same * (scores[..., None, :] - scores[..., None])).sum(-1)
             scores = scores.masked_fill(silent, 0.0)
             self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
+            # Predictions lie between the smallest and the largest score. The slope of a convex loss is monotone, so two slopes bound all
+            # others; the differences of neighbouring scores bound the differences of all scores from below.
             ordered = scores.sort(-1).values
             self.tame = _moderate(_positive(loss.slope(ordered[..., [0, -1]]))) and _moderate(ordered.diff(dim=-1))
             self.distinct = self.tame and self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
@@ -93,6 +96,7 @@ class Gradient:
         gap = logits - highest  # log of s_t / s_top
         if self.distinct:
             return self._distinct(gap, top)
+        # The softmax, with s_top kept apart: later products need s_t / s_top in the log domain and s_top as a number.
         share = gap.exp()
         top_share = share.sum(-1, keepdim=True).reciprocal_()
         share.mul_(top_share)
@@ -100,23 +104,28 @@ class Gradient:
         delta = gain - gain.gather(-1, top)
         slope = self.slope(f)
         if not (self.tame or (_moderate(_positive(slope)) and _moderate(delta))):
-            # Every factor in the log domain: level = log(|slope| |delta_t| s_t / s_top). Its maximum over the trial is C.
+            # Slopes or gains may underflow, so every factor stays in the log domain: level = log(|slope| |delta_t| s_t / s_top). Its
+            # maximum over the trial is C, clamped because minus infinity (all deltas are zero) minus itself would be NaN.
             level = gap + self.log_slope(f) + delta.abs().log()
             C = level.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
             scaled = level.sub_(C).exp_().mul_(top_share).mul_(delta.sign())
             return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled), C
-        # Tokens that score as the most attended one (delta = 0) have no pull, so they do not set C.
+        # Tokens with the score of the most attended one (delta = 0) have no pull, so they do not determine C: otherwise a tie, whose share
+        # does not vanish, would hide the pull of all other tokens.
         gap.masked_fill_(delta == 0, -torch.inf)
         C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
+        # c = slope (s e - s delta), slope = -l' > 0; e is the sum of the scaled terms, so the factor e^-C is common to all.
         scaled = gap.sub_(C).exp_().mul_(top_share).mul_(delta)  # e^-C s delta
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(slope), C
 
     @no_type_check
     def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-        """The same in fewer operations, where no two tokens of an input have the same score: then only *top* has no pull.
+        """:meth:`coefficients` in fewer operations, for inputs whose tokens all have different scores: then only *top* has no pull.
 
-        Most problems are small, so the number of operations decides; signs are arranged so that none needs an operation of its own.
+        Most problems are small, so the number of operations determines the time. Signs are arranged so that none needs an operation.
         """
+        # With u_t = s_t / s_top: 1 / s_top = 1 + sum u_t over the others, and e = s_top sum u_t delta_t. Both sums leave out top, whose
+        # terms are 1 and 0, so nothing cancels. The coefficient of top is slope s_top e.
         gap.scatter_(-1, top, self.minus_infinity)
         C = gap.amax((-2, -1), keepdim=True)
         others, scale = gap.sub_(C).clamp_(min=LOG_FLOOR).exp_(), C.exp()  # e^-C s_t / s_top of the tokens other than top
@@ -138,9 +147,10 @@ class Gradient:
 
     @no_type_check
     def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        """c times its scale, and the logarithm of the scale that is left out where it would overflow; None for none."""
+        """c times e^C, and the logarithm of the part of the scale that is left out because it would overflow; None if it is all applied."""
         if self.tame:
             return c * C.exp(), None
+        # A gradient of e^200 makes every penalty negligible, so the rest of the scale may go into the length of the step.
         applied = C.clamp(max=LOG_SCALE_MAX)
         return c * applied.exp(), C - applied
 
@@ -155,7 +165,7 @@ class Gradient:
         return Rows(self.tokens.flatten(0, 1).mT)
 
 
-# ---- products of many small matrices: numpy takes about half the time of torch.bmm, and works on the memory of the tensors
+# ---- products of many small matrices: numpy takes about half the time of torch.bmm; both share the memory of the tensors
 
 
 class Product:
@@ -213,14 +223,17 @@ def merge_equal_tokens(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor |
         number of equal tokens at the first of them, minus infinity at the others and where a token is not allowed. None if nothing
         changes.
     """
+    # Sorting one coordinate rules out equal tokens in most data, without comparing all pairs.
     first = tokens[..., 0].sort(-1).values
-    if bool((first[..., 1:] > first[..., :-1]).all()):  # no two tokens agree in their first coordinate
+    if bool((first[..., 1:] > first[..., :-1]).all()):
         return None, None if allowed is None else torch.zeros_like(first).masked_fill_(~allowed, -torch.inf)
     same = (tokens[..., :, None, :] == tokens[..., None, :, :]).all(-1)
     if allowed is not None:
         same = same & allowed[..., None, :] & allowed[..., None] | torch.eye(tokens.shape[-2], dtype=torch.bool)
     count = same.to(tokens.dtype).sum(-1, keepdim=True)
-    silent = same.to(torch.uint8).argmax(-1) != torch.arange(tokens.shape[-2])  # an equal token comes before
+    # The first of each set of equal tokens represents the set: with the logarithm of their number added to its logit, it gets the attention
+    # of all of them. The others get none.
+    silent = same.to(torch.uint8).argmax(-1) != torch.arange(tokens.shape[-2])
     if allowed is not None:
         silent = silent | ~allowed
     offset = count.squeeze(-1).log().masked_fill(silent, -torch.inf)
@@ -228,6 +241,7 @@ def merge_equal_tokens(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor |
 
 
 def _head_gains(instance: HeadInstance, tokens: Tensor, silent: Tensor) -> Gains:
+    """Predictions and gains of any head; inputs whose query is zero (``silent``) get gains of zero."""
     trials, labels = instance.trials, instance.labels.reshape(*tokens.shape[:2], 1)
 
     @no_type_check
@@ -255,8 +269,14 @@ def _positive(slope: Tensor) -> Tensor:
 
 @no_type_check
 def unit(direction: Tensor, *, over: int | tuple[int, ...] = (-2, -1), power: float = 2.0) -> tuple[Tensor, Tensor]:
-    """The direction ``[..., d, d_z]`` scaled to norm one, at any size, and the logarithm of its norm; zero and a finite number if it is
-    zero."""
+    """The direction ``[..., d, d_z]`` scaled to norm one, and the logarithm of its norm.
+
+    Args:
+        over: dimensions of the norm.
+        power: exponent of the norm.
+    Returns:
+        The unit direction and the logarithm ``[..., 1, 1]``. A direction of zero stays zero, with a finite number as logarithm.
+    """
     peak = direction.abs().amax(over, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     scaled = direction / peak  # no overflow or underflow in the powers
     norm = torch.linalg.vector_norm(scaled, ord=power, dim=over, keepdim=True).clamp(min=1.0)

@@ -45,6 +45,7 @@ class HeadInstance:
         check_signs("labels", self.labels, self.tokens.shape[:-2])
         if not callable(self.head):
             raise TypeError(f"head must be a function of mixtures, got {describe(self.head)}; relu_head(V) and differentiable(f) make one")
+        # One call of the head, on uniform attention, shows wrong shapes here instead of in the middle of a run.
         mixture = self.tokens.mean(-2)
         for name, output, expected in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
             if not isinstance(output, Tensor) or output.shape != expected.shape or output.dtype != torch.float64:
@@ -71,7 +72,7 @@ class HeadInstance:
 
 
 def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
-    r"""A network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`; the gradient at a kink is the lower one, 0.
+    r"""A network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`. At a kink its gradient is taken as 0.
 
     Args:
         V: ``[*trials, d, hidden]``, one for each trial, or ``[d, hidden]`` for all.

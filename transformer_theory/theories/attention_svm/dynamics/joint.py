@@ -117,7 +117,7 @@ def joint_descent(
 ) -> JointState:
     r"""Normalised descent on p and v at once, each with its own norm: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|`, and so for v.
 
-    Both gradients are exact for any norm of p and v, as far as the loss knows the logarithm of its slope.
+    Both gradients are exact for any norm of p and v if the loss has an exact logarithm of its slope (``Loss.log``).
 
     Args:
         instance: the problems, one or a batch of trials.
@@ -127,7 +127,7 @@ def joint_descent(
         loss: of the prediction, label included.
         eps: added to the norms of the gradients in p and in v, as in the released run, which then stops moving; 0 is exact.
     Returns:
-        The state after them; calling again continues exactly where it stopped.
+        The state after these steps; another call continues exactly from it.
     Raises:
         ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` negative or not finite; the state does not belong to
             the instance; tokens or keys out of range (:func:`~.gradient.check_scale`); or the weights overflow.
@@ -168,15 +168,17 @@ def _check_state(instance: JointInstance, state: JointState) -> None:
 
 @no_type_check
 def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Negative gradients in p and v, each as direction and logarithm of its scale: n times the gradient is minus the direction times its
-    exponential. As in :mod:`.gradient`, with the slope of the loss in the scale too; tokens are signed by the label of their input."""
+    """Negative gradients in p and v, each as a direction and the logarithm of its scale: n times the gradient is minus e^scale direction.
+
+    As in :mod:`.gradient`; here the slope of the loss is always part of the scale. ``signed`` are the tokens times the labels.
+    """
     scores = (signed @ v[..., None, :, None]).squeeze(-1)
     logits = (keys @ p[..., None, :, None]).squeeze(-1)
     highest, top = logits.max(-1, keepdim=True)
     share = logits.softmax(-1)
     pull = loss.log_slope((share * scores).sum(-1, keepdim=True))
     delta = scores - scores.gather(-1, top)
-    # Tokens that score as the most attended one have no pull, so they do not set the scale.
+    # As in :mod:`.gradient`: tokens with the score of the most attended one have no pull, so they do not determine the scale.
     level = (logits - highest + pull).masked_fill(delta == 0, -torch.inf)
     scale_p = level.amax((-2, -1), keepdim=True).clamp(min=-1e300)
     scaled = (level - scale_p).exp() * share.gather(-1, top) * delta
@@ -190,7 +192,8 @@ def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss
 
 @no_type_check
 def _normalised(vector: Tensor, eps: float, scale: Tensor) -> Tensor:
-    """The vector over its norm plus eps, which is in units of the gradient."""
+    """The gradient divided by its norm plus ``eps``, for a gradient of e^scale ``vector``."""
+    # g / (|g| + eps) = unit / (1 + eps / |g|), where |g| may underflow: its logarithm does not.
     direction, log_size = unit(vector, over=-1)
     return direction / (1 + eps * (-scale - log_size).clamp(max=EXPONENT_MAX).exp()) if eps else direction
 
@@ -251,7 +254,10 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
 
 
 def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed: MaxMargin) -> MaxMargin:
-    """The fixed point of the problem in the module docstring: its norm falls as the norm in the right-hand side rises, so there is one."""
+    """The solution p_eq of the problem in the module docstring, whose right-hand side depends on the norm of the solution.
+
+    Larger norms in the right-hand side require smaller margins and give shorter solutions, so there is exactly one fixed point.
+    """
     from scipy.optimize import brentq
 
     spare = (head.margins - 1).clamp(min=0.0)[pairs.input] / head.norm
@@ -259,7 +265,8 @@ def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed:
     def solve(norm: float) -> MaxMargin:
         return frobenius_max_margin(replace(pairs, rhs=(1 - spare * norm).clamp(min=0.0)))
 
-    # The norms of p_relax and p_mm bracket the fixed point, unless one of the two is it.
+    # Right-hand sides lie between those of p_relax and p_mm, so the two norms bracket the fixed point. Where it coincides with one of the
+    # two, that solution is returned, since root finding needs a change of sign.
     least = solve(relaxed.norm)
     if least.norm <= relaxed.norm * (1 + FIXED_POINT_RTOL):
         return relaxed

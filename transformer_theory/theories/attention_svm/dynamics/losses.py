@@ -21,7 +21,7 @@ class Loss:
         name: for tables.
         value: :math:`f \mapsto \ell(f)`, entry by entry.
         slope: :math:`f \mapsto -\ell'(f) > 0`, entry by entry.
-        log: its logarithm, also where the slope itself leaves the range of float64; that of ``slope`` if None.
+        log: the logarithm of the slope, exact also where the slope itself underflows or overflows; None takes the logarithm of ``slope``.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Loss:
 
 
 def check_loss(loss: object) -> None:
-    """Checks that a loss is one, not its name.
+    """Checks that a value is a :class:`Loss`, not the name of one.
 
     Raises:
         TypeError: it is not.

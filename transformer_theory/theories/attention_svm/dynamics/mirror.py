@@ -33,7 +33,7 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         rate: :math:`\eta`, the length of each step in the dual norm.
         loss: of the prediction, label included.
     Returns:
-        The state after them; calling again continues exactly where it stopped, up to rounding in the powers.
+        The state after these steps; another call continues from it, up to rounding in the powers.
     Raises:
         ValueError: ``power`` is not above one and finite, or as :func:`~.descent.normalised_descent`.
         TypeError: as there, or the state holds factors.
@@ -42,6 +42,8 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     integers(minimum=0, steps=steps)
     positive(rate=rate)
     check_state(instance, state, State)
+    # The dual variable, the gradient of the potential at W, takes the steps, and W follows from it. Computing it from W again in every step
+    # would add rounding errors of the powers.
     data, W = Gradient(instance, loss), state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):
@@ -49,7 +51,7 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
     end = State(W, state.step + steps)
-    check_state(instance, end)  # the inverse of a power near one overflows soon
+    check_state(instance, end)  # for p near one, the power 1 / (p - 1) overflows soon
     return end
 
 
@@ -76,11 +78,11 @@ def bregman_divergence(
 ) -> Float[Tensor, "*trials"]:
     r"""The Bregman divergence of the target's direction from that of W, a measure of convergence in the geometry of the potential.
 
-    It is :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` with A and B the two, scaled to :math:`\ell_p` norm
-    one.
+    It is :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` for the target A and the weights B, both scaled to
+    :math:`\ell_p` norm one.
 
     Args:
-        target, W: ``[*trials, d, d_z]`` of any size.
+        target, W: ``[*trials, d, d_z]``, of any norm.
         power: p > 1.
     Returns:
         The divergence, at least zero up to rounding; 1 where one of the two is zero and has no direction.
@@ -89,5 +91,6 @@ def bregman_divergence(
         TypeError: ``power`` is no number.
     """
     check_power(power)
+    # Both have norm one, so psi(A) = psi(B) = 1/p and <grad psi(B), B> = 1: the divergence is 1 - <grad psi(B), A>.
     A, B = (unit(V, power=power)[0] for V in (target, W))
     return 1 - (signed_power(B, power - 1) * A).sum((-2, -1))

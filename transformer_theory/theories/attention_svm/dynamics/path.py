@@ -127,7 +127,13 @@ def _follow(
     steps: int,
     loss: Loss,
 ) -> RegularisationPath:
-    """Best of ``2 starts`` descents at each radius; ``norm`` is the largest norm of the parameters at radius R."""
+    """The best of ``2 starts`` descents at each radius.
+
+    Args:
+        push: the weights and the negative gradient, for parameters in any form.
+        norm: the largest norm of the parameters, given R.
+        shape: of the parameters.
+    """
     if instance.trials:
         raise ValueError(f"instance must be a single one, got a batch {list(instance.trials)}; select one trial of it")
     for R in radii:
@@ -136,6 +142,7 @@ def _follow(
         raise ValueError(f"radii must increase from above zero, got {list(radii)}")
     integers(minimum=0, steps=steps)
     integers(starts=starts)
+    # All starts descend together, as trials of one batch: first those that continue from the previous radius, then the fresh ones.
     batch = instance[None][torch.zeros(2 * starts, dtype=torch.long)]
     data, log_excess = Gradient(batch, loss), ExcessLoss(batch, loss)
     carried, columns = torch.randn(starts, *shape, generator=generator, dtype=torch.float64), []
@@ -170,7 +177,8 @@ def _descend(
         tried = parameters + MOMENTUM * drift + up * rate
         tried = tried / torch.linalg.vector_norm(tried, dim=(-2, -1), keepdim=True).clamp(min=1.0)
         new_W, new_up, new_excess = pushed(tried)
-        # A step that does not lower the loss is undone, together with its momentum.
+        # A step that does not lower the loss is undone, its momentum is dropped and the next step is shorter. The comparison uses the
+        # logarithm of the excess loss, which still has digits where the losses themselves are equal in float64.
         better = (new_excess < excess)[:, None, None]
         drift = torch.where(better, tried - parameters, 0.0)
         rate = (rate * torch.where(better, LONGER, SHORTER)).clamp(*STEP_RANGE)

@@ -29,9 +29,9 @@ from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss, check_loss
 from .states import State, check_instance, check_state
 
-_gauss = np.polynomial.legendre.leggauss(8)  # for the mean slope over a gap of less than one: exact to rounding
+_gauss = np.polynomial.legendre.leggauss(8)  # on an interval shorter than one, eight nodes integrate the slope to rounding
 NODES, LOG_WEIGHTS = torch.from_numpy((_gauss[0] + 1) / 2), torch.from_numpy(_gauss[1] / 2).log()
-RISE_MIN = 1e-250  # a difference of losses below this has lost digits
+RISE_MIN = 1e-250  # smaller differences of losses have lost digits to underflow
 
 
 @single_threaded
@@ -61,7 +61,7 @@ class ExcessLoss:
     def __init__(self, instance: Instance, loss: Loss):
         self.instance, self.loss = instance, loss
         self.best = instance.scores.gather(-1, instance.optimal()[..., None]).squeeze(-1)
-        self.log_deficit = (self.best[..., None] - instance.scores).clamp(min=0.0).log()  # of each token to the best
+        self.log_deficit = (self.best[..., None] - instance.scores).clamp(min=0.0).log()  # minus infinity for the best token
         self.least, self.log_slope = loss.value(self.best), loss.log_slope(self.best)
 
     @no_type_check
@@ -73,9 +73,11 @@ class ExcessLoss:
             logits = logits.masked_fill(~instance.allowed, -torch.inf)
         log_gap = (logits.log_softmax(-1) + self.log_deficit).logsumexp(-1)
         gap = log_gap.exp()
-        # Gaps below one: the gap times the mean slope over it, by Gauss-Legendre quadrature of the slope's logarithm.
+        # Gaps below one: the gap times the mean slope over it, by Gauss-Legendre quadrature. The sum over the nodes is a log-sum-exp of
+        # logarithms of slopes, so it cannot underflow.
         near = log_gap + (loss.log_slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) + LOG_WEIGHTS).logsumexp(-1)
-        # Larger gaps: the difference of the losses; where it underflows the loss has an exponential tail and equals its slope.
+        # Larger gaps: the two losses differ enough to be subtracted. Where the difference underflows, the loss has an exponential tail and
+        # equals its slope, whose logarithm is known: log(l(a) - l(b)) = low + log(1 - e^(log_slope - low)).
         rise, low = loss.value(best - gap) - self.least, loss.log_slope(best - gap)
         tail = low + torch.log1p(-(self.log_slope - low).exp().clamp(max=1.0))
         far = torch.where((rise > RISE_MIN) & rise.isfinite(), rise.log(), tail)
@@ -97,7 +99,7 @@ def polyak_descent(
             tokens that are not optimal, and at saddles.
         loss: of the prediction, label included.
     Returns:
-        The state after them; calling again continues exactly where it stopped.
+        The state after these steps; another call continues exactly from it.
     Raises:
         ValueError: ``longest`` is not positive and finite, or as :func:`~.descent.normalised_descent`.
         TypeError: as there, the state holds factors, or the instance has no scores but another head.
@@ -108,6 +110,7 @@ def polyak_descent(
     check_state(instance, state, State)
     data, W = Gradient(instance, loss), state.W
     log_excess = ExcessLoss(instance, loss)
+    # Step length: (L - L*) / |grad L|. Both underflow far out, so their logarithms are subtracted first.
     for _ in range(steps):
         M, scale = data.descent(W)
         direction, log_size = unit(M)

@@ -9,7 +9,7 @@ first three spaces (:cite:t:`tarzanagh2023transformers`),
 
 with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick); and the norm of the gradient
 is that of the matrix, :math:`\langle P, ZZ^\top P\rangle^{1/2}` or :math:`(c^\top G c)^{1/2}`. One step costs :math:`2nTd` (tokens) and, on
-top, twice :math:`n d d_z` on W or :math:`n^2 d` on the images; on the logits :math:`(nT)^2` in all, independent of the dimensions.
+top, twice :math:`n d d_z` on W or :math:`n^2 d` on the images; on the logits :math:`(nT)^2` in all, independently of the dimensions.
 
 The last two norms are roots of quadratic forms and hold half the digits where terms cancel, as at a saddle. So a multiple of the identity,
 1e-14 of the largest entry, is added to the form: at most that share of a step is wrong, and no step is longer than it should be.
@@ -51,7 +51,8 @@ class Weights:
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         rest: Tensor | None = C
-        if self.decay:  # the penalty has a scale of its own, so the gradient must get its scale back
+        # The gradient is added to the penalty, so the factor e^C must be restored first.
+        if self.decay:
             c, rest = self.data.unscaled(c, C)
         self.direction = torch.bmm(self.data.pulled(c).mT, self.data.query)
         if self.decay:
@@ -67,8 +68,10 @@ class Weights:
 
 
 class _Span:
-    """Steps in the span of the data: W is the start minus the steps taken. A run continues from the numbers that it moves, since
-    recomputing them from W would change them by rounding."""
+    """Steps in the span of the data: W is the start minus the sum of the steps.
+
+    A run continues from its own logits or images: computed from W again, they would differ by rounding.
+    """
 
     def __init__(self, data: Gradient, state: State):
         self.data, self.shape, carried = data, state.W.shape, state.carried
@@ -80,11 +83,11 @@ class _Span:
         self.c, self.direction = self.taken, self.values
 
     def first(self, images: Tensor) -> Tensor:
-        """The numbers to move, from the images ``[trials, n, d]``."""
+        """The logits or images at the start, from the images ``[trials, n, d]``."""
         raise NotImplementedError
 
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        """The direction of the numbers for coefficients c, and the square of the norm of the matrix ``[trials, 1, 1]``."""
+        """The change of logits or images for coefficients c, and the squared norm of the matrix ``[trials, 1, 1]``."""
         raise NotImplementedError
 
     @no_type_check
@@ -120,6 +123,7 @@ class Images(_Span):
 
     @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
+        # |sum_i P_i z_i^T|^2 = <P, Z Z^T P>: the norm of the matrix without the matrix.
         P = self.data.pulled(c)
         direction = torch.bmm(self.queries, P)
         return direction, P.mul_(direction).sum((-2, -1), keepdim=True)
@@ -164,6 +168,8 @@ class Pair:
         self.K, self.Q = (self.both[k, :, :rows] for k, rows in enumerate(self.rows))
         for view, V in ((self.K, state.K), (self.Q, state.Q)):
             view.copy_(V.detach().reshape(view.shape))
+        # grad K = sum_i P_i q_i^T and grad Q = sum_i z_i (K^T P_i)^T are products of the same form, left^T right, so one batched product of
+        # two blocks computes both. All intermediate results are views of preallocated memory: a step of a small problem allocates nothing.
         left = data.query.new_zeros(2, trials, n, max(self.rows))  # P, then z
         left[1, ..., :d_z] = data.query
         right = data.query.new_zeros(2, trials, n, width)  # q, then K^T P

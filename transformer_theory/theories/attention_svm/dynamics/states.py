@@ -1,6 +1,6 @@
-"""The state of a run: made by :func:`start` and its relatives, taken and returned by every kind of descent, saved and loaded.
+"""The state of a run: :func:`start` creates it, every kind of descent takes one and returns one, :func:`save` and :func:`load` store it.
 
-A run of 100 steps equals, bit for bit, a run of 40, a pause, and a run of 60; with :func:`save` and :func:`load` in the pause as well.
+A run of 100 steps equals, bit for bit, a run of 40 steps followed by one of 60, also if the state is saved and loaded in between.
 """
 
 import os
@@ -25,14 +25,14 @@ INSTANCE_HINT = "Instance(tokens, query, scores) makes one"
 
 @dataclass(frozen=True)
 class Carried:
-    """The numbers that a run in the span of the data (:mod:`.spaces`) moves in place of W, so that it continues bit for bit.
+    """The numbers that a run in the span of the data (:mod:`.spaces`) updates in place of W. With them a run continues bit for bit.
 
     Attributes:
         origin: W where the run started, ``[trials, d, d_z]``.
         taken: the coefficients of the steps so far, ``[trials, n, T]``.
         values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
-        W: the weights that follow, ``[*trials, d, d_z]``.
-        tokens, query: the data of the run. With another W or other data, descent starts from W.
+        W: the weights that these numbers stand for, ``[*trials, d, d_z]``.
+        tokens, query: the data of the run. If W or the data differ, descent starts from W instead.
     """
 
     origin: Float[Tensor, "trials d d_z"]
@@ -52,7 +52,7 @@ CARRIED = tuple(f.name for f in fields(Carried) if f.name != "W")
 
 @dataclass(frozen=True)
 class State:
-    """W ``[*trials, d, d_z]`` and the number of steps taken; ``carried`` belongs to the run."""
+    """W ``[*trials, d, d_z]`` and the number of steps taken; ``carried`` is internal to the run."""
 
     W: Float[Tensor, "*trials d d_z"]
     step: int = 0
@@ -83,7 +83,7 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
         Those weights at step 0.
     Raises:
         ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are
-        zero.
+            zero.
         TypeError: no instance, or W is no tensor or array.
     """
     check_instance(instance)
@@ -109,7 +109,7 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
     Args:
         instance: the problems, one or a batch of trials.
         generator: of the random numbers.
-        width: the number of columns, which bounds the rank of W; None for min(d, d_z), no bound at all.
+        width: the number of columns, which bounds the rank of W; None for min(d, d_z), which allows every rank.
     Returns:
         Factors at step 0.
     Raises:
@@ -159,6 +159,7 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         arrays = {name: file[name] for name in file.files}
     step = int(arrays.pop("step", -1))
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    # A state has either all arrays of Carried or none; an incomplete set is left in ``tensors`` and refused below.
     complete = all(f"carried_{name}" in tensors for name in CARRIED)
     parts = {name: tensors.pop(f"carried_{name}") for name in CARRIED} if complete else {}
     if step >= 0 and set(tensors) == {"K", "Q"}:
@@ -169,11 +170,13 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
 
 
 def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:
-    """Checks that descent has something to do.
+    """Checks that descent can change the attention.
 
+    Args:
+        kinds: classes that are accepted; all kinds of instances by default.
     Raises:
-        ValueError: inputs of one token, or a trial whose queries are all zero: no W changes any attention then.
-        TypeError: no instance (of one of the ``kinds``, if there are any).
+        ValueError: inputs of one token, or a trial whose queries are all zero, whose attention is the same for every W.
+        TypeError: not an instance of these classes.
     """
     check_type("instance", instance, *(kinds or (Instance, HeadInstance)), hint=INSTANCE_HINT)
     if instance.tokens.shape[-2] < 2:
@@ -185,9 +188,11 @@ def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:
 def check_state(instance: Instance | HeadInstance, state: State | Factors, *kinds: type) -> None:
     """Checks that weights ``[*trials, d, d_z]`` or factors belong to the instance.
 
+    Args:
+        kinds: classes of states that are accepted; weights and factors by default.
     Raises:
         ValueError: another shape or type, or values that are not finite.
-        TypeError: no instance, or no state (of one of the ``kinds``, if there are any).
+        TypeError: not an instance, or not a state of these classes.
     """
     check_instance(instance)
     check_type("state", state, *(kinds or (State, Factors)), hint=STATE_HINT)
@@ -204,4 +209,5 @@ def check_state(instance: Instance | HeadInstance, state: State | Factors, *kind
 
 
 def _uniform(*shape: int, generator: torch.Generator) -> Tensor:
+    """Independent entries, uniform in plus or minus one over the root of the number of rows."""
     return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) / shape[-2] ** 0.5

@@ -1,4 +1,4 @@
-"""What several figures share: their rows, the arrays of a result, and marks for numbers that were known before a run."""
+"""Functions that several figures use: rows, the arrays of a result, and marks for reference numbers."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ def arrays_of(result: Result) -> dict[str, np.ndarray]:
 
 
 def references(table: Table) -> Table:
-    """The rows with a number that was known before the run: printed, read off a figure, or recomputed."""
+    """The rows with a reference number: printed by the released code, read off a figure, or recomputed independently."""
     return table.where(lambda row: row.predicted is not None and row.basis in REFERENCES)
 
 

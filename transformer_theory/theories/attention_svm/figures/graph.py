@@ -63,27 +63,26 @@ class Graph(RandomExperiment):
         """Rows at the published number of steps and at the last; arrays with every trial's curves."""
         generator = self.generator()
 
-        def drawn(sequences: int, length: int, tokens: int, cyclic: bool) -> list[Data]:
+        def draw(sequences: int, length: int, tokens: int, cyclic: bool) -> list[Data]:
             sizes = {"sequences": sequences, "length": length, "tokens": tokens}
             return [random_sequences(**sizes, cyclic=cyclic, generator=generator) for _ in range(self.trials)]
 
-        yield from self._run("acyclic", drawn(4, 6, 8, cyclic=False), 4000, generator)
-        yield from self._run("cyclic", drawn(6, 4, 6, cyclic=True), 1000, generator)
+        yield from self._run("acyclic", draw(4, 6, 8, cyclic=False), 4000, generator)
+        yield from self._run("cyclic", draw(6, 4, 6, cyclic=True), 1000, generator)
         stored = (*STORED_SEQUENCES, priority_graph(*STORED_SEQUENCES, tokens=5))
         yield from self._run("stored", [stored] * self.trials, STORED_STEP, generator)
 
     def _run(self, kind: str, data: list[Data], published: int, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-        drawn = [torch.randn(order.tokens, self.dim, generator=generator, dtype=torch.float64) for _, _, order in data]
-        embeddings = [torch.nn.functional.normalize(e, dim=-1) for e in drawn]
+        normal = [torch.randn(order.tokens, self.dim, generator=generator, dtype=torch.float64) for _, _, order in data]
+        embeddings = [torch.nn.functional.normalize(e, dim=-1) for e in normal]
         problems = [next_token_instance(e, ids, labels) for e, (ids, labels, _) in zip(embeddings, data)]
         instance = Instance(*(torch.stack([getattr(problem, field) for problem in problems]) for field in ("tokens", "query", "scores")))
         steps = sorted({s for s in (*STEPS, published) if s < self.steps} | {self.steps})
         begin = random_start(instance, generator=generator)
-        W = torch.stack([state.W for state in trajectory(instance, begin, at=steps, rate=self.rate, loss=LOG)], 1)
+        W = torch.stack([state.W for state in trajectory(instance, begin, steps=steps, rate=self.rate, loss=LOG)], 1)
         curves: dict[str, list[Tensor]] = {name: [] for name in QUANTITIES}
         for path, e, (ids, labels, order) in zip(W, embeddings, data):
             pairs = graph_svm(order, e)
-            assert pairs.equality is not None
             svm, target = frobenius_max_margin(pairs).W, finite_part(order, e, ids, labels)
             free = frobenius_max_margin(pairs.take((~pairs.equality).nonzero().squeeze(-1))).W
             inside = project(path, finite_span(order, e))

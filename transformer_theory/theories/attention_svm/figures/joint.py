@@ -52,9 +52,9 @@ def published_joint(case: str) -> JointInstance:
 class Joint(Experiment):
     """Normalised descent on prompt and head at once, where every input is a support vector of the head (tight) and where one is not.
 
-    Tight: p goes to p_mm, which separates the selected token of every input by one. Not tight: p goes to p_relax, which separates those of
-    the support vectors by one and only keeps the selected token of the others from falling below. The data are the published ones;
-    nothing is drawn at random.
+    Tight: p goes to p_mm, which separates the selected token of every input by one. Not tight: p goes to p_relax, which separates the
+    selected tokens of the support vectors by one and those of the other inputs by at least zero. The data are the published ones; nothing
+    is drawn at random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")

@@ -53,7 +53,7 @@ DASHED = (0, (4, 2))
 @dataclass(frozen=True)
 class LocalConvergence(RandomExperiment):
     """Normalised descent from a random start, on W and on the factors of W = K Q^T, against the max-margin solutions of the tokens that
-    each selects in the end.
+    each of them selects at the end.
 
     The theory sends W to the Frobenius solution and the factors to the nuclear one. The factors are trained with the published penalty
     (the rounding unit times their squared norms) and without. Data are drawn as published (n = 6, T = 8, d = 10, seeds 0 to 99); the
@@ -78,9 +78,9 @@ class LocalConvergence(RandomExperiment):
         whole, factors = random_start(instance, generator=generator), random_factors(instance, generator=generator)
         steps = [*(s for s in STEPS if s < self.steps), self.steps]
         runs = {
-            "W": trajectory(instance, whole, at=steps, rate=self.rate),
-            "KQ": trajectory(instance, factors, at=steps, rate=self.rate, penalty=PENALTY),
-            "KQ_free": trajectory(instance, factors, at=steps, rate=self.rate),
+            "W": trajectory(instance, whole, steps=steps, rate=self.rate),
+            "KQ": trajectory(instance, factors, steps=steps, rate=self.rate, penalty=PENALTY),
+            "KQ_free": trajectory(instance, factors, steps=steps, rate=self.rate),
         }
         yield Arrays({f"{NAME}/steps": torch.tensor(steps).numpy()})
         for run, states in runs.items():
@@ -107,7 +107,7 @@ class LocalConvergence(RandomExperiment):
 
     def _row(self, run: str, kind: str, step: int, values: Tensor) -> Measurement:
         solved = values[values.isfinite()]
-        # The last step decides which solution the cosine refers to, so it must be the published one.
+        # The selection at the last step defines the solution, so a cosine is comparable only if the last step is the published one.
         matters = ("inputs", "tokens", "dim", "trials", "rate", *(() if kind == "attention" else ("steps",)))
         note = f"mean over {len(solved)} of {len(values)} trials"
         if len(solved):

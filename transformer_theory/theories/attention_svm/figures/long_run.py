@@ -80,7 +80,7 @@ class LongRun(RandomExperiment):
         """Rows with the slope, the medians with known ones, and the best and last of autograd; arrays with every trial's error."""
         instance = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, trials=self.trials, generator=self.generator())
         steps, early = logarithmic_steps(self.steps), logarithmic_steps(self.naive_steps)
-        states = list(trajectory(instance, start(instance), at=steps, rate=self.rate))
+        states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
         select = instance.selected(states[-1].W)
         targets = frobenius_max_margins(constraints(instance.tokens, instance.query, select))
         solved = targets.solved

@@ -34,9 +34,9 @@ PLOTTED_SCORES = (1.0, 2.0, 5.0, 10.0)  # scores C whose paths are plotted
 class LossComparison(Experiment):
     """Normalised descent on a prompt with the losses -x and log(1 + e^-x), for scores C of the first input from 1 to 100.
 
-    Both send p in the direction (1, 0); across it p has a limit that depends on the loss, known in closed form. The released run, which
-    adds 1e-9 to the norm of the gradient, stops short of it for the logistic loss and C = 100, where the limit is -47.04. Nothing is drawn
-    at random.
+    Both losses send p in the direction (1, 0). The second coordinate has a limit that depends on the loss and is known in closed form. The
+    released run, which adds 1e-9 to the norm of the gradient, does not reach the limit for the logistic loss and C = 100, which is -47.04.
+    Nothing is drawn at random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")

@@ -34,10 +34,10 @@ class Mirror(RandomExperiment):
     r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, against the max-margin solutions of the tokens that it
     selects in the entrywise norms :math:`\ell_q`.
 
-    The theory predicts q = p. Two measures: the cosine, and the Bregman divergence of the potential between the two directions, which the
-    paper shows; it is zero where they agree. Number of steps, distribution of the start and sizes as in the released runs (p = 3 needs more
-    steps: the norm of W grows only like their square root); tokens, queries and scores as in
-    :class:`~.local_convergence.LocalConvergence`.
+    The theory predicts that descent with p is closest to the solution with q = p. There are two measures: the cosine, and the Bregman
+    divergence of the potential between the two directions, which the paper shows and which is zero where they agree. The number of steps,
+    the distribution of the start and the sizes are those of the released runs (p = 3 needs more steps, because the norm of W grows only
+    like their square root); tokens, queries and scores are those of :class:`~.local_convergence.LocalConvergence`.
 
     Raises:
         ValueError: not as many ``steps`` as ``powers``; or a setting is out of range.

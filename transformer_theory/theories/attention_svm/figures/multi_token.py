@@ -42,7 +42,7 @@ DIM_TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduc
 def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
     """The published data of these seeds: hidden weights, tokens, labels and queries, drawn in single precision in this order.
 
-    Seeds whose labels are all positive are dropped, as there: the head is never negative, so any selection suits them.
+    As in the published run, seeds whose labels are all positive are dropped: the head is never negative, so every selection fits them.
     """
     drawn = []
     for seed in seeds:
@@ -63,13 +63,13 @@ def descend(
     """Runs the trials of these seeds and keeps those that the published rule accepts.
 
     Returns:
-        ``tried`` [1], the number of trials; for each of k accepted ones ``apart`` [k, checkpoints, 3], 1 - cosine of W to the three
-        targets, ``masked`` [k], the largest attention on a token outside the sets, ``several`` [k], whether some input shares its
-        attention, and ``pushed`` [k], whether the head pushes every such token away.
+        ``tried`` [1], the number of trials, and for the k accepted trials: ``apart`` [k, checkpoints, 3], 1 - cosine of W to the three
+        targets; ``masked`` [k], the largest attention on a token outside the sets; ``several`` [k], whether some input shares its
+        attention; ``pushed`` [k], whether the head pushes every token outside the sets away.
     """
     instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
     begin = random_start(instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start))
-    states = list(trajectory(instance, begin, at=range(every, steps + 1, every), rate=rate, eps=eps))
+    states = list(trajectory(instance, begin, steps=range(every, steps + 1, every), rate=rate, eps=eps))
     attention = instance.attention(states[-1].W)
     clear, tried = settled(attention).nonzero().squeeze(-1), np.array([len(attention)])
     if not len(clear):
@@ -97,11 +97,11 @@ def descend(
 class MultiToken(RandomExperiment):
     r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)` against three predictions of the direction of W.
 
-    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction; it is compared
-    with the direction alone, and with the max-margin solution that scores each input's top token above all others. A trial counts only if
-    it has settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. Few do, ever fewer in more dimensions: the
-    share is shown. The prediction fails where the head does not push a masked token away (it is flat there): those trials are plotted
-    separately. ``eps`` is added to the gradient's norm as published; 0 is exact, and gets farther.
+    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction. It is compared with the
+    direction alone, and with the max-margin solution that scores each input's top token above all others. A trial counts only if it has
+    settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. The share of settled trials is shown; it falls
+    with the dimension. The prediction fails where the head is flat at a masked token and so does not push it away; these trials are plotted
+    separately. ``eps`` is added to the gradient's norm, as published; with 0 descent is exact and goes farther.
 
     Raises:
         ValueError: ``every`` is more than ``steps``; or a setting is out of range.

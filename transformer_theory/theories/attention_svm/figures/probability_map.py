@@ -37,8 +37,15 @@ LABELS = {"feasible": "feasible", "best": "all best selected", "locally_optimal"
 
 @dataclass(frozen=True)
 class Counts:
-    """Of ``trials`` problems of one size: those whose best tokens are feasible; in which descent selects the best token of every input; in
-    which it has settled on one token per input; and of the settled ones, those whose selection is locally optimal."""
+    """Numbers of problems of one size.
+
+    Attributes:
+        trials: all problems.
+        feasible: those whose best tokens are feasible.
+        best: those in which descent selects the best token of every input.
+        settled: those in which descent has settled on one token per input.
+        locally_optimal: the settled ones whose selection is locally optimal.
+    """
 
     trials: int
     feasible: int
@@ -75,11 +82,12 @@ def _locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Te
 
 @dataclass(frozen=True)
 class ProbabilityMap(RandomExperiment):
-    """Shares of random problems over (n, T, d), with 95 % intervals: best tokens feasible; best tokens selected by normalised descent from
-    W = 0; and, of the runs that settled on one token per input, those whose selection is locally optimal.
+    """Shares of random problems over (n, T, d), with 95 % intervals.
 
-    The theory predicts: feasible wherever d >= max(T - 1, n); best tokens selected ever more often as d grows; whatever is selected in the
-    limit is locally optimal. With many inputs and tokens a thousand steps are far from the limit, because runs pass saddles.
+    There are three shares: the best tokens are feasible; normalised descent from W = 0 selects the best tokens; and, among the runs that
+    settled on one token per input, the selection is locally optimal. The theory predicts that the first is one wherever
+    d >= max(T - 1, n), that the second grows with d, and that the third is one in the limit. With many inputs and tokens a thousand steps
+    are far from the limit, because runs pass saddles.
     """
 
     inputs: tuple[int, ...] = setting((2, 5, 10, 15), ge=1, help="numbers n of inputs")

@@ -1,4 +1,4 @@
-"""The rank of the max-margin solutions against the dimension: the true one, and that of the released notebook."""
+"""The rank of the max-margin solutions against the dimension, compared with the rank that the released notebook prints."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,8 +50,15 @@ KNOWN = {  # (n, T) -> d -> true means (Frobenius, nuclear) over 100 feasible se
 
 @dataclass(frozen=True)
 class Ranks:
-    """Of one size: seeds tried, ranks of the feasible problems among them, how many of these could not be verified in the nuclear norm, and
-    the numbers of the released notebook for the first few seeds."""
+    """The ranks of problems of one size.
+
+    Attributes:
+        tried: number of seeds tried.
+        frobenius: ranks of the feasible problems in the Frobenius norm.
+        nuclear: ranks of the problems that were verified in the nuclear norm.
+        unverified: number of feasible problems that were not.
+        official_frobenius, official_nuclear: the numbers of the released notebook for the first few seeds.
+    """
 
     tried: int
     frobenius: np.ndarray
@@ -190,7 +197,7 @@ class Rank(Experiment):
                     ax.plot(place, recipe, color=tint, linewidth=1.0, linestyle=(0, (3, 2)), label=f"{label}, released recipe")
                 rows = paper.select(quantity=MEAN_RANK[f"official_{norm}"])
                 settings = [rows.select(setting=size(n, T, int(d))) for d in a["dims"]]
-                marks = [found.one().predicted if len(found) else np.nan for found in settings]
+                marks = [entry.one().predicted if len(entry) else np.nan for entry in settings]
                 if len(paper) and np.isfinite(np.array(marks, dtype=float)).any():
                     ax.plot(place, marks, "x", color=tint, markersize=5, markeredgewidth=1.2, label=f"{label}, paper's figure")
             bound = np.floor((np.sqrt(1 + 8 * n * (T - 1)) - 1) / 2)
@@ -221,7 +228,7 @@ class Rank(Experiment):
 
 
 def feasible_interval(count: int, tried: int, target: int) -> tuple[float, float]:
-    r"""The 95 % interval for the share of feasible problems, of seeds that are tried until ``target`` of them are, or all have been.
+    r"""The 95 % interval for the share of feasible problems if seeds are tried until ``target`` of them are feasible or all are tried.
 
     With k of n: the lower end p solves :math:`P(\mathrm{Bin}(n, p) \ge k) = 1/40`, as for any n. The upper end solves
     :math:`P(\mathrm{Bin}(n, p) \le k) = 1/40` if all seeds were tried; if the last was the k-th success, it took n trials or more when

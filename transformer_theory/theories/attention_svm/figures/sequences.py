@@ -38,12 +38,11 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Sequences(RandomExperiment):
-    """Normalised descent when every position is a query with the same W, against the max-margin solution of all their
-    constraints.
+    """Normalised descent with many queries per input and one W, against the max-margin solution of the constraints of all queries.
 
-    On the left attention is causal (a position attends to itself and those before it), on the right every query attends to every token. The
-    solutions of the last query's constraints alone, and of constraints that ignore the mask, serve for comparison. Each query has one best
-    token and all others score the same; W starts at zero.
+    On the left attention is causal (a position attends to itself and earlier positions); on the right every query attends to every token.
+    For comparison: the solutions of the last query's constraints alone, and of constraints that ignore the mask. Each query has one best
+    token, and all others score the same. W starts at zero.
     """
 
     inputs: int = setting(3, ge=1, help="number n of inputs")
@@ -70,7 +69,7 @@ class Sequences(RandomExperiment):
 
     def _run(self, kind: str, instance: Instance, targets: dict[str, Constraints]) -> Iterator[Measurement | Arrays]:
         steps = [s for s in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000) if s < self.steps] + [self.steps]
-        states = list(trajectory(instance, start(instance), at=steps, rate=self.rate))
+        states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
         arrays = {f"{NAME}/{kind}/steps": torch.tensor(steps).numpy()}
         for target, constraints in targets.items():
             solutions = frobenius_max_margins(constraints)
@@ -133,8 +132,7 @@ class Sequences(RandomExperiment):
 
 
 def _last(constraints: Constraints) -> Constraints:
-    """The constraints of the last position of each input, as many in every trial."""
-    assert constraints.position is not None
+    """The constraints of the last position of each input; every trial has equally many."""
     where = (constraints.position == constraints.position.max()).nonzero()[:, -1].reshape(len(constraints.position), -1)
     rows = where[..., None]
     d, d_z = constraints.difference.shape[-1], constraints.query.shape[-1]

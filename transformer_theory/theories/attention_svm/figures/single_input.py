@@ -48,7 +48,7 @@ class SingleInput(Experiment):
 
     Global case: the tokens that are not best have the same score, and every start ends at the best token. Local case: token 1 scores
     higher than its only neighbour, so it is locally optimal, and the lowest starts end there. The paper shows the paths as pictures; the
-    reference numbers come from its settings by another program. Nothing is drawn at random.
+    reference numbers were computed with its settings by another program. Nothing is drawn at random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -72,7 +72,7 @@ class SingleInput(Experiment):
         }
         for case in PROMPT_SCORES:
             instance = published_prompt(case)
-            paths = torch.stack([s.W for s in trajectory(instance, start(instance, W=begin), at=steps, rate=self.rate)])
+            paths = torch.stack([s.W for s in trajectory(instance, start(instance, W=begin), steps=steps, rate=self.rate)])
             released = normalised_descent(instance, start(instance, W=begin), steps=self.steps, rate=self.rate, eps=EPS)
             yield from self._rows(case, instance, targets, paths[-1], released.W)
             arrays[f"paths_{case}"] = paths.squeeze(-1)

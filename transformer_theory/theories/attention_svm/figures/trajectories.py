@@ -94,8 +94,8 @@ class Trajectories(RandomExperiment):
             solutions = {"frobenius": frobenius_max_margin(pairs), "nuclear": nuclear_max_margin(pairs)}
             K = self.scale * torch.randn(2, 2, generator=generator, dtype=torch.float64)
             runs = {
-                "W": trajectory(instance, start(instance), at=steps, rate=self.rate),
-                "KQ": trajectory(instance, Factors(K, torch.zeros_like(K)), at=steps, rate=self.rate, penalty=PENALTY),
+                "W": trajectory(instance, start(instance), steps=steps, rate=self.rate),
+                "KQ": trajectory(instance, Factors(K, torch.zeros_like(K)), steps=steps, rate=self.rate, penalty=PENALTY),
             }
             paths = {name: torch.stack([state.W for state in states]) for name, states in runs.items()}
             yield from self._rows(number, instance, solutions, paths)

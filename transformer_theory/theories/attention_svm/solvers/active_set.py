@@ -10,20 +10,18 @@ in one of two ways and :func:`polish` corrects the guess:
 - :func:`least_distance` solves a non-negative least-squares problem (:cite:t:`lawson1974solving`, ch. 23); it takes any G, and its residual
   is zero exactly if the constraints contradict one another.
 
-Only inner products of constraints enter, so the cost hardly depends on the dimensions of W. Arrays are numpy's, whose calls cost less than
-torch's on small matrices.
+Only inner products of constraints enter, so the cost hardly depends on the dimensions of W.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from ....core.errors import NotConverged
+from .contradictions import Contradiction, refute
+from .pairs import Pairs, spread
 from .tolerances import (
     CHOLESKY_RTOL,
-    CONTRADICTION_RTOL,
     DENSE_SIZE,
     EPSILON,
     EQUATION_RANK_RTOL,
@@ -31,8 +29,6 @@ from .tolerances import (
     EXCHANGES,
     GRAM_RANK_RTOL,
     LEAST_SQUARES_SIZE,
-    NULL_RANK_RTOL,
-    NULL_SQUARE_RTOL,
     PATIENCE,
     PIVOTING_ROUNDS,
     PIVOTING_RTOL,
@@ -42,70 +38,20 @@ from .tolerances import (
 )
 
 
-class Contradiction(Exception):
-    """``weights`` combine the constraints to nearly 0 >= b with b > 0, see :func:`is_contradiction`."""
-
-    def __init__(self, weights: np.ndarray):
-        super().__init__("the constraints contradict one another")
-        self.weights = weights
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Constraints of one problem as arrays.
-
-    Attributes:
-        difference, query: d ``[m, d_x]`` and z ``[m, d_z]``.
-        rhs: b, ``[m]``.
-        free: the equations, ``[m]``: their multipliers have either sign.
-    """
-
-    difference: np.ndarray
-    query: np.ndarray
-    rhs: np.ndarray
-    free: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rhs)
-
-    def take(self, where: np.ndarray) -> "Pairs":
-        return Pairs(self.difference[where], self.query[where], self.rhs[where], self.free[where])
-
-    @cached_property
-    def length(self) -> np.ndarray:
-        r""":math:`\|F_c\| = \|d_c\| \|z_c\|`."""
-        squares = np.einsum("cd,cd->c", self.difference, self.difference), np.einsum("cd,cd->c", self.query, self.query)
-        return np.sqrt(squares[0]) * np.sqrt(squares[1])
-
-    @cached_property
-    def gram(self) -> np.ndarray:
-        return (self.difference @ self.difference.T) * (self.query @ self.query.T)
-
-    def rows(self) -> np.ndarray:
-        """The F_c as rows ``[m, d_x d_z]``, scaled to length one."""
-        outer = self.difference[:, :, None] * self.query[:, None, :]
-        return outer.reshape(len(self), -1) / self.length[:, None]
-
-    def slack(self, W: np.ndarray) -> np.ndarray:
-        """Margins minus right-hand sides."""
-        return np.einsum("cd,cd->c", self.difference @ W, self.query) - self.rhs
-
-    def combine(self, weights: np.ndarray) -> np.ndarray:
-        return (self.difference * weights[:, None]).T @ self.query
-
-
 def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """W ``[d_x, d_z]`` and multipliers ``[m]`` of constraints of positive length.
 
     Args:
-        start: a guess of the active set, from an earlier solve.
+        pairs: m constraints; their largest right-hand side is about one.
+        tol: margins may be wrong by half of this.
+        start: a guess of the active set, ``[m]``, from an earlier solve; by default the constraints with a positive right-hand side.
     Raises:
         Contradiction: no W meets the constraints.
         NotConverged: least squares stopped early.
     """
     if not len(pairs):
         return np.zeros((pairs.difference.shape[1], pairs.query.shape[1])), np.zeros(0)
-    # More constraints than entries of W are dependent; pivoting then seldom ends.
+    # More constraints than entries of W are linearly dependent: G is singular, and pivoting seldom ends.
     independent = LEAST_SQUARES_SIZE <= len(pairs) <= pairs.difference.shape[1] * pairs.query.shape[1]
     active = block_pivoting(pairs, start) if start is not None or independent else None
     if active is None:
@@ -117,8 +63,15 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
 
 
 def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray | None:
-    """The active set by exchanging all indices of the wrong sign at once; None unless it ends and G is well conditioned."""
+    """The active set ``[m]`` by block principal pivoting, which exchanges all indices of the wrong sign at once (Portugal et al., 1994).
+
+    Args:
+        start: the first active set, ``[m]``.
+    Returns:
+        The active set; None if the exchanges do not end or G is badly conditioned.
+    """
     gram, rhs, free = pairs.gram, pairs.rhs, pairs.free
+    # W = 0 violates the constraints with a positive right-hand side, so these are the first active set.
     active = (rhs > 0) | free if start is None else start | free
     fewest, patience = len(gram) + 1, PATIENCE
     for turn in range(PIVOTING_ROUNDS):
@@ -127,7 +80,8 @@ def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray 
         inverse = cholesky_solver(gram[np.ix_(where, where)], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
         if inverse is None:
             return None
-        # On the active set the multipliers must be positive, outside it the slacks.
+        # The active constraints hold with equality, which determines the multipliers. The guess is right if the multipliers on the
+        # active set and the slacks outside it are all non-negative; ``sign`` holds both in one vector.
         multipliers = inverse(rhs[where])
         sign = gram[:, where] @ multipliers - rhs
         sign[where] = multipliers
@@ -135,7 +89,8 @@ def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray 
         count = int(wrong.sum())
         if count == 0:
             return active
-        # Exchanging all wrong indices may cycle. After PATIENCE rounds without progress only the last one is exchanged, which cannot.
+        # Exchanging all wrong indices takes few rounds but may cycle. After PATIENCE rounds without a smaller number of wrong signs,
+        # only the wrong index with the largest number is exchanged: this rule (Murty's) is slow but cannot cycle.
         if count < fewest:
             fewest, patience = count, PATIENCE
         elif patience > 0:
@@ -153,6 +108,8 @@ def least_distance(pairs: Pairs) -> np.ndarray:
         Contradiction: no W meets the constraints.
         NotConverged: least squares stopped early.
     """
+    # Least squares needs vectors with the Gram matrix G. With fewer constraints than entries of W a root of G is the smaller choice;
+    # otherwise the constraints themselves are, and their condition number is not squared.
     wide = pairs.difference.shape[1] * pairs.query.shape[1] > len(pairs)
     factor = root(pairs.gram) if wide else pairs.rows().T * pairs.length
     if pairs.free.any():
@@ -165,37 +122,43 @@ def least_distance(pairs: Pairs) -> np.ndarray:
 def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray:
     """:func:`least_distance` in the affine space that the equations leave; the constraints are the columns of ``factor``."""
     free, scale = pairs.free, np.where(pairs.free, pairs.length, 1.0)
-    # The equations say E^T w = b. Their least-norm solution is E^+T b; what b has outside the row space of E contradicts.
+    # Write the equations as E^T w = b, the columns of E scaled to length one. The singular value decomposition of E, cut at its numerical
+    # rank, gives the solution of least norm, left @ right @ b. A part of b outside the row space of E cannot be reached: equations that
+    # contain such a part contradict one another, and the part itself holds the weights that prove it.
     left, sigma, right = np.linalg.svd(factor[:, free] / scale[free], full_matrices=False)
     rank = int((sigma > EQUATION_RANK_RTOL * sigma[0]).sum())
     left, right = left[:, :rank] / sigma[:rank], right[:rank]
     rhs = pairs.rhs[free] / scale[free]
-    contradicting = rhs - right.T @ (right @ rhs)
-    size = np.abs(contradicting)
+    unreachable = rhs - right.T @ (right @ rhs)
+    size = np.abs(unreachable)
     if size.max() > EQUATION_RTOL * np.abs(rhs).max():
-        weights = np.where(size > WEIGHT_RTOL * size.max(), contradicting, 0.0) / scale[free]
-        raise Contradiction(_spread(weights, free))
-    # Inequalities are reduced to their part orthogonal to the equations; the least-norm solution moves their right-hand sides.
-    rest = factor[:, ~free]
-    overlap = left.T @ rest
-    reduced = rest - (left * sigma[:rank] ** 2) @ overlap
-    asked = pairs.rhs[~free] - (right @ rhs) @ overlap
+        weights = np.where(size > WEIGHT_RTOL * size.max(), unreachable, 0.0) / scale[free]
+        raise Contradiction(spread(weights, free))
+    # Split each inequality into its part in the span of the equations, whose margin the equations fix, and the orthogonal rest. The fixed
+    # margin moves to the right-hand side, and the rest is a problem without equations. ``left`` has been divided by sigma, so
+    # left * sigma^2 @ left.T is the projection onto the span.
+    inequalities = factor[:, ~free]
+    overlap = left.T @ inequalities
+    reduced = inequalities - (left * sigma[:rank] ** 2) @ overlap
+    reduced_rhs = pairs.rhs[~free] - (right @ rhs) @ overlap
     length = np.linalg.norm(reduced, axis=0)
-    decided = length <= WEIGHT_RTOL * pairs.length[~free]  # by the equations alone
+    # An inequality whose rest is rounding has the same margin for every W that meets the equations.
+    fixed = length <= WEIGHT_RTOL * pairs.length[~free]
 
     def lifted(weights: np.ndarray) -> np.ndarray:
-        """Weights of the inequalities, with those of the equations that cancel their overlap."""
-        full = _spread(weights, ~free)
+        """Weights of all constraints: those of the equations cancel the overlap of the weighted inequalities."""
+        full = spread(weights, ~free)
         full[free] = -(right.T @ (overlap @ weights)) / scale[free]
         return full
 
-    if (asked[decided] > EQUATION_RTOL).any():
-        raise Contradiction(lifted(np.where(decided, asked, -np.inf) == asked[decided].max()))
-    weights = np.zeros(len(asked))
-    if not decided.all():
-        weights[~decided] = nearest(reduced[:, ~decided], asked[~decided], length[~decided])
+    # A fixed margin that is too small is a contradiction of one inequality, the most violated one, with the equations.
+    if (reduced_rhs[fixed] > EQUATION_RTOL).any():
+        raise Contradiction(lifted(np.where(fixed, reduced_rhs, -np.inf) == reduced_rhs[fixed].max()))
+    weights = np.zeros(len(reduced_rhs))
+    if not fixed.all():
+        weights[~fixed] = nearest(reduced[:, ~fixed], reduced_rhs[~fixed], length[~fixed])
         refute(pairs, lifted(weights))
-    return _spread(weights, ~free)
+    return spread(weights, ~free)
 
 
 def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:
@@ -214,8 +177,8 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 
     rows, m = factor.shape
     scaled = np.empty((rows + 1, m), order="F")
-    # The last row has the unit of a margin: any factor is allowed, and the shortest length makes it comparable with the others. Columns are
-    # scaled to length one so that long constraints do not hide short ones.
+    # The last row has the unit of a margin, the others that of a length. Any factor of the last row gives the same w; the shortest length
+    # makes it comparable with the other rows. Columns are scaled by their lengths so that long constraints do not hide short ones.
     scaled[:rows], scaled[rows] = factor, rhs * length.min()
     scaled /= length
     try:
@@ -225,59 +188,13 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
     return weights / length
 
 
-# ---- contradictions
-
-
-def refute(pairs: Pairs, weights: np.ndarray) -> None:
-    """Raises Contradiction if the weights, refined, combine the constraints to nearly zero."""
-    total = float(np.abs(weights) @ pairs.length)
-    # The square from inner products has half the digits: enough to dismiss the usual case.
-    if total == 0 or float(weights @ pairs.gram @ weights) > NULL_SQUARE_RTOL * total**2:
-        return
-    weights = refined(pairs, weights)
-    if residual(pairs, weights) <= CONTRADICTION_RTOL and float(weights @ pairs.rhs) > 0:
-        raise Contradiction(weights)
-
-
-def residual(pairs: Pairs, weights: np.ndarray) -> float:
-    """Length of the combination relative to the sum of the lengths of its terms."""
-    return float(np.linalg.norm(pairs.combine(weights)) / max(float(np.abs(weights) @ pairs.length), 1e-300))
-
-
-def refined(pairs: Pairs, weights: np.ndarray) -> np.ndarray:
-    """The weights projected onto the null vectors of their constraints, as long as this brings the combination nearer to zero."""
-    active = weights != 0
-    part = pairs.take(active)
-    unit = Pairs(part.difference / part.length[:, None], part.query, part.rhs, part.free)
-    values, vectors = np.linalg.eigh(unit.gram)
-    vectors = vectors[:, values > NULL_RANK_RTOL * values[-1]] / np.sqrt(values[values > NULL_RANK_RTOL * values[-1]])
-    best, smallest = weights[active] * part.length, residual(part, weights[active])
-    for _ in range(3):
-        # The combination itself is formed anew in each turn, so that errors of the Gram matrix do not limit the result.
-        inner = np.einsum("cd,cd->c", unit.difference @ unit.combine(best), unit.query)
-        moved = best - vectors @ (vectors.T @ inner)
-        after = residual(unit, moved)
-        if not after < smallest or (moved[~part.free] < 0).any() or not float(moved / part.length @ part.rhs) > 0:
-            break
-        best, smallest = moved, after
-    return _spread(best / part.length, active)
-
-
-def is_contradiction(pairs: Pairs, weights: np.ndarray) -> bool:
-    r"""Whether the combination is zero, and its right-hand side positive, up to the rounding of this very sum.
-
-    A sum of s products of three factors is wrong by at most :math:`(s + 2) \epsilon / 2` of its terms' sizes, and rounding the weights adds
-    :math:`\epsilon / 2`; twice that is allowed, since the weights are themselves computed. A longer combination proves only that W is long.
-    """
-    rounding = (int((weights != 0).sum()) + 3) * EPSILON
-    return residual(pairs, weights) <= rounding and float(weights @ pairs.rhs) > rounding * float(np.abs(weights) @ np.abs(pairs.rhs))
-
-
 # ---- the solution on an active set
 
 
 def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
-    """W and multipliers that meet the active constraints with equality; the set is corrected while a sign or a margin is wrong."""
+    """W and multipliers for an active set, which is corrected while a multiplier has the wrong sign or a margin is too small."""
+    # The classical active-set rule, one exchange at a time: drop the constraint with the most negative multiplier; once there is none, add
+    # the most violated constraint. The guesses are right up to rounding, so there is mostly no exchange.
     for _ in range(EXCHANGES):
         W, multipliers, slack = _met_with_equality(pairs, active, tol)
         signed = np.where(pairs.free, 0.0, multipliers)
@@ -292,12 +209,12 @@ def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np
 
 
 def _met_with_equality(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The shortest W that meets the active constraints with equality, its multipliers, and the slacks of all constraints."""
+    """The shortest W that meets the active constraints with equality, its multipliers ``[m]``, and all slacks ``[m]``."""
     from scipy.linalg import lstsq
 
     where = active.nonzero()[0]
     block = pairs.gram[np.ix_(where, where)]
-    inverse = cholesky_solver(block)
+    inverse = cholesky_solver(block)  # None if the active constraints are dependent: least squares then picks the shortest multipliers
     multipliers, W = np.zeros(len(active)), np.zeros((pairs.difference.shape[1], pairs.query.shape[1]))
     slack = -pairs.rhs
     for _ in range(REFINEMENTS):
@@ -305,21 +222,25 @@ def _met_with_equality(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np
             break
         part = np.zeros(len(active))
         part[where] = inverse(-slack[where]) if inverse else lstsq(block, -slack[where])[0]  # pyright: ignore[reportOptionalSubscript]
-        # The correction is added to W itself, not to the multipliers alone: these are much larger than W where margins are small, and W
-        # formed from them would inherit their rounding errors.
+        # Iterative refinement: the margins that are missing are computed from W, and G^-1 turns them into a correction. It is added to W
+        # itself, not to the multipliers alone: where constraints nearly cancel, the multipliers are much larger than W, and a W formed
+        # from them would inherit their rounding errors.
         multipliers, W = multipliers + part, W + pairs.combine(part)
         slack = pairs.slack(W)
+    # Refinement fails where the condition number of G is near 1e16. That of the constraints themselves is its root.
     error = np.abs(slack[where]).max(initial=0)
     if error > tol / 2 and len(where) * W.size <= DENSE_SIZE:
-        other = _met_by_rows(pairs, where)
-        if np.abs(other[2][where]).max() < error:
-            return other
+        by_rows = _met_by_rows(pairs, where)
+        if np.abs(by_rows[2][where]).max() < error:
+            return by_rows
     return W, multipliers, slack
 
 
 def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """:func:`_met_with_equality` for nearly dependent constraints: a Gram matrix squares their condition, the constraints themselves do
-    not."""
+    """:func:`_met_with_equality` by a QR factorisation of the constraints, for constraints that are nearly dependent.
+
+    A Gram matrix squares the condition number; the constraints themselves do not.
+    """
     from scipy.linalg import qr, solve_triangular
 
     part = pairs.take(where)
@@ -328,21 +249,23 @@ def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarra
     basis, triangle, order = qr(part.rows().T, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
     rank = int((np.abs(triangle.diagonal()) > EPSILON * abs(triangle[0, 0])).sum())
     basis, triangle, order = np.asarray(basis)[:, :rank], triangle[:rank, :rank], order[:rank]
-    W, slack, best = np.zeros(shape), -part.rhs, np.inf
+    # With rows F = (Q R)^T, the shortest w with F w = b is Q R^-T b. Refinement repeats this for the margins that are still missing, while
+    # the largest error falls.
+    W, slack, smallest = np.zeros(shape), -part.rhs, np.inf
     for _ in range(ROW_REFINEMENTS):
         step = basis @ solve_triangular(triangle, -(slack / length)[order], trans=1)
-        moved = W + step.reshape(shape)
-        after = part.slack(moved)
-        size = float(np.abs(after).max())
-        if not size < best:
+        candidate = W + step.reshape(shape)
+        candidate_slack = part.slack(candidate)
+        error = float(np.abs(candidate_slack).max())
+        if not error < smallest:
             break
-        W, slack, best = moved, after, size
-    # The multipliers are the coordinates of W in the rows; a second turn removes the error of the first.
+        W, slack, smallest = candidate, candidate_slack, error
+    # The multipliers are the coordinates of W in the rows, R^-1 Q^T w; a second round removes the rounding of the first.
     weights = np.zeros(len(part))
     for _ in range(2):
-        left = W - part.combine(weights / length)
-        weights[order] += solve_triangular(triangle, basis.T @ left.ravel())
-    return W, _spread(weights / length, np.isin(np.arange(len(pairs)), where)), pairs.slack(W)
+        remainder = W - part.combine(weights / length)
+        weights[order] += solve_triangular(triangle, basis.T @ remainder.ravel())
+    return W, spread(weights / length, np.isin(np.arange(len(pairs)), where)), pairs.slack(W)
 
 
 # ---- small matrices
@@ -350,6 +273,8 @@ def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def root(gram: np.ndarray) -> np.ndarray:
     """R with R^T R = gram and as few rows as its rank."""
+    # A Cholesky factor is cheap, but it is exact only for a matrix that is clearly positive definite; its pivots show whether it is. The
+    # eigenvectors tell directions of a semidefinite matrix from rounding.
     try:
         lower = np.linalg.cholesky(gram)
         if lower.diagonal().min() > CHOLESKY_RTOL * lower.diagonal().max():
@@ -357,8 +282,8 @@ def root(gram: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(gram)
-    kept = values > GRAM_RANK_RTOL * values[-1]
-    return (vectors[:, kept] * np.sqrt(values[kept])).T
+    significant = values > GRAM_RANK_RTOL * values[-1]
+    return (vectors[:, significant] * np.sqrt(values[significant])).T
 
 
 def cholesky_solver(matrix: np.ndarray, rtol: float = 0.0) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -372,9 +297,3 @@ def cholesky_solver(matrix: np.ndarray, rtol: float = 0.0) -> Callable[[np.ndarr
     if failed or diagonal.min() < rtol * diagonal.max():
         return None
     return lambda right: dpotrs(factor, right, lower=1)[0]
-
-
-def _spread(weights: np.ndarray, where: np.ndarray) -> np.ndarray:
-    full = np.zeros(len(where))
-    full[where] = weights
-    return full

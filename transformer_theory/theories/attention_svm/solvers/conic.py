@@ -27,8 +27,9 @@ from .frobenius import check_single
 from .nuclear import frobenius_start
 from .tolerances import OTHER_KKT_TOL
 
+# Tolerances of Clarabel. Its defaults of 1e-8 are too loose for OTHER_KKT_TOL, which is checked here by another measure.
 TIGHT: Mapping[str, float] = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas", "tol_ktratio"), 1e-11)
-NOTEBOOK_ATOL = 1e-7  # singular values that the released notebook counts
+NOTEBOOK_ATOL = 1e-7  # singular values above this count as rank in the released notebook
 
 Norm = Callable[[np.ndarray], float]
 
@@ -99,9 +100,15 @@ def spectral_max_margin(constraints: Constraints, *, tol: float = OTHER_KKT_TOL)
 def _distance(excess: float, p: float, entries: int) -> float:
     r"""Bound on :math:`\|W - W_\star\|_F / \|W_\star\|_p` of a feasible W whose norm is larger than the smallest by the share ``excess``.
 
-    The midpoint of the two is feasible, so its norm is no smaller than that of :math:`W_\star`, and the uniform convexity of the norm
-    bounds the difference: by Clarkson's inequality for p from 2 on, with p - 1 for the modulus below.
+    The midpoint of W and :math:`W_\star` is feasible, so its norm is at least the norm of :math:`W_\star`; in a uniformly convex norm the
+    two must then be close. For p >= 2 the bound is Clarkson's inequality, for 1 < p < 2 its analogue with the modulus p - 1.
+
+    Args:
+        excess: :math:`\|W\|_p / \|W_\star\|_p - 1`, at least 0.
+        p: the exponent of the norm.
+        entries: number of entries of W.
     """
+    # expm1 and log1p: (1 + excess)^p - 1 would lose all digits of an excess near 1e-9.
     if p in (1, math.inf):
         return math.inf
     if p <= 2:
@@ -112,12 +119,16 @@ def _distance(excess: float, p: float, entries: int) -> float:
 def _solve(
     c: Constraints, expression: Callable[[Any], Any], norm: Norm, dual_norm: Norm, distance: Callable[[float], float], *, tol: float
 ) -> MaxMargin:
-    """The verified solution in a norm that is passed three times: of a cvxpy variable, of an array, and the dual norm of an array.
+    """The verified solution in any norm.
 
     Args:
-        distance: bounds how far a W is from the solution by how much its norm is larger, see :func:`_distance`.
+        expression: the norm of a cvxpy variable.
+        norm, dual_norm: the norm and the dual norm of an array.
+        distance: bound on the distance of W from the solution, given the relative excess of its norm, see :func:`_distance`.
+        tol: largest KKT residual accepted.
     """
     check_single(c, tol, hint="solve its problems one by one, c.problem(b)")
+    # The Frobenius solution decides feasibility, with a certificate, and gives the unit of W. W = 0 is the solution in every norm.
     near = frobenius_start(c)
     if near.norm == 0:
         return near
@@ -127,11 +138,13 @@ def _solve(
     if answer is None:
         raise NotConverged("the interior-point method stopped without a point; the problem may be too large or badly scaled", state=near)
     W, multipliers = answer
-    multipliers = multipliers / max(1.0, dual_norm((difference * multipliers[:, None]).T @ query))  # feasible for the dual
+    # Multipliers divided by the dual norm of their combination are feasible for the dual, so that b^T lambda bounds the norm from below.
+    multipliers = multipliers / max(1.0, dual_norm((difference * multipliers[:, None]).T @ query))
     slack, size, scale = ((difference @ W) * query).sum(1) - rhs, norm(W), float(np.abs(rhs).max())
     gap = abs(size - float(rhs @ multipliers)) / size
     kkt = max(gap, float(kkt_residual(slack, multipliers, free, scale=scale, objective=size)))
-    # Three times the residual: the gap, and what scaling W up to feasible margins adds to its norm.
+    # W may violate margins by the residual. Scaled up until it is feasible, its norm exceeds the smallest one by the gap and by what the
+    # scaling adds, at most three times the residual in all. Singular values below the resulting error of W may be errors of the solver.
     rank_rtol = distance(3 * kkt) * size / max(float(np.linalg.norm(W, 2)), 1e-300) if kkt <= tol else math.inf
     W = near.norm * torch.from_numpy(W)
     solution = MaxMargin(
@@ -217,7 +230,7 @@ def official_rank(constraints: Constraints, *, norm: Literal["nuclear", "frobeni
 
 
 def _ends(problem: Any, **options: Any) -> bool:
-    """Solves a cvxpy ``problem``; whether the solver came to an end. Its point may be inaccurate."""
+    """Solves a cvxpy ``problem``, and returns whether the solver came to an end. Its point may be inaccurate."""
     import cvxpy as cp
 
     with warnings.catch_warnings():

@@ -20,7 +20,9 @@ from ....core.validation import positive
 from ..constraint_set import HINT, Constraints
 from ..solution import Farkas, MaxMargin, kkt_residual
 from ..validation import check_type
-from .active_set import Contradiction, Pairs, cholesky_solver, is_contradiction, nearest, refined, residual, root, solve
+from .active_set import cholesky_solver, nearest, root, solve
+from .contradictions import Contradiction, is_contradiction, refined, residual
+from .pairs import Pairs
 from .tolerances import DIRECT_SIZE, EPSILON, FROBENIUS_KKT_TOL, LENGTH_RANGE
 from .working_sets import solve_large
 
@@ -46,7 +48,8 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     """
     check_single(constraints, tol, hint="use frobenius_max_margins")
     pairs = Pairs(*(v.numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
-    # A constraint on the zero matrix holds for every W or for none.
+    # A zero difference or query makes the margin zero for every W: the constraint always holds, or never. It is decided here and dropped,
+    # since the solvers divide by the lengths of constraints.
     nonzero: np.ndarray = np.any(pairs.difference, 1) & np.any(pairs.query, 1)
     impossible = ~nonzero & ((pairs.rhs > 0) | (pairs.free & (pairs.rhs != 0)))
     if impossible.any():
@@ -58,9 +61,11 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     try:
         W, multipliers = (solve if len(scaled) <= DIRECT_SIZE else solve_large)(scaled, tol=tol)
     except Contradiction as proof:
+        # The weights of a proof have any scale; refined on all its constraints, they become the certificate.
         weights = np.zeros(len(pairs))
         weights[nonzero] = refined(scaled, proof.weights)
         raise _refusal(constraints, pairs, weights) from None
+    # The verification uses the constraints, W and the multipliers alone, so errors of the method cannot hide in it.
     kkt, gap = residuals(scaled, W, multipliers)
     dual = np.zeros(len(pairs))
     dual[nonzero] = scale * multipliers
@@ -88,10 +93,12 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
 
 def residuals(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray) -> tuple[float, float]:
     """KKT residual and duality gap of a problem whose largest right-hand side is one."""
+    # At the optimum |W|^2 = b^T l. Both are relative to |W|^2; W = 0 has no multipliers, and any unit will do.
     square = float((W * W).sum())
     objective = square or 1.0
     gap = abs(square - float(pairs.rhs @ multipliers)) / objective
-    # W must be the combination of the constraints. The terms may be much longer than W: rounding is relative to them.
+    # Stationarity: W must be the combination of the constraints. Where the terms of the sum nearly cancel they are much longer than W, and
+    # rounding is relative to them.
     distance = float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300)
     kkt = kkt_residual(pairs.slack(W), multipliers, pairs.free, scale=1.0, objective=objective)
     return max(float(kkt), gap, distance), gap
@@ -138,13 +145,18 @@ def _check_lengths(constraints: Constraints, pairs: Pairs, nonzero: np.ndarray) 
 
 
 def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Infeasible | NotConverged:
-    """What contradictory weights prove: there is no W (with the certificate, scaled to say 0 >= 1), or only that W is long."""
+    """The error for contradictory weights: they prove that there is no W, or only that W is long.
+
+    The weights of the certificate are scaled so that it reads 0 >= 1.
+    """
     weights = weights / float(weights @ pairs.rhs)
-    # 1 <= sum u_c b_c <= <sum u_c F_c, W> <= |sum u_c F_c| |W|; rounding of the combination is added to its length.
+    # For every feasible W, 1 = sum u_c b_c <= <sum u_c F_c, W> <= |sum u_c F_c| |W|, so |W| is at least the inverse of the combination's
+    # length. The rounding of the combination is added to its length, which keeps the bound valid.
     total = float(np.abs(weights) @ pairs.length)
     combined = float(np.linalg.norm(pairs.combine(weights))) + (int((weights != 0).sum()) + 2) * EPSILON * total
     shortest = 1 / combined if combined else math.inf
     names = tuple(constraints.names(int(c)) for c in weights.nonzero()[0])
+    # A combination that is longer than rounding does not exclude a solution: the problem is then too badly scaled, not infeasible.
     if not is_contradiction(pairs, weights):
         return NotConverged(
             f"a W that selects these tokens has a norm of at least {0.999 * shortest:.3e}, by the constraints of {_names(names)}: too long "
@@ -160,6 +172,7 @@ def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Inf
 
 
 def _names(names: tuple[tuple[int, int], ...], limit: int = 4) -> str:
+    """Inputs with their tokens, for messages; at most ``limit`` inputs."""
     tokens: dict[int, list[int]] = {}
     for i, t in names:
         tokens.setdefault(i, []).append(t)
@@ -170,11 +183,14 @@ def _names(names: tuple[tuple[int, int], ...], limit: int = 4) -> str:
 def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[Tensor, " m"] | None:
     """Multipliers of the Frobenius problem from inner products alone, for few constraints in many dimensions.
 
-    The norm of the solution is the square root of their sum.
+    The norm of the solution is the square root of the sum of the multipliers.
 
+    Args:
+        gram: inner products of the constraints, all with right-hand side one.
+        tol: largest KKT residual accepted, rounding included.
     Returns:
-        ``[m]``; None unless margins and signs meet the KKT conditions to ``tol``, rounding included. :func:`frobenius_max_margin` may then
-        still find a solution, and says why if there is none.
+        ``[m]``; None if they do not meet the KKT conditions to ``tol``. :func:`frobenius_max_margin` may still find a solution, and gives
+        the reason if there is none.
     """
     G = gram.numpy()
     length, ones = np.sqrt(G.diagonal()), np.ones(len(G))
@@ -187,7 +203,8 @@ def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[
         return None
     multipliers = np.zeros(len(G))
     multipliers[where] = first = inverse(ones[where])
-    multipliers[where] += inverse(1 - block @ first)  # one step of refinement
+    multipliers[where] += inverse(1 - block @ first)  # one step of iterative refinement
+    # W is never formed, so its margins G l carry the rounding of these sums, whose terms may be much larger than one.
     rounding = 1e-15 * float((np.abs(G) @ np.abs(multipliers)).max())
     met = float((G @ multipliers).min()) >= 1 - tol and multipliers.min() >= 0 and rounding <= tol
     return torch.from_numpy(multipliers) if met else None

@@ -38,10 +38,14 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KK
     B, m = constraints.rhs.shape
     batch = Batch(constraints)
     W, dual = constraints.difference.new_zeros(B, constraints.difference.shape[-1], constraints.query.shape[-1]), batch.rhs.new_zeros(B, m)
-    if 0 < m <= min(BATCHED_SIZE, W[:1].numel()):  # more constraints than entries of W are dependent, and pivoting seldom ends
+    # More constraints than entries of W are linearly dependent, and pivoting then seldom ends. Parts of the batch are so small that their
+    # Gram matrices stay in the processor's cache.
+    if 0 < m <= min(BATCHED_SIZE, W[:1].numel()):
         size = max(1, FROBENIUS_CACHE // m**2)
         for part in (slice(b, b + size) for b in range(0, B, size)):
             W[part], dual[part] = Batch(constraints.problem(part)).pivoted()
+    # Pivoting may have stopped early, with a set that is not the active one: the residuals decide. What they reject, NaN included, goes to
+    # the solver of single problems.
     margins = constraints.margins(W)
     kkt, gap = batch.residuals(W, dual)
     failures: list[Infeasible | NotConverged | None] = [None] * B
@@ -69,13 +73,16 @@ class Batch:
         self.rhs = constraints.rhs / self.scale
 
     def slack(self, W: Tensor) -> Tensor:
+        """Margins minus right-hand sides, ``[B, m]``."""
         return ((self.difference @ W) * self.query).sum(-1) - self.rhs
 
     def combine(self, weights: Tensor) -> Tensor:
+        r""":math:`\sum_c \lambda_c d_c z_c^\top`, ``[B, d_x, d_z]``."""
         return (self.difference * weights[..., None]).mT @ self.query
 
     def pivoted(self) -> tuple[Tensor, Tensor]:
         """W ``[B, d_x, d_z]`` and multipliers ``[B, m]``, not verified."""
+        # Constraints of length one: the unit diagonal of G makes RIDGE and SIGN_ATOL meaningful for every problem of the batch.
         inverse = torch.where(self.length > 0, self.length, 1.0).reciprocal()
         unit = self.difference * inverse[..., None]
         gram = (unit @ unit.mT).mul_(self.query @ self.query.mT)
@@ -83,7 +90,8 @@ class Batch:
         multipliers = multipliers * inverse
         W, mask = self.combine(multipliers), active * inverse
         for _ in range(REFINEMENTS):
-            # Refinement adds to W itself: its error is then that of W, not that of the multipliers, which may be much larger.
+            # Iterative refinement on the active set. It adds to W itself: where constraints nearly cancel, the multipliers are much larger
+            # than W, and a W formed from them would inherit their rounding. Refinement also removes the effect of the ridge.
             missing = -self.slack(W) * mask
             if not float(missing.abs().max()) > MARGIN_ATOL:
                 break
@@ -112,9 +120,12 @@ def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tenso
     active = ((rhs > 0) | free).to(gram.dtype)
     factor, multipliers, space = torch.empty_like(gram), torch.zeros_like(rhs), torch.empty_like(gram)
     left, fewest, patience = torch.arange(B), torch.full((B,), m + 1), torch.full((B,), PATIENCE)
+    # Finished problems leave the batch, so the cost of a round falls. A problem may go PATIENCE rounds without fewer wrong signs; that
+    # bounds the number of rounds, since the count of wrong signs cannot fall for ever.
     while len(left):
         G, b, mask, signed = (v if len(left) == B else v[left] for v in (gram, rhs, active, ~free))
-        # Outside the active set rows and columns are those of the identity, so that the multipliers there come out as zero.
+        # Outside the active set rows and columns are those of the identity, so that the multipliers there come out as zero. The ridge keeps
+        # the factorisation alive where active constraints are dependent. ``space`` is reused: allocation would cost more than the product.
         block = torch.mul(G, mask[:, :, None], out=space[: len(left)]).mul_(mask[:, None, :])
         block.diagonal(dim1=-2, dim2=-1).add_(1 + RIDGE - mask)
         lower, failed = torch.linalg.cholesky_ex(block)
@@ -134,5 +145,6 @@ def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tenso
 
 
 def _solve(lower: Tensor, right: Tensor) -> Tensor:
+    """x with L L^T x = ``right``, for Cholesky factors L ``[B, m, m]`` and right-hand sides ``[B, m]``."""
     half = torch.linalg.solve_triangular(lower, right[..., None], upper=False)
     return torch.linalg.solve_triangular(lower.mT, half, upper=True).squeeze(-1)

@@ -8,7 +8,7 @@ With a nonlinear head, descent may keep a set :math:`O_i` of tokens of each inpu
         \ge 1 \ (t \in O_i, \tau \notin O_i),\\
     W_{fin} &= \arg\min \|W\|_F: && (x_{i,t} - x_{i,\tau})^\top W z_i = \log (s_{i,t} / s_{i,\tau}) \ (t, \tau \in O_i),
 
-s being the attention in the limit. The scale that fits a given W best has a closed form, since W_dir is orthogonal to all the equations:
+where s is the attention in the limit. The best scale for a given W is the least-squares fit
 :math:`R = \langle W_{dir}, W - W_{fin}\rangle / \|W_{dir}\|_F^2`.
 """
 
@@ -35,7 +35,7 @@ class Generalised:
 
     Attributes:
         direction: :math:`W_{dir}`.
-        finite: :math:`W_{fin}`; only the equations, the other constraints being replaced by 0 >= -1.
+        finite: :math:`W_{fin}`, from the equations alone: the other constraints are replaced by 0 >= -1.
     """
 
     direction: MaxMargin | MaxMargins
@@ -60,8 +60,8 @@ def generalised_max_margin(
     Args:
         tokens: x, ``[n, T, d]``.
         query: z, ``[n, d_z]``.
-        attention: s, ``[n, T]``, of weights so far out that the tokens outside the sets :math:`O_i` have next to none.
-        threshold: tokens with more attention than this are the set :math:`O_i`.
+        attention: s, ``[n, T]``, of weights so large that the tokens outside the sets :math:`O_i` have almost no attention.
+        threshold: the set :math:`O_i` holds the tokens with more attention than this.
     Returns:
         Both parts, each a verified solution with its own residual.
     Raises:
@@ -108,6 +108,8 @@ def _constraints(tokens: Tensor, query: Tensor, attention: Tensor, threshold: fl
         raise ValueError(f"attention must sum to 1 in each input, got {total:.6g}; pass the output of a softmax")
     chosen = attention > threshold
     direction = multi_token(tokens, query, chosen)
+    # The finite part has the same equations with other right-hand sides. Its inequalities become 0 >= -1, which holds for every W: both
+    # problems keep the same number of constraints, as a batch requires.
     both = multi_token(tokens, query, chosen, logits=attention.clamp(min=1e-300).log())
     equation = both.equality
     rhs, difference = torch.where(equation, both.rhs, -1.0), both.difference * equation[..., None]

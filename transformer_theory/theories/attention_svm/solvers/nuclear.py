@@ -4,12 +4,12 @@ r"""Maximum-margin token selection in the nuclear norm, the bias of descent on t
     \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c \lambda_c d_c z_c^\top\Big\|_2 \le 1,\ \lambda \ge 0,
 
 problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and gives the start of
-an interior-point method (:mod:`.interior_point`); Newton's method carries its answer on to rounding (:mod:`.polish`); of both, the answer
-with the smaller KKT residual is kept. Where queries or differences span one dimension only, W has rank one and the Frobenius solution is
-the answer.
+an interior-point method (:mod:`.interior_point`). Newton's method then takes the answer from five or more digits to rounding
+(:mod:`.polish`). Both answers are verified, and the one with the smaller KKT residual is returned. If the queries, or the differences, span
+a single dimension, W has rank one, and the Frobenius solution is the answer.
 
-W is :math:`D^\top \operatorname{diag}(\lambda) Z\, QQ^\top` with the differences D and queries Z as rows, so only the queries need a basis;
-the two sides change places if the span of the differences is the smaller one.
+The solution is :math:`W = M QQ^\top` with :math:`M = \sum_c \lambda_c d_c z_c^\top`. So only the queries need a basis: all matrices of the
+method have the dimension of their span. If the span of the differences is smaller, the two sides change places.
 """
 
 from dataclasses import dataclass, fields
@@ -27,7 +27,7 @@ from .interior_point import Cone, inside, interior_point
 from .polish import polish, square_root
 from .tolerances import GRAM_RANK_RTOL, NUCLEAR_CACHE, NUCLEAR_KKT_TOL, START_KKT_TOL
 
-STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish starts; the next if it fails
+STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish is tried, one after the other until it succeeds
 
 
 @single_threaded
@@ -72,6 +72,7 @@ def nuclear_max_margins(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TO
         ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
     """
     check_batch(constraints, tol, single="nuclear_max_margin")
+    # As frobenius_start, for a batch: an unverified Frobenius solution is a good enough start, since the nuclear answer is verified.
     near = frobenius_max_margins(constraints)
     W, dual, failures = near.W, near.dual, list(near.failures)
     for b, failure in enumerate(failures):
@@ -104,12 +105,13 @@ def frobenius_start(constraints: Constraints) -> MaxMargin:
         raise
 
 
-def _solution(answer: "Answer", at: int, constraints: Constraints, tol: float) -> MaxMargin:
-    norm, kkt, gap, rank = (v[at].item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
+def _solution(answer: "Answer", problem: int, constraints: Constraints, tol: float) -> MaxMargin:
+    """The solution of one problem of a batch, whose constraints are ``constraints``."""
+    norm, kkt, gap, rank = (v[problem].item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
     return MaxMargin(
-        answer.W[at].clone(),
-        answer.dual[at].clone(),
-        answer.margins[at].clone(),
+        answer.W[problem].clone(),
+        answer.dual[problem].clone(),
+        answer.margins[problem].clone(),
         norm,
         kkt,
         gap,
@@ -135,20 +137,23 @@ def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> "Answer":
     answer.kkt[zero] = answer.gap[zero] = 0.0  # W = 0 meets the constraints
     if not len(left):
         return answer
+    # W is measured in units of the Frobenius norm of the Frobenius solution, so that the tolerances below have no unit.
     problems = Reduced.of(c.problem(left), size[left])
     multipliers = dual[left] / size[left, None]
     if problems.cone.query.shape[-1] == 1:  # a W of rank one has the same length in all norms
         answer.improve(left, problems.whole(W[left], multipliers))
     point = inside(problems.cone, multipliers)
+    # The polish needs the right rank and active set. The interior point mostly shows them at the first, cheap accuracy; where the polished
+    # answer fails its verification, the interior point goes on from where it stopped.
     for stage in STAGES:
-        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)
+        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)  # NaN counts as a failure
         if not len(again):
             break
         left, point, problems = left[again], point[again], problems[again]
         point = interior_point(problems.cone, point, tol=stage)
         answer.improve(left, problems.factored(*polish(problems.cone, point)))
-        unpolished = ~(answer.kkt[left] <= tol)
-        if bool(unpolished.any()):
+        # Where the solution is not unique, Newton's system is singular, and the interior point itself may be the better answer.
+        if bool((~(answer.kkt[left] <= tol)).any()):
             answer.improve(left, problems.factored(point.multipliers, square_root(point.weight)))
     return answer
 
@@ -188,12 +193,12 @@ class Reduced:
     """B problems in the coordinates of the interior point: in the span of one side, with the Frobenius norms ``size`` as the unit of W.
 
     Attributes:
-        constraints: as given.
-        difference: the side that needs no basis, ``[B, m, p]``.
-        basis: orthonormal columns that span the other, ``[B, p', q]``.
+        constraints: the problems in their original form.
+        difference: the side that needs no basis, ``[B, m, p]``: the differences, or the queries if the sides are swapped.
+        basis: orthonormal columns that span the other side, ``[B, p', q]``.
         cone: the problems in these coordinates.
         size: Frobenius norms of their Frobenius solutions, ``[B]``.
-        swapped: the sides have changed places.
+        swapped: whether the queries have taken the place of the differences.
     """
 
     constraints: Constraints
@@ -205,13 +210,14 @@ class Reduced:
 
     @classmethod
     def of(cls, c: Constraints, size: Tensor) -> "Reduced":
+        """The problems reduced to the smaller of the two spans; ``size`` is the unit of W, ``[B]``."""
         coordinates, basis = _span(c.query)
         swapped = min(len(c), c.difference.shape[-1]) < basis.shape[-1]
         if swapped:
             coordinates, basis = _span(c.difference)
-        other = c.query if swapped else c.difference
-        cone = Cone(other @ other.mT, coordinates, c.rhs / size[:, None], c.equality)
-        return cls(c, other, basis, cone, size, swapped)
+        difference = c.query if swapped else c.difference
+        cone = Cone(difference @ difference.mT, coordinates, c.rhs / size[:, None], c.equality)
+        return cls(c, difference, basis, cone, size, swapped)
 
     def __getitem__(self, index) -> "Reduced":
         parts = (self.constraints.problem(index), self.difference[index], self.basis[index], self.cone[index], self.size[index])
@@ -220,31 +226,42 @@ class Reduced:
     def factored(self, multipliers: Tensor, Q: Tensor) -> Answer:
         r"""The answer :math:`W = MQQ^\top`; its norm is at most :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)`: no singular values needed."""
         M, inner = self._combine(multipliers), Q.mT @ Q
-        # An iterate that overflowed is replaced by zeros, which meet no constraint and so are never the answer.
+        # Newton's method may have overflowed. Eigenvalues of a matrix with NaN raise an error for the whole batch, so such an iterate is
+        # replaced by zeros, which are never the best answer: they violate a constraint.
         lost = ~(torch.isfinite(M).all(-1).all(-1) & torch.isfinite(inner).all(-1).all(-1))
         if bool(lost.any()):
-            at = lost.nonzero().squeeze(-1)
-            multipliers, Q, M, inner = (v.index_fill(0, at, 0.0) for v in (multipliers, Q, M, inner))
+            index = lost.nonzero().squeeze(-1)
+            multipliers, Q, M, inner = (v.index_fill(0, index, 0.0) for v in (multipliers, Q, M, inner))
+        # W = (M Q) Q^T. Half the sum of the squares of the factors bounds the nuclear norm from above, with equality at the solution, where
+        # M Q and Q have the same singular values: those of Q^T Q are then the singular values of W.
         left = M @ Q
         norm = 0.5 * (left.square().sum((-2, -1)) + Q.square().sum((-2, -1)))
         return self._checked(left @ (self.basis @ Q).mT, multipliers, norm, torch.linalg.eigvalsh(inner).flip(-1), M)
 
     def whole(self, W: Tensor, multipliers: Tensor) -> Answer:
         """The answer W ``[B, d_x, d_z]``, such as a Frobenius solution of rank one."""
+        # The rows of W lie in the span of the basis, so its coordinates there have the same singular values. They are padded with zeros to
+        # q values, one for each direction of the dual.
         W = (W.mT if self.swapped else W) / self.size[:, None, None]
         within = W @ self.basis
         sigma = torch.nn.functional.pad(torch.linalg.svdvals(within), (0, max(0, within.shape[-1] - within.shape[-2])))
         return self._checked(W, multipliers, sigma.sum(-1), sigma, self._combine(multipliers))
 
     def _combine(self, multipliers: Tensor) -> Tensor:
-        """M ``[B, p, q]``; its square formed through inner products of constraints would lose half the digits where they nearly cancel."""
+        """M ``[B, p, q]``.
+
+        The interior point forms M^T M from inner products of constraints. Where constraints nearly cancel that loses half the digits; the
+        verification must not.
+        """
         return self.difference.mT @ (multipliers[..., None] * self.cone.query)
 
     def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, M: Tensor) -> Answer:
         """Residuals of W and its multipliers, which combine to M; ``sigma`` are the singular values of W, in this unit like ``norm``."""
         c, cone = self.constraints, self.cone
+        # Singular values of M. The multipliers are feasible for the dual if the largest is at most one; dividing by it makes them so, and
+        # weak duality then bounds the optimum from below by b^T lambda.
         bound = torch.linalg.eigvalsh(M.mT @ M).flip(-1).clamp(min=0).sqrt()
-        dual = multipliers / bound[:, :1].clamp(min=1)  # shrunk until the dual norm is at most one
+        dual = multipliers / bound[:, :1].clamp(min=1)
         W = (W.mT if self.swapped else W) * self.size[:, None, None]
         margins, scale = c.margins(W), cone.rhs.abs().amax(-1)
         slack = (margins - c.rhs) / self.size[:, None]
@@ -253,17 +270,21 @@ class Reduced:
         kkt = kkt_residual(*(v.numpy() for v in (slack, dual, cone.free)), scale=scale.numpy(), objective=objective.numpy())
         kkt = torch.maximum(torch.from_numpy(kkt), gap)
         kkt = torch.where(torch.isfinite(kkt), kkt, torch.inf)
-        # Complementarity: a direction belongs to W if its singular value, relative to the first, exceeds the slack of the dual there.
+        # Complementarity: in each direction either the singular value of W or the slack 1 - bound of the dual is zero at the solution.
+        # The direction belongs to W if its singular value, relative to the first, is larger than the slack. Singular values and slacks
+        # are sorted in opposite order, so that the largest singular value meets the smallest slack.
         rank = (sigma > (1 - bound).clamp(min=RANK_RTOL) * sigma[:, :1]).sum(-1)
         return Answer(W, dual, margins, norm * self.size, kkt, gap, rank)
 
 
 def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Coordinates ``[B, m, q]`` and an orthonormal basis ``[B, d, q]`` of the rows ``[B, m, d]``; q is the largest rank in the batch."""
+    # More columns than rows: a QR factorisation first, so that the eigenvalue problem has size min(m, d).
     whole = None
     if rows.shape[-1] > rows.shape[-2]:
         whole, triangle = torch.linalg.qr(rows.mT)
         rows = triangle.mT
+    # Eigenvalues increase. The problems of a batch share one q, the largest rank; in problems of lower rank some coordinates are rounding.
     values, vectors = torch.linalg.eigh(rows.mT @ rows)
     rank = max(1, int((values > GRAM_RANK_RTOL * values[:, -1:]).sum(-1).max()))
     basis = vectors[..., -rank:]

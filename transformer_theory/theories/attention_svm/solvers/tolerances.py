@@ -1,7 +1,7 @@
 """Every tolerance and size limit of the solvers, named by what it bounds.
 
-Constraints are scaled before a solver sees them: the largest right-hand side is one, so margins and KKT residuals have no unit. RTOL is
-relative to the quantity named in the comment, ATOL is in units of a margin.
+Constraints are scaled before a solver sees them: the largest right-hand side is one, so margins and KKT residuals have no unit. An RTOL is
+relative to the quantity that its comment names, an ATOL is in units of a margin.
 """
 
 import numpy as np
@@ -16,25 +16,25 @@ START_KKT_TOL = 1e-3  # of a Frobenius solution from which the solvers in other 
 LENGTH_RANGE = (1e-140, 1e140)  # of a constraint: outside, the square of its length leaves the range of float64
 
 # ---- contradictions among constraints, relative to the sum of the lengths of the terms of the combination
-CONTRADICTION_RTOL = 1e-12  # of a combination that is examined: a W that meets such constraints has margins without correct digits
-NULL_SQUARE_RTOL = 1e-10  # of its square, formed from inner products, from which it is certainly not zero
+CONTRADICTION_RTOL = 1e-12  # of a combination that may prove infeasibility: the margins of a W that meets its constraints have no digits
+NULL_SQUARE_RTOL = 1e-10  # of the squared length of the combination from inner products; above this it is certainly not zero
 
 # ---- ranks and factorisations
 GRAM_RANK_RTOL = 1e-14  # eigenvalues of a Gram matrix, relative to the largest
 NULL_RANK_RTOL = 1e-13  # the same, for the null space of contradictory constraints
 EQUATION_RANK_RTOL = 1e-11  # singular values of the equations, relative to the largest
-EQUATION_RTOL = 1e-9  # right-hand sides that the equations contradict, relative to the largest
+EQUATION_RTOL = 1e-9  # parts of right-hand sides that no W can reach, relative to the largest
 WEIGHT_RTOL = 1e-10  # lengths and weights that are zero up to rounding, relative to the largest
-CHOLESKY_RTOL = 1e-5  # smallest to largest pivot, from which a Cholesky factor stands in for the eigenvectors
-PIVOTING_RTOL = 1e-4  # the same, for block pivoting
+CHOLESKY_RTOL = 1e-5  # ratio of the smallest to the largest pivot above which a Cholesky factor replaces the eigenvectors
+PIVOTING_RTOL = 1e-4  # ratio of the smallest to the largest pivot above which block pivoting is tried
 RIDGE = 1e-11  # added to unit diagonals so that dependent constraints can be factorised; refinement removes its effect
 SIGN_ATOL = 1e-14  # a multiplier or slack of a batch below minus this has the wrong sign
 MARGIN_ATOL = 4e-15  # batches are refined until margins on the active set are wrong by at most this
 
 # ---- counts of iterations
-REFINEMENTS = 4  # of W on an active set; each gains the digits that the factorisation has
-ROW_REFINEMENTS = 12  # the same on nearly dependent constraints, where each gains few
-PATIENCE = 3  # rounds of pivoting without fewer wrong signs
+REFINEMENTS = 4  # of W on an active set; each gains as many digits as the factorisation has
+ROW_REFINEMENTS = 12  # of W on nearly dependent constraints; each gains few digits
+PATIENCE = 3  # rounds of pivoting that are allowed without fewer wrong signs
 PIVOTING_ROUNDS = 40
 EXCHANGES = 200  # corrections of an active set; mostly 0 or 1
 WORKING_SET_ROUNDS = 100

@@ -21,6 +21,7 @@ from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....metrics.coding import subspace_coding_rate, unit_norm
 from ....models.crate.compression import coordinates, expansion, memberships, rate_gradient
+from ..approximations import spectral_radii
 from ..problem import random_subspaces
 from ..steps import lipschitz, membership_rate, paper_step, released_step, tssa_gradient, variational_rate
 
@@ -57,15 +58,15 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
     tokens, bases = complete_instance(generator)
     eps = 1.0
     beta = expansion(bases, n=N, eps=eps)
-    series = beta * float(torch.linalg.matrix_norm(coordinates(tokens, bases), 2).max()) ** 2
+    radius = float(spectral_radii(tokens, bases, eps=eps))
     changes = {}
     for share in (0.1, 0.25, 0.5, 1.0):
         after = paper_step(tokens, bases, kappa=share / beta, eps=eps)
         if tied_residual:
             after = after + share * tokens  # without the shrinkage: Z + kappa beta MSSA(Z)
         changes[f"kappa beta = {share}"] = _relative_change(tokens, after, bases, eps)
-    covered = series < 1 and beta <= 1
-    return Evidence(max(changes.values()), 0.0, "<=", covered=covered, detail={**changes, "beta ||W_k||^2": series, "beta": beta})
+    covered = radius < 1 and beta <= 1
+    return Evidence(max(changes.values()), 0.0, "<=", covered=covered, detail={**changes, "beta ||W_k||^2": radius, "beta": beta})
 
 
 def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:

@@ -35,11 +35,12 @@ from ....models.crate import (
     orthogonal,
 )
 from ....models.crate.attention import Batch
-from ....models.crate.compression import coordinates, expansion, rate_gradient
+from ....models.crate.compression import rate_gradient
 from .. import networks
-from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, PAPER, SIGN, Growth
+from ..approximations import spectral_radii
+from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
 from ..layer_curves import INPUT, CompressionLayer, compression_layers, converted_inputs, curves, on_layers, run_metrics
-from ..problem import incoherence
+from ..problem import PAPER, SIGN, incoherence
 from ..steps import mssa
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class Departures(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Departures":
-        return cls(seeds=1, steps=2, dim=16, depth=2)
+        return cls(seeds=1, steps=1, dim=16, depth=2)
 
 
 # quantities of one network; means over its layers
@@ -291,9 +292,7 @@ def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, flo
     values: dict[str, list[float]] = {RADIUS_NORMED: [], RADIUS_STREAM: []}
     for _, tokens, normed, bases in _streams(model, inputs):
         for name, Z in ((RADIUS_NORMED, normed), (RADIUS_STREAM, tokens)):
-            beta = expansion(bases, n=Z.shape[-2], eps=EPS)
-            largest = beta * torch.linalg.matrix_norm(coordinates(Z, bases), 2).amax(-1) ** 2
-            values[name].append(float(largest.median()))
+            values[name].append(float(spectral_radii(Z, bases, eps=EPS).median()))
     return {name: _mean(numbers) for name, numbers in values.items()}
 
 

@@ -17,8 +17,9 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....models.crate import PaperAttention
 from .. import networks
-from ..in_networks import AFTER, BEFORE, NONZEROS, PAPER
+from ..in_networks import AFTER, BEFORE, NONZEROS
 from ..layer_curves import CURVES, INPUT, REDUCTION, layerwise
+from ..problem import PAPER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,4 +172,4 @@ class Layers(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Layers":
-        return cls(seeds=1, steps=5, dim=16, depth=2)
+        return cls(seeds=1, steps=2, dim=16, depth=2)

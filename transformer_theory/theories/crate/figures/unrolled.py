@@ -16,9 +16,10 @@ from ....core.measurement import Arrays, Measurement, Null, judge
 from ....core.plotting import COLOURS, axes, label_ends, line, style
 from ....core.result import Result
 from ....data.synthetic import subspace_mixture
-from ....models.crate.compression import coordinates, expansion
 from ....models.crate.sparsification import curvature, fista_steps
-from ..on_data import LARGEST_CHANGE, LASSO, PAPER, SIGN, SMALLEST_CHANGE, mark_floor, rate_panel
+from ..approximations import spectral_radii
+from ..on_data import LARGEST_CHANGE, SMALLEST_CHANGE, mark_floor, rate_panel
+from ..problem import LASSO, PAPER, SIGN
 from ..sparse_coding import fista, ista, lasso, optimal_code, signed_dictionary
 from ..unrolled import LAM, forms, guaranteed_rates, unroll
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_CODED = 64  # tokens whose sparse codes are followed
-GAP_FLOOR = 1e-12  # smaller gaps are drawn here: they are rounding
+GAP_FLOOR = 1e-12  # smaller gaps are rounding errors and are drawn at this level
 RATE, GAP, LAST_GAP = "R^c", "objective above its optimum", "objective above its optimum after the last step of FISTA"
 OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 
@@ -36,8 +37,9 @@ OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 class Unrolled(RandomExperiment):
     """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
-    The tokens lie in classes * rank dimensions, so the bases are complete. The paper's step needs a small beta = rank / (tokens eps^2).
-    Tokens are then coded in D = [U, -U], whose optimal code is known: ISTA and FISTA from zero are compared with it, step by step.
+    The tokens have classes * rank dimensions, so the bases are complete. The paper's step needs a small beta = rank / (tokens eps^2).
+    Tokens are then coded in D = [U, -U], for which the optimal code is known; ISTA and FISTA from zero are compared with it after each
+    step.
     """
 
     sequences: int = setting(128, ge=1, help="number of sequences")
@@ -63,7 +65,7 @@ class Unrolled(RandomExperiment):
             generator=self.generator(),
         )
         tokens, bases = mixture.data.tokens, mixture.bases
-        radius = expansion(bases, n=self.tokens, eps=self.eps) * float(torch.linalg.matrix_norm(coordinates(tokens, bases), 2).max()) ** 2
+        radius = float(spectral_radii(tokens, bases, eps=self.eps).max())
         runs = {
             name: unroll(tokens, bases, step, eps=self.eps, layers=self.layers)
             for name, step in forms(bases, n=self.tokens, eps=self.eps).items()

@@ -21,9 +21,9 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....models.crate import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
 from .. import networks
-from ..in_networks import AFTER, NONZEROS, PAPER
+from ..in_networks import AFTER, NONZEROS
 from ..layer_curves import curves
-from ..on_data import LASSO
+from ..problem import LASSO, PAPER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ class Variants(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Variants":
-        return cls(seeds=1, steps=2, dim=16, depth=2, rounds=1)
+        return cls(seeds=1, steps=1, dim=16, depth=2, rounds=1)
 
 
 def _network(data: networks.DataParts, attention: str, sparsify: str, *, seed: int, dim: int, depth: int) -> nn.Module:

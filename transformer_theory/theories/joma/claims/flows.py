@@ -39,7 +39,7 @@ ORBIT_ASSUMPTIONS = (CONSTANT_GRADIENT, "exponential attention with a constant n
 
 
 def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor]:
-    """Two samples of opposite targets, and the discriminancy: one token leads, the others have at most 0.8 of its size."""
+    """Two samples with opposite targets, and the discriminancy: one token leads, the others have at most 0.8 of its size."""
     share = torch.cat([torch.ones(1, dtype=torch.float64), 0.1 + 0.7 * torch.rand(tokens - 1, generator=generator, dtype=torch.float64)])
     sign = 2 * torch.randint(2, (tokens,), generator=generator) - 1
     counts = torch.stack([share * (sign > 0), share * (sign < 0)]) + 0.2
@@ -48,9 +48,9 @@ def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor
 
 
 def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halvings: int, steps: int = 25) -> Block:
-    """The flow from zero up to 2^-halvings of the time ``end`` before it, in stretches that halve the remaining time.
+    """The state of the flow from zero at the time (1 - 2^-halvings) ``end``.
 
-    Steps shrink with the remaining time because the solution blows up at ``end``.
+    The solution blows up at ``end``, so every stretch of ``steps`` steps covers half of the remaining time.
     """
     model, state, remaining = Model(form, loss=signed), zero_block(contexts, units=1), end
     for _ in range(halvings):
@@ -94,7 +94,7 @@ def _limits(generator: Generator, form: AttentionForm) -> Evidence:
 
 
 def _clock(generator: Generator, *, normalised: bool) -> Evidence:
-    """Distance of the normalised flow from the orbit at the time that the clock gives, r = 0.1 of t* before the end."""
+    """Distance of the normalised flow from the orbit at the time given by the clock, for r = 0.1."""
     _, discriminancy = lopsided(generator)
     frequency = torch.rand(len(discriminancy), generator=generator, dtype=torch.float64) + 0.5
     r = torch.tensor([0.1], dtype=torch.float64)
@@ -105,7 +105,7 @@ def _clock(generator: Generator, *, normalised: bool) -> Evidence:
         grown = torch.exp(v.square() / 2)
         return discriminancy * grown / (frequency * grown).sum()
 
-    for _ in range(steps):  # Runge-Kutta of order 4
+    for _ in range(steps):  # the classical Runge-Kutta method; the equation is not one of a block, so gradient_flow does not apply
         first = velocity(v)
         second = velocity(v + t / steps / 2 * first)
         third = velocity(v + t / steps / 2 * second)
@@ -129,7 +129,7 @@ def _entropy_bounce(generator: Generator, descent: Callable[..., Tensor]) -> Evi
 
 
 def _floor(generator: Generator, *, share: float) -> Evidence:
-    """Smallest entropy less its lower bound over both trainings, where attention is undecided; the spread of the scores times ``share``."""
+    """Smallest entropy minus its lower bound over both trainings, where attention is undecided; the bound takes ``share`` of the spread."""
     mu = random_mu(generator)
     gaps = []
     for descent in (salient_descent, linear_descent):
@@ -154,7 +154,7 @@ def _rank_rebound(generator: Generator, *, linear: bool) -> Evidence:
 
 
 def _mixture(generator: Generator, *, flattened: float) -> Evidence:
-    """Largest distance of the formula from the mean of g phi'(v x) x over draws, in sd; the direction of v scaled by ``flattened``."""
+    """Largest distance of the formula from the sample mean of g phi'(v x) x, in sd; the noise along v is scaled by ``flattened``."""
     centres = torch.randn(COMPONENTS, DIM, generator=generator, dtype=torch.float64)
     pulls = torch.randn(COMPONENTS, generator=generator, dtype=torch.float64)
     v = torch.randn(DIM, generator=generator, dtype=torch.float64)
@@ -164,7 +164,7 @@ def _mixture(generator: Generator, *, flattened: float) -> Evidence:
     x, worst = centres[:, None] + SPREAD * noise, {}
     for activation, averages in UNITS:
         moves = pulls[:, None, None] * activation(x @ v)[1][..., None] * x
-        sd = (moves.var(1) / DRAWS).sum(0).sqrt().clamp(min=1e-9)  # it would be 0 where no draw activates the unit
+        sd = (moves.var(1) / DRAWS).sum(0).sqrt().clamp(min=1e-9)  # zero where no draw activates the unit
         gap = Mixture(centres, pulls, SPREAD, averages).velocity(v) - moves.mean(1).sum(0)
         worst[activation.__name__] = float((gap / sd).abs().max())
     return Evidence(max(worst.values()), 5.0, "<=", detail=worst)
@@ -174,12 +174,12 @@ CLAIMS = (
     Claim(
         id="joma/linear-orbit",
         statement=r"With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every token, $\Delta_l = E[g x_l]$.",
-        measures="the largest constant of the tokens over the smallest, less 1, in the joint flow of attention and MLP",
+        measures="largest constant of the tokens over the smallest, minus 1, in the joint flow of attention and MLP",
         source=JOMA,
         assumptions=ORBIT_ASSUMPTIONS,
         check=lambda generator: _spread(generator, divisor=math.sqrt(2)),
         control=lambda generator: _spread(generator, divisor=2.0),
-        control_description=r"takes $\operatorname{erf}(v / 2)$ in the place of $\operatorname{erf}(v / \sqrt{2})$",
+        control_description=r"uses $\operatorname{erf}(v / 2)$ instead of $\operatorname{erf}(v / \sqrt{2})$",
     ),
     Claim(
         id="joma/blow-up",
@@ -190,30 +190,30 @@ CLAIMS = (
         assumptions=ORBIT_ASSUMPTIONS,
         check=lambda generator: _limits(generator, Exponential()),
         control=lambda generator: _limits(generator, Softmax()),
-        control_description="takes softmax attention, which is slower and leaves the orbit",
+        control_description="uses softmax attention, which is slower and leaves the orbit",
     ),
     Claim(
         id="joma/slower-clock",
         statement=r"A normaliser common to all samples, $\dot v_l = \Delta_l e^{v_l^2/2} / A$ with $A = \sum_l x_l e^{v_l^2/2}$, keeps the "
         r"orbit and changes the clock to $t = \int A\, d\tau$.",
-        measures="distance from the orbit at the time that the clock gives",
+        measures="distance from the orbit at the time given by the clock",
         source=JOMA,
         assumptions=(CONSTANT_GRADIENT, "z = v²/2 is kept", FROM_ZERO, TOKENS),
         check=lambda generator: _clock(generator, normalised=True),
         control=lambda generator: _clock(generator, normalised=False),
-        control_description="takes the clock of attention without normaliser",
+        control_description="uses the clock of attention without a normaliser",
     ),
     Claim(
         id="joma/softmax-leaves-the-orbit",
         statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b \circ (v - b^\top v)]$ drives z "
         r"away from $v^2/2$, and each sample has its own normaliser, so $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ becomes unequal. "
         r"An empirical statement; the threshold is ours.",
-        measures=r"1 less the smallest constant of the tokens over the largest, at $3 t^*$ (the leading v is near 5)",
+        measures=r"1 minus the smallest constant of the tokens over the largest, at $3 t^*$ (the leading v is near 5)",
         source=JOMA,
         assumptions=(CONSTANT_GRADIENT, "two contexts of opposite targets", FROM_ZERO, TOKENS),
         check=lambda generator: _lag(generator, Softmax(), time=3.0),
         control=lambda generator: _lag(generator, Exponential(), time=31 / 32),
-        control_description=r"takes exponential attention at $\frac{31}{32} t^*$, which stays on the orbit",
+        control_description=r"uses exponential attention at $\frac{31}{32} t^*$, which stays on the orbit",
     ),
     Claim(
         id="joma/learning-speeds",
@@ -224,7 +224,7 @@ CLAIMS = (
         assumptions=("the lower layer moves by the given equation", "it starts at zero", r"four components $\mu_j$ between 0.5 and 3"),
         check=lambda generator: _speeds(generator, squared=True),
         control=lambda generator: _speeds(generator, squared=False),
-        control_description=r"takes the exponent from $\mu$ instead of $\mu^2/2$",
+        control_description=r"uses the exponent $\mu$ instead of $\mu^2/2$",
     ),
     Claim(
         id="joma/drop-and-bounce",
@@ -235,13 +235,13 @@ CLAIMS = (
         assumptions=(r"critical points $\mu_j = 1 + 3u_j$, $u_j$ uniform", "T = 3, 5000 steps of 0.02 from 0.05"),
         check=lambda generator: _entropy_bounce(generator, salient_descent),
         control=lambda generator: _entropy_bounce(generator, linear_descent),
-        control_description="takes a linear MLP, whose attention only becomes sparser",
+        control_description="uses a linear MLP, whose attention only becomes sparser",
     ),
     Claim(
         id="joma/entropy-floor",
-        statement=r"In both trainings the entropy stays above the least that scores of the same norm allow, "
+        statement=r"In both trainings the entropy stays above the smallest entropy that scores of the same norm allow, "
         r"$\ln(1 + (T-1)b) + s\sqrt{T(T-1)}\, b / (1 + (T-1)b)$ with $b = e^{-s\sqrt{T/(T-1)}}$ for T keys and centred scores of norm s.",
-        measures="smallest entropy less its lower bound, nats",
+        measures="smallest entropy minus its lower bound, nats",
         source=Source("zhai2023stabilizing"),
         assumptions=(
             "attention is a softmax of its scores",
@@ -249,7 +249,7 @@ CLAIMS = (
         ),
         check=lambda generator: _floor(generator, share=1.0),
         control=lambda generator: _floor(generator, share=0.5),
-        control_description="takes half the norm of the scores",
+        control_description="uses half the norm of the scores",
     ),
     Claim(
         id="joma/stable-rank-rebound",
@@ -261,7 +261,7 @@ CLAIMS = (
         assumptions=("twelve units, twenty tokens, independent normal critical points", "the lower layer moves by the given equation"),
         check=lambda generator: _rank_rebound(generator, linear=False),
         control=lambda generator: _rank_rebound(generator, linear=True),
-        control_description="takes linear units, of which one column leaves all others behind for good",
+        control_description="uses linear units: one column outgrows all others for good",
     ),
     Claim(
         id="joma/isotropic-mixture",
@@ -273,6 +273,6 @@ CLAIMS = (
         assumptions=("components are isotropic (here Gaussian)", "the gradient is constant within a component"),
         check=lambda generator: _mixture(generator, flattened=1.0),
         control=lambda generator: _mixture(generator, flattened=0.5),
-        control_description="takes components half as wide along v as across",
+        control_description="uses components that are half as wide along v as across it",
     ),
 )

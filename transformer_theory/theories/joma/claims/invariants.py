@@ -1,6 +1,6 @@
 """What training conserves in linear, exponential and softmax attention.
 
-Theorems are cited without numbers, because the numbered statements could not be read.
+Theorems are cited without numbers because the numbered statements were not accessible.
 """
 
 import torch
@@ -97,8 +97,8 @@ CLAIMS = (
         assumptions=(ONE_QUERY, "equal learning rates", "the mean attention has not moved yet", "the expectation nearly factorises"),
         check=lambda generator: _early(generator, factor=1.0),
         control=lambda generator: _early(generator, factor=2.0),
-        control_description="leaves out the factor 1/2, which the correlation would not notice",
-        corrects="The figure judges by a centred correlation, which does not see the size: in its setting that is .99 while the relative "
-        "error is .73 after 1000 steps and 7.8 after 2000.",
+        control_description="omits the factor 1/2, which the correlation would not notice",
+        corrects="The figure uses a centred correlation, which does not see the size: in its setting the correlation is .99 while "
+        "the relative error is .73 after 1000 steps and 7.8 after 2000.",
     ),
 )

@@ -34,7 +34,7 @@ def _formula(generator: Generator, *, power: int) -> Evidence:
 
 
 def _sampled(generator: Generator, *, shift: int) -> Evidence:
-    """Largest distance in sd of the co-occurrence of leaf 0 with the others in 20,000 draws from that of the leaf ``shift`` places on."""
+    """Largest distance, in sd, of the co-occurrences of leaf 0 in 20,000 draws from the formula, with H rolled by ``shift`` leaves."""
     _, tree = _random_tree(generator)
     leaves = sample_leaves(tree, 20_000, generator=generator)
     present = leaves[leaves[:, 0]].double()
@@ -76,7 +76,7 @@ CLAIMS = (
         assumptions=(EQUAL_EDGES, "the common ancestor is below the root"),
         check=lambda generator: _formula(generator, power=2),
         control=lambda generator: _formula(generator, power=1),
-        control_description=r"takes $\rho^H$ in the place of $\rho^{2H}$",
+        control_description=r"uses $\rho^H$ instead of $\rho^{2H}$",
     ),
     Claim(
         id="joma/tree-samples",
@@ -86,7 +86,7 @@ CLAIMS = (
         assumptions=(EQUAL_EDGES, "draws are independent"),
         check=lambda generator: _sampled(generator, shift=0),
         control=lambda generator: _sampled(generator, shift=16),
-        control_description="takes the kinship of the leaf 16 places on",
+        control_description="uses the kinship of the leaf 16 places further on",
     ),
     Claim(
         id="joma/near-relatives-first",
@@ -97,7 +97,7 @@ CLAIMS = (
         assumptions=(EQUAL_EDGES, "all leaves are equally frequent", "early in training, from near zero", "attention is not normalised"),
         check=lambda generator: _order(generator, sibling_rate=1.0),
         control=lambda generator: _order(generator, sibling_rate=0.2),
-        control_description="leaves the sibling out of four in five of the contexts that it belongs to",
+        control_description="removes the sibling from four in five of its contexts",
     ),
     Claim(
         id="joma/recovery-untrained",
@@ -106,7 +106,7 @@ CLAIMS = (
         r"ours.",
         measures="recovery of the lowest latents by the first layer of an untrained network",
         source=Source("tian2024joma", "Table 1"),
-        assumptions=("C = 20 classes, 10 and 20 latents, sets of 2, M = 100, L = 30", "width 256 in the place of 1024"),
+        assumptions=("C = 20 classes, 10 and 20 latents, sets of 2, M = 100, L = 30", "width 256 instead of 1024"),
         check=lambda generator: _untrained(generator, shuffled=False),
         control=lambda generator: _untrained(generator, shuffled=True),
         control_description="shuffles the classes of the latents",

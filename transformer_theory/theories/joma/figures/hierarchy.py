@@ -1,6 +1,6 @@
 """Table 1: do hidden units find the latents of a hierarchy? The paper's measure with its chance levels.
 
-The paper's recoveries are second-hand, since the table could not be read; they stand in notes and nothing is compared with them.
+The paper's recoveries are second-hand, since the table was not accessible. They are quoted in notes; nothing is compared with them.
 Source: :cite:t:`tian2024joma`.
 """
 
@@ -44,9 +44,9 @@ class HierarchyLearning(RandomExperiment):
 
     Measured over training: how well units of a layer correlate with the latents of that layer (in the last layer, with the classes), with
     the untrained network and shuffled latents as chance levels; the stable rank of each MLP's lower layer; the entropy of attention. The
-    paper takes 10,000 smaller steps and a width of 1024; the defaults are fewer and 128. A batch is its number of draws of each class,
-    which is exact. The paper's weight decay, which its theory does not have, moves attention and lower layer by itself once the loss is
-    small; ``decay=0`` leaves it out.
+    paper takes 10,000 smaller steps at width 1024; the defaults are 300 steps at width 128. A batch is represented by its number of draws
+    of each class, which is exact. The paper's weight decay, which its theory does not have, moves attention and lower layer even where the
+    loss is small; ``decay=0`` omits it.
     """
 
     steps: int = setting(300, ge=2, le=10**6, help="of Adam")
@@ -83,8 +83,8 @@ class HierarchyLearning(RandomExperiment):
         yield self._row(LOSS, name, *_ends(runs, "loss"), "<=", unit="nats")
         layers = runs[0]["recovered"].shape[1]
         for layer in range(layers):
-            note = "The units of classes."
-            if layer < layers - 1:  # the last layer is that of the classes, each of which is one sequence: shuffling changes nothing
+            note = "The last layer; its latents are the classes."
+            if layer < layers - 1:  # shuffling the classes themselves changes nothing: each of them is one sequence
                 varying_latents = np.mean([run["latents"][layer] for run in runs])
                 note = f"{varying_latents:.0f} latents vary; the paper's value, second-hand: {SECOND_HAND[layer]}."
                 shuffled, untrained = ([float(run["shuffled"][side][layer]) for run in runs] for side in (1, 0))
@@ -94,7 +94,7 @@ class HierarchyLearning(RandomExperiment):
             for key, quantity, unit in (("rank", RANK, ""), ("entropy", ENTROPY, "nats")):
                 curves = [bounce(torch.from_numpy(run[key][:, layer])) for run in runs]
                 drop, rebound = (float(np.mean([getattr(curve, part) for curve in curves])) for part in ("drop", "rebound"))
-                note = f"It falls by {drop:.3g} and comes back by {rebound:.3g}, means over seeds."
+                note = f"It falls by {drop:.3g} and then rises by {rebound:.3g}, means over seeds."
                 yield self._row(quantity, name, *_ends(runs, key, layer), "<=", layer=layer, unit=unit, note=note)
 
     def _row(
@@ -109,7 +109,7 @@ class HierarchyLearning(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """A row per setting: recovery by layer with that of shuffled latents, stable rank as a share of its start, entropy."""
+        """A row per setting: recovery of each layer and of shuffled latents, stable rank as a share of its start, entropy."""
         kinds = [name for name in SETTINGS if f"{NAME}/{name}_recovered" in result.arrays]
         if not kinds:
             return text_figure(f"{self.name}: nothing was measured")
@@ -141,7 +141,7 @@ class HierarchyLearning(RandomExperiment):
 
 
 def _ends(runs: list[dict[str, np.ndarray]], key: str, layer: int | None = None) -> tuple[list[float], list[float]]:
-    """The last and the first value of a curve, one of each per run."""
+    """The last and the first value of a curve in each run."""
     curves = [run[key] if layer is None else run[key][:, layer] for run in runs]
     return [float(curve[-1]) for curve in curves], [float(curve[0]) for curve in curves]
 

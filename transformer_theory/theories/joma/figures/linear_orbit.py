@@ -31,10 +31,10 @@ SLOWDOWN = "slowdown by a common normaliser"
 
 @dataclass(frozen=True)
 class LinearOrbit(Experiment):
-    """Five tokens of given discriminancy from zero to a share ``end`` of the blow-up time before the blow-up, in closed form.
+    """Five tokens of given discriminancy in closed form, from zero until a share ``end`` of the blow-up time remains.
 
-    The joint flow of attention and MLP follows this orbit (claim joma/linear-orbit). Here it is compared with the clock of a normaliser
-    that all samples share, with z = v²/2 kept. Softmax attention has no such normaliser and leaves the orbit (claim
+    The joint flow of attention and MLP follows this orbit (claim joma/linear-orbit). A normaliser that all samples share, with z = v²/2
+    kept, has the same orbit on a slower clock. Softmax attention has a normaliser per sample and leaves the orbit (claim
     joma/softmax-leaves-the-orbit).
     """
 
@@ -69,7 +69,7 @@ class LinearOrbit(Experiment):
             null=Null("erf(v/2)/Δ, which does not solve the equation", (other,)),
             side="<=",
             source=JOMA,
-            note=f"Largest over smallest, less 1, at {self.end:g} of t* before the end.",
+            note=f"Largest over smallest, minus 1, at {self.end:g} of t* before the end.",
         )
         for token in range(len(delta)):
             if moving[token] and math.isfinite(float(ends[token])):
@@ -78,7 +78,7 @@ class LinearOrbit(Experiment):
         b = attention(v)
         yield _limit(LEADING, float(b[-1, leading]), 1.0)
         slowdown = float(clock[-1]) / ((1 - self.end) * blow_up_time(delta))
-        note = "Time over that with a constant normaliser, at the same place of the orbit; z = v²/2 is kept, unlike in softmax."
+        note = "Ratio of the times to reach the same point of the orbit, common over constant normaliser; z = v²/2 is kept."
         yield Measurement(NAME, "figure", SLOWDOWN, slowdown, source=JOMA, note=note)
         arrays = {"remaining": remaining, "lower": v, "clock": clock, "attention": b, "discriminancy": delta}
         arrays["time"] = (1 - remaining) * blow_up_time(delta)

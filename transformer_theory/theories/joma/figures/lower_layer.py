@@ -28,12 +28,12 @@ NAME, JOMA = "joma", Source("tian2024joma")
 NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
 STABLE_RANK = {"start": "stable rank at the start", "least": "smallest stable rank", "end": "stable rank at the end"}
 DROP, REBOUND = "drop of the stable rank", "rebound of the stable rank"
-FIRST_TIME = 1e-7  # of the curves; until then V is a multiple of the critical points
+FIRST_TIME = 1e-7  # of the curves; up to this time V is a multiple of the critical points
 
 
 @dataclass(frozen=True)
 class LowerLayer(RandomExperiment):
-    """Units with normal critical points: stable rank of the lower layer over time, nonlinear and linear, and with no token salient."""
+    """Stable rank of the lower layer over time: nonlinear units, linear units, and nonlinear units without a salient token."""
 
     units: int = setting(12, ge=2, le=500, help="of the lower layer")
     tokens: int = setting(20, ge=2, le=500, help="of the context")

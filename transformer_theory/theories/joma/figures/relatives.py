@@ -1,7 +1,7 @@
 """Relatives on a binary latent tree: how often leaves occur together, and in which order a block attends to them.
 
-The reference values of the co-occurrence were recomputed from the formula and by two million draws of the tree, which gave .72384, .58824
-and .52302 (sd .0005). Source: :cite:t:`tian2024joma`.
+The reference values of the co-occurrence are recomputed from the formula; two million draws of the tree gave .72384, .58824 and .52302
+(sd .0005). Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator
@@ -42,8 +42,8 @@ RECOMPUTED = {1: 0.72419, 2: 0.58904, 3: 0.52282}  # H -> P(y_l = 1 | y_m = 1)
 class Relatives(RandomExperiment):
     """A tree of L levels: co-occurrence by formula, transition matrices and draws; then a block learns to predict one leaf from the others.
 
-    Two linear units, cross-entropy, descent from near zero: with exponential attention, with a rare sibling, and with softmax attention.
-    Beside it stands what the theory's flows do with the co-occurrences alone, where the order is built in.
+    Two linear units learn by descent on the cross-entropy from near zero: with exponential attention, with a rare sibling, and with softmax
+    attention. For comparison: the theory's flows for the co-occurrences alone, which imply the order.
     """
 
     rho: float = setting(RHO, gt=0, lt=1, help="of every edge below the root's children")

@@ -1,8 +1,8 @@
 """Fig. 4: attention is sparse first and dense later; and how much faster salient components are learnt.
 
-The reference values of Fig. 4 were recomputed by a plain loop over the published descent (ten components from torch's seed 0, T = 3, 5000
-steps of 0.02 from 0.05), since the paper prints none; those of the ratios of ln(1/delta) by inverting the time as an integral over
-ln(delta). The tests repeat both routes. Source: :cite:t:`tian2024joma`.
+The paper prints no numbers. The reference values of Fig. 4 are recomputed by a plain loop over the published descent (ten components from
+torch's seed 0, T = 3, 5000 steps of 0.02 from 0.05), those of the ratios of ln(1/delta) by inverting the time as an integral over
+ln(delta). The tests repeat both computations. Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator
@@ -50,9 +50,9 @@ RATIOS = {2.0: (59.3, 4.01, 1.19), 20.0: (77.7, 6.30, 1.43), 1000.0: (79.40, 6.5
 
 @dataclass(frozen=True)
 class TwoPhases(Experiment):
-    """Ten components of the published draw: descent with a nonlinear MLP, entropy of attention, beside a linear MLP with the same numbers.
+    """The ten components of the paper: descent with a nonlinear and with a linear MLP, and the entropy of attention.
 
-    Then ln(1/delta) of four components over time, whose ratios tend to exp((mu_j^2 - mu_k^2) / 2).
+    Also ln(1/delta) of four components over time, whose ratios tend to exp((mu_j^2 - mu_k^2) / 2).
     """
 
     steps: int = setting(5000, ge=10, le=10**6, help="of the descent")
@@ -76,7 +76,7 @@ class TwoPhases(Experiment):
         yield from self._figure_4(lower["nonlinear"], H["nonlinear"])
         rebound = {name: bounce(entropies).rebound for name, entropies in H.items()}
         null = Null("linear MLP with the same numbers", (rebound["linear"],))
-        yield _inequality(REBOUND, rebound["nonlinear"], 0.01, source=FIGURE, null=null, side=">=", note="End less minimum.")
+        yield _inequality(REBOUND, rebound["nonlinear"], 0.01, source=FIGURE, null=null, side=">=", note="End minus minimum.")
         scores = lower["nonlinear"].square() / self.temperature
         floor = entropy_lower_bound((scores - scores.mean(-1, keepdim=True)).norm(dim=-1), keys=len(mu))
         gaps = (H["nonlinear"] - floor)[undecided(H["nonlinear"], keys=len(mu))]

@@ -9,13 +9,11 @@ import torch
 from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
-from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import segmented_coding_length, unit_norm
-from ..problem import gaussian_toy
+from ..problem import CODING_LENGTH, REDUNET, gaussian_toy
 from ..redunet import construct, construct_shift_invariant, guaranteed_step
 
-REDUNET, SEGMENTATION = Source("chan2022redunet"), Source("ma2007segmentation")
 REDUNET_EPS = 0.1**0.5
 ROUNDING = 1e-12
 DIM, RANKS, PER_GROUP, NOISE = 12, (2, 3, 4), 40, 0.03  # of the samples around subspaces
@@ -131,7 +129,7 @@ CLAIMS = (
         statement=r"Samples around distinct subspaces have a shorter code $L^s$ grouped by subspace than with two groups united, one "
         r"split, or labels shuffled.",
         measures="smallest excess of another grouping's coding length, bits per sample",
-        source=SEGMENTATION,
+        source=CODING_LENGTH,
         assumptions=("subspaces go through the origin and differ", "ε² is the energy of the noise", "many samples per subspace"),
         check=lambda generator: _shortest_other(generator, subspaces=True),
         control=lambda generator: _shortest_other(generator, subspaces=False),
@@ -142,7 +140,7 @@ CLAIMS = (
         statement=r"Merging the pair of groups that shortens $L^s$ most, from single samples until none does, puts at least 95 % of the "
         r"samples into the group of their subspace; the number of groups is not given.",
         measures="share of samples in the group of their subspace",
-        source=SEGMENTATION,
+        source=CODING_LENGTH,
         assumptions=("subspaces go through the origin and differ", "ε² is the energy of the noise", "many samples per subspace"),
         check=lambda generator: _recovered(generator, subspaces=True),
         control=lambda generator: _recovered(generator, subspaces=False),

@@ -9,13 +9,12 @@ import torch
 from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
-from ....core.sources import Source
 from ....metrics.coding import rate_reduction
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 from ..optimum import disorder, flat_reduction, maximise, optimum
+from ..problem import LANDSCAPE, MCR2
 
-MCR2, LANDSCAPE = Source("yu2020learning"), Source("wang2024global")
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
 SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # of the regularised problem

@@ -13,7 +13,6 @@ import torch
 from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
-from ....core.sources import Source
 from ....metrics.coding import (
     class_coding_rates,
     coding_length,
@@ -23,9 +22,8 @@ from ....metrics.coding import (
     rate_reduction,
     rate_reduction_gradient,
 )
-from ..problem import equal_moments
+from ..problem import CODING_LENGTH, MCR2, REDUNET, equal_moments
 
-MCR2, REDUNET, LENGTH = Source("yu2020learning"), Source("chan2022redunet"), Source("ma2007segmentation")
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SHAPES = ((12, 3, 2), (40, 8, 3), (60, 8, 5), (30, 50, 4), (200, 16, 10))  # samples, dimensions, classes
 
@@ -186,7 +184,7 @@ CLAIMS = (
         statement=r"$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the chord between any two, so uncertain "
         r"memberships never save more than the best labels.",
         measures="largest excess of the rate reduction over the chord, nats",
-        source=LENGTH,
+        source=CODING_LENGTH,
         assumptions=("each sample's memberships sum to one",),
         check=lambda generator: _above_the_chord(generator, sign=1.0),
         control=lambda generator: _above_the_chord(generator, sign=-1.0),
@@ -209,7 +207,7 @@ CLAIMS = (
         r"the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, "
         r"eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
         measures="smallest distance of the excess bits per vector from their bounds",
-        source=LENGTH,
+        source=CODING_LENGTH,
         assumptions=("the second moment has full rank", "the distortion is at most that of the smallest eigenvalue"),
         check=lambda generator: _excess_bits(generator, unit=1.0),
         control=lambda generator: _excess_bits(generator, unit=math.log(2)),

@@ -1,9 +1,9 @@
 """MCR² against cross-entropy when some labels are wrong: the same network on handwritten digits, trained equally long on each loss.
 
-Whoever has wrong labels has them in the validation samples too, so these are corrupted alike. They choose the learning rate, the rank of
-the subspaces and, with early stopping, the step. Accuracy is measured with the true labels of other samples. The classifier is not part of
-the loss: cross-entropy is classified by its largest logit and by nearest subspaces of its features as well, and nearest subspaces of the
-pixels, which need no training, are the null.
+In practice wrong labels also occur in the validation samples, so these are corrupted at the same rate. They determine the learning rate,
+the rank of the subspaces and, with early stopping, the step. Accuracy is measured with the true labels of test samples. To separate the
+effect of the loss from that of the classifier, the network trained by cross-entropy is also classified by nearest subspaces of its
+features. The null is the nearest subspace of the pixels, which needs no training.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -26,7 +26,7 @@ from ....metrics.coding import unit_norm
 from ....training.descent import descend, permuted
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction
-from ..on_data import MCR2, NAME
+from ..problem import MCR2, NAME
 from .redunet_digits import digit_images
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LabelCorruption(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "LabelCorruption":
-        return cls(ratios=(0.0, 0.4), seeds=1, steps=40, rates=(0.01,), ranks=(4,))
+        return cls(ratios=(0.0, 0.4), seeds=1, steps=16, rates=(0.01,), ranks=(4,))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Means over the seeds with their range; curves by step."""

@@ -13,18 +13,16 @@ from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, judge
 from ....core.plotting import COLOURS, axes, line, null_band, style
 from ....core.result import Result
-from ....core.sources import Source
 from ....metrics.coding import rate_reduction
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
-from ..on_data import MCR2, NAME
 from ..optimum import maximise, optimum
+from ..problem import LANDSCAPE, MCR2, NAME
 from ..spheres import OnSpheres, on_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GLOBAL = Source("wang2024global")
 SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
 SMALL_SIZES, SMALL_DIM = (3, 4, 4), 4  # of the others, whose Hessian has 44 rows
 GRADIENT_RTOL, LEVEL_ATOL = 1e-9, 1e-6  # of critical points; both in the problem's unit
@@ -53,11 +51,11 @@ class Landscape(RandomExperiment):
     share: float = setting(0.5, gt=0, lt=1, help="penalty, as a share of the largest that leaves maximisers other than zero")
 
     name = "rate_reduction.landscape"
-    sources = (MCR2, GLOBAL)
+    sources = (MCR2, LANDSCAPE)
 
     @classmethod
     def quick(cls) -> "Landscape":
-        return cls(starts=3)
+        return cls(starts=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Values reached, and value, disorder and largest eigenvalue of every critical point."""
@@ -95,22 +93,24 @@ class Landscape(RandomExperiment):
             critical = [X for X in points if float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.penalty]
             classified += [(number, problem.value(X), problem.disorder(X), problem.steepest(X)) for X in critical]
             quantity, note = f"share of critical points, {kind[0]}", f"gradient below {GRADIENT_RTOL:g} of the penalty"
-            yield _row(quantity, len(critical) / len(points), PENALTY, unit="share", n=len(points), source=GLOBAL, note=note)
+            yield _row(quantity, len(critical) / len(points), PENALTY, unit="share", n=len(points), source=LANDSCAPE, note=note)
         table = torch.tensor(classified, dtype=torch.float64)
         yield Arrays({f"{NAME}/critical": table.numpy()})
         level = table[:, 3] <= LEVEL_ATOL
         worst = float(table[level, 2].max()) if bool(level.any()) else float("nan")
         judged = {"predicted": 0.0, "op": "<=", "threshold": LEVEL_ATOL, "verdict": judge(worst, "<=", LEVEL_ATOL)}
         note = "0: orthogonal classes with singular values 0 or one common number"
-        yield _row(DISORDER, worst, PENALTY, n=int(level.sum()), source=GLOBAL, note=note, **judged)
+        yield _row(DISORDER, worst, PENALTY, n=int(level.sum()), source=LANDSCAPE, note=note, **judged)
         steepness = float(table[~level, 3].min())
         judged = {"predicted": 1e-3, "op": ">=", "threshold": 1e-3, "verdict": judge(steepness, ">=", 1e-3)}
-        yield _row(STEEPNESS, steepness, PENALTY, n=int((~level).sum()), source=GLOBAL, note="in units of the penalty", **judged)
+        yield _row(STEEPNESS, steepness, PENALTY, n=int((~level).sum()), source=LANDSCAPE, note="in units of the penalty", **judged)
         ends = table[(table[:, 0] == 0) & level, 1]
         if len(ends):
             share = float((ends > ends.max() - 1e-9).double().mean())
             note = f"values {float(ends.min()):.4f} to {float(ends.max()):.4f} nats"
-            yield _row("share of ascents that end at the best value", share, PENALTY, unit="share", n=len(ends), source=GLOBAL, note=note)
+            yield _row(
+                "share of ascents that end at the best value", share, PENALTY, unit="share", n=len(ends), source=LANDSCAPE, note=note
+            )
 
     def _on_spheres(self, generator: torch.Generator) -> Iterator[Measurement]:
         """All eigenvalues again, under the constraint on the scale. No source states them, so these rows have none."""

@@ -5,6 +5,7 @@ Source: :cite:t:`chan2022redunet`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,8 +20,9 @@ from ....core.sources import Source
 from ....data import digits
 from ....metrics.coding import unit_norm
 from ..evaluation import nearest_subspace
-from ..on_data import LAYERS_RAISE, MCR2, NAME, REDUNET, class_spectra, cosines, plot
+from ..on_data import LAYERS_RAISE, class_spectra, cosines, plot
 from ..optimum import optimum
+from ..problem import MCR2, NAME, REDUNET
 from ..redunet import ReduNet, TrainableReduNet, construct
 
 if TYPE_CHECKING:
@@ -182,8 +184,9 @@ class ReduNetDigits(ReduNetOnSplits):
         }
 
 
+@lru_cache(maxsize=1)
 def digit_images() -> tuple[Float[Tensor, "n 1 8 8"], Int[Tensor, " n"]]:
-    """The 1797 images and their labels."""
+    """The 1797 images and their labels; callers must not change them in place."""
     data = digits(words=2)
     return cast(Tensor, data.images), cast(Tensor, data.labels)
 

@@ -11,9 +11,9 @@ from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, judge
 from ....core.plotting import COLOURS, axes, label_ends, line, style
 from ....core.result import Result
-from ..on_data import LAYERS_RAISE, MCR2, NAME, REDUNET
+from ..on_data import LAYERS_RAISE
 from ..optimum import optimum
-from ..problem import gaussian_toy
+from ..problem import MCR2, NAME, REDUNET, gaussian_toy
 from ..redunet import construct
 
 if TYPE_CHECKING:

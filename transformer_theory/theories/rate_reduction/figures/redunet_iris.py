@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ....core.experiment import setting
 from ....metrics.coding import unit_norm
-from ..on_data import REDUNET
+from ..problem import REDUNET
 from .redunet_digits import ReduNetOnSplits
 
 

@@ -14,7 +14,8 @@ from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, judge
 from ....core.plotting import axes, heatmap, line, style
 from ....core.result import Result
-from ..on_data import LAYERS_RAISE, NAME, REDUNET
+from ..on_data import LAYERS_RAISE
+from ..problem import NAME, REDUNET
 from ..redunet import construct, construct_shift_invariant, lift, random_filters
 from .redunet_digits import digit_images
 

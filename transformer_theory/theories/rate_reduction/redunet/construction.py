@@ -1,4 +1,4 @@
-r"""What the constructed networks share: their operators, how they are built layer by layer, and how their last layer classifies.
+r"""The common part of the constructed networks: their operators, the construction layer by layer, and classification by the last layer.
 
 A layer is built from the features that reach it, by the expansion operator E and the compression operators C_j of their second moments
 
@@ -8,7 +8,7 @@ A layer is built from the features that reach it, by the expansion operator E an
 
 The features then move along :math:`xE - \gamma_j xC_j`, j the class of x, and back to norm 1.
 
-**Step.** :func:`guaranteed_step` is the largest step that is proved to raise the rate reduction of any training features. With
+**Step.** :func:`guaranteed_step` is the largest step for which the rate reduction of any training features is proved not to fall. With
 :math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i`, the second derivative of R in the plane of :math:`u_i v_p^\top` and
 :math:`u_p v_i^\top` has the eigenvalues :math:`\alpha (1 \pm a_i a_p) / ((1 + a_i^2)(1 + a_p^2))`. As
 :math:`(1 + a_i^2)(1 + a_p^2) \ge (1 + a_i a_p)^2`, they lie in :math:`[-\alpha/8, \alpha]`; so do those of the classes' shares of
@@ -20,8 +20,8 @@ so
     \Delta R(X^+) \ge \Delta R(X) + \langle g, X^+ - X\rangle - \tfrac{9\alpha}{16} \|X^+ - X\|^2 \ge \Delta R(X)
     \quad\text{if}\quad \eta \le \frac{8}{9\alpha} = \frac{8 n \epsilon^2}{9 d} .
 
-The published steps (η = 0.5, ε² = 0.1 with hundreds of samples per class in few dimensions) are far below. The shift-invariant network
-with c channels has c in place of d: the ring multiplies both samples and dimensions by T.
+The published steps (η = 0.5, ε² = 0.1 with hundreds of samples per class in few dimensions) are far below this bound. For the
+shift-invariant network with c channels c replaces d, because a grid of T places multiplies both samples and dimensions by T.
 
 Source: :cite:t:`chan2022redunet`; the bound on the step is derived here.
 """
@@ -58,7 +58,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
 def operators(
     moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
 ) -> tuple[Inexact[Tensor, "k+1 *frequencies d d"], Float[Tensor, "k+1 *frequencies"]]:
-    r"""E and the C_j with the rates of the features behind them; one Cholesky factor of each matrix gives both.
+    r"""E and the C_j with the rates of the features; both follow from one Cholesky factor of each matrix.
 
     Args:
         moments: :math:`S_j = X_j^\top X_j` (real symmetric or Hermitian), ``[k, *frequencies, d, d]``.
@@ -67,7 +67,7 @@ def operators(
     Returns:
         E, then the C_j, ``[k + 1, *frequencies, d, d]``; R, then the R_j, nats ``[k + 1, *frequencies]``.
     Raises:
-        ValueError: the features are so large for eps that adding the identity is lost to rounding.
+        ValueError: the features are so large relative to eps that the identity is lost to rounding.
     """
     counts = torch.cat([sizes.sum()[None], sizes]).to(moments.real.dtype)
     scales = (moments.shape[-1] / (counts * eps**2)).view(-1, *[1] * (moments.ndim - 3))
@@ -105,7 +105,7 @@ def grow(
 ) -> Growth:
     r"""Alternates between computing the operators of the features and moving the features along the gradient of ΔR.
 
-    Training samples use their labels. The last operators move nothing.
+    Training samples use their labels. The last operators belong to the final features and do not move them.
 
     Args:
         rows: features of norm 1, sorted by class.
@@ -114,9 +114,9 @@ def grow(
         eps: distortion ε; squared inside.
         step: η.
         unit_norm: scales features to norm 1.
-        total: rates summed over frequencies, from ``[k + 1, *frequencies]`` to ``[k + 1]``.
+        total: sum of rates over frequencies, from ``[k + 1, *frequencies]`` to ``[k + 1]``.
     Raises:
-        ValueError: eps is so small that adding the identity is lost to rounding.
+        ValueError: eps is so small that the identity is lost to rounding.
     """
     lengths = sizes.tolist()
     layer, rates = _operators(rows, sizes, lengths, eps)
@@ -124,7 +124,8 @@ def grow(
     shape = (-1, *[1] * (layer.ndim - 1))
     layers, curve = [layer], [rates]
     for _ in range(steps):
-        moves = layer[0] - shares.view(shape) * layer[1:]  # x E - γ_j x C_j is one product
+        # A training sample has one class, so x E - γ_j x C_j is a single product with E - γ_j C_j; rows are sorted by class.
+        moves = layer[0] - shares.view(shape) * layer[1:]
         rows = unit_norm(rows + step * torch.cat([members @ move for members, move in zip(rows.split(lengths, -2), moves)], -2))
         layer, rates = _operators(rows, sizes, lengths, eps)
         layers.append(layer)
@@ -139,10 +140,10 @@ def _operators(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> t
 
 @dataclass(frozen=True)
 class Constructed(ABC):
-    """A constructed network, whose last layer classifies samples that passed the others.
+    """A constructed network. Its last layer classifies samples that passed through the other layers.
 
     Attributes:
-        layers: L + 1 of them, each with ``shares`` γ_j; the last one belongs to the final features and serves :meth:`predict` only.
+        layers: L + 1 layers, each with ``shares`` γ_j; the last one belongs to the final features and is used by :meth:`predict` only.
         eps, step, sharpness: ε, η, λ.
         features: the training features after the last step, in their original order, of norm 1.
         rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is their difference. Where
@@ -158,7 +159,7 @@ class Constructed(ABC):
 
     @abstractmethod
     def distances(self, transformed: Float[Tensor, "n *sample"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` by the last layer, of samples that passed the layers."""
+        """``||x C_j||`` of transformed samples, with the operators of the last layer."""
 
     @property
     def reductions(self) -> Float[Tensor, " depth"]:
@@ -166,14 +167,14 @@ class Constructed(ABC):
         return self.rates[:, 0] - self.rates[:, 1]
 
     def predict(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
-        """Class of samples that passed the layers: the smallest ``||x C_j||`` of the last one."""
+        """Class of transformed samples: the j with the smallest ``||x C_j||`` in the last layer."""
         return self.distances(transformed).argmin(-1)
 
     def predict_balanced(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
-        """Class by the smallest ``γ_j ||x C_j||``, with the same scale α for each class.
+        """Class of transformed samples by the smallest ``γ_j ||x C_j||``, which has the same scale α for each class.
 
-        The published rule of :meth:`predict` has the scale α / γ_j, which favours large classes where samples lie in the span of no class:
-        with few samples that can decide everything.
+        The published rule, :meth:`predict`, has the scale α / γ_j, which favours large classes if a sample is outside the span of every
+        class. With few training samples most new samples are.
         """
         return (self.layers[-1].shares * self.distances(transformed)).argmin(-1)
 
@@ -186,14 +187,14 @@ def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
     """Samples of each class ``[k]``.
 
     Raises:
-        ValueError: labels are no integers, not one for each of ``count`` samples, negative, or leave out a class.
+        ValueError: labels are not integers, not one for each of ``count`` samples, negative, or leave out a class.
     """
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(f"labels must hold one for each sample, [{count}], got {list(labels.shape)}")
     check_integers(labels)
     if not count:
         raise ValueError("labels must name at least one class, got none")
-    present, sizes = labels.unique(return_counts=True)  # not a count of 0..max, which may be any number
+    present, sizes = labels.unique(return_counts=True)  # bincount would allocate up to the largest label, which may be any number
     if not torch.equal(present, torch.arange(len(present), dtype=present.dtype, device=present.device)):
         absent = (present != torch.arange(len(present), device=present.device)).nonzero()
         missing = "a negative label" if int(present[0]) < 0 else f"no sample of class {int(absent[0, 0])}"
@@ -208,7 +209,7 @@ def check_samples(samples: Float[Tensor, "n *rest"]) -> None:
     """Checks that samples can be normalised.
 
     Raises:
-        ValueError: they are not finite, or one is zero, which has no direction.
+        ValueError: a sample is not finite, or is zero and has no direction.
     """
     finite(features=samples)
     zero = (samples == 0).flatten(1).all(1)
@@ -223,8 +224,8 @@ def check_settings(*, layers: int, eps: float, step: float, sharpness: float) ->
     """Checks L >= 1, and positive finite ε, η, λ.
 
     Raises:
-        ValueError: one of them is not.
-        TypeError: layers is no integer, or another is no number.
+        ValueError: a setting is out of range.
+        TypeError: layers is not an integer, or another setting is not a number.
     """
     integers(layers=layers)
     positive(eps=eps, step=step, sharpness=sharpness)

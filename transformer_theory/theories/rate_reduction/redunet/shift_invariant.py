@@ -12,9 +12,9 @@ grid splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT
     v^+(\omega) &\propto v(\omega) + \eta\,(v(\omega)E(\omega) - \sum_j \gamma_j \pi_j\, v(\omega)C_j(\omega)),
 
 with one norm for the whole sample (Parseval: :math:`\|x\|^2 = \frac1T\sum_\omega\|v(\omega)\|^2`). Every layer commutes with shifts:
-features of a shifted sample are the shifted features, its distances :math:`\|xC_j\|` and its predicted class are the same. E and the C_j
-are convolutions. Rates are those of the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any number of
-axes; half the frequencies suffice for real samples.
+the features of a shifted sample are the shifted features, and its distances :math:`\|xC_j\|` and predicted class do not change. E and the
+C_j are convolutions. Rates are the rates of the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any
+number of axes; half the frequencies suffice for real samples.
 
 Two liftings give an image many channels on a cyclic grid:
 
@@ -45,7 +45,7 @@ class Spectrum:
 
     Attributes:
         grid: places along each axis.
-        weights: number of the T frequencies that each kept one represents (itself, and its mirror image if that is not kept), ``[f]``.
+        weights: number of frequencies that each stored one represents (itself, and its mirror image unless that is stored), ``[f]``.
     """
 
     grid: tuple[int, ...]
@@ -53,6 +53,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, samples: Float[Tensor, "n c *grid"]) -> "Spectrum":
+        # rfftn stores frequencies 0 to floor(t / 2) of the last axis. All but 0 and, for even t, t / 2 have a mirror image that it omits.
         grid = tuple(samples.shape[2:])
         last = torch.full((grid[-1] // 2 + 1,), 2.0, dtype=samples.dtype, device=samples.device)
         last[0] = 1
@@ -61,14 +62,14 @@ class Spectrum:
         return cls(grid, last.repeat(math.prod(grid[:-1])))
 
     def forward(self, samples: Float[Tensor, "n c *grid"]) -> Complex[Tensor, "f n c"]:
-        """The transform of real samples, a matrix ``[n, c]`` for each kept frequency."""
+        """The transform of real samples, a matrix ``[n, c]`` for each stored frequency."""
         axes = tuple(range(2, samples.ndim))
         return torch.fft.rfftn(samples, dim=axes).flatten(2).permute(2, 0, 1).contiguous()
 
     def backward(self, rows: Complex[Tensor, "f n c"]) -> Float[Tensor, "n c *grid"]:
         """The samples of :meth:`forward`."""
-        kept = (*self.grid[:-1], self.grid[-1] // 2 + 1)
-        values = rows.permute(1, 2, 0).unflatten(2, kept)
+        half_grid = (*self.grid[:-1], self.grid[-1] // 2 + 1)
+        values = rows.permute(1, 2, 0).unflatten(2, half_grid)
         return torch.fft.irfftn(values, s=self.grid, dim=tuple(range(2, values.ndim)))
 
     def norms(self, rows: Complex[Tensor, "*batch f n c"]) -> Float[Tensor, "*batch n"]:
@@ -87,7 +88,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class SpectralLayer:
-    """Parameters of one layer: convolutions, kept as matrices between channels at each frequency.
+    """Parameters of one layer: convolutions, stored as matrices between channels at each frequency.
 
     Attributes:
         expansion: E(ω), ``[f, c, c]`` Hermitian.
@@ -104,8 +105,9 @@ class SpectralLayer:
         return spectrum.norms(rows @ self.compressions).mT
 
     def advance(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float) -> Complex[Tensor, "f n c"]:
-        """New samples of norm 1 after this layer, with estimated memberships."""
+        """Samples without labels after this layer, with estimated memberships, of norm 1."""
         compressed = rows @ self.compressions
+        # The memberships depend on norms of whole samples, which shifts preserve, so the layer commutes with shifts.
         estimated = self.shares * torch.softmax(-sharpness * spectrum.norms(compressed).mT, dim=-1)
         compression = torch.einsum("nj,jfnc->fnc", estimated.to(rows.dtype), compressed)
         return spectrum.unit_norm(rows + step * (rows @ self.expansion - compression))
@@ -164,8 +166,8 @@ def construct_shift_invariant(
         :class:`ShiftInvariantReduNet`; its features and rates equal those of :func:`.vector.construct` on all shifts.
     Raises:
         ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels leave out a class or differ in number from the samples;
-            layers is below 1; eps, step or sharpness is not positive; or eps is so small that adding the identity is lost to rounding.
-        TypeError: samples hold no real numbers, labels or layers no integers.
+            layers is below 1; eps, step or sharpness is not positive; or eps is so small that the identity is lost to rounding.
+        TypeError: samples are not real numbers, or labels or layers are not integers.
     """
     if samples.ndim < 3 or 0 in samples.shape:
         raise ValueError(f"samples must have shape [n, c, T] or [n, c, h, w], no side empty, got {list(samples.shape)}; add a channel axis")
@@ -189,15 +191,15 @@ def random_filters(
 
     Args:
         channels: number of filters.
-        inputs: channels of what they are applied to.
+        inputs: channels of the samples to which they are applied.
         size: places along each axis.
     Raises:
-        ValueError: one of these is below 1, or there is no axis.
+        ValueError: a number is below 1, or there is no axis.
     """
     if not size or min(channels, inputs, *size) < 1:
         raise ValueError(f"filters need at least one channel, input and place along each axis, got {channels}, {inputs}, {list(size)}")
-    drawn = torch.randn(channels, inputs, *size, dtype=torch.float64, generator=generator)
-    return drawn / torch.linalg.vector_norm(drawn.flatten(1), dim=1).view(-1, *[1] * (1 + len(size)))
+    filters = torch.randn(channels, inputs, *size, dtype=torch.float64, generator=generator)
+    return filters / torch.linalg.vector_norm(filters.flatten(1), dim=1).view(-1, *[1] * (1 + len(size)))
 
 
 @converted(floats=("samples", "filters"))
@@ -226,7 +228,7 @@ def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c
 
 @converted(floats=("images",))
 def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float[Tensor, "n rows angles"]:
-    r"""Images on rings around their middle, by bilinear interpolation; zeros outside the image.
+    r"""Images sampled on rings around their centre, by bilinear interpolation; zeros outside the image.
 
     Args:
         images: ``[n, c, h, w]``.
@@ -246,6 +248,7 @@ def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float
     radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings  # in pixels
     turn = 2 * math.pi * torch.arange(angles, dtype=images.dtype) / angles
     across, down = radius[:, None] * turn.cos(), radius[:, None] * turn.sin()
+    # grid_sample expects coordinates in [-1, 1] from edge to edge.
     places = torch.stack([2 * across / width, 2 * down / height], -1).to(images.device)
     values = torch.nn.functional.grid_sample(images, places.expand(len(images), -1, -1, -1), align_corners=False)
     return values.flatten(1, 2)

@@ -5,13 +5,13 @@ With rows :math:`x`, :math:`S = X^\top X`, :math:`S_j = X_j^\top X_j`, :math:`\g
 .. math::
     \nabla \Delta R = X E - \sum_j \gamma_j \Pi_j X C_j, \quad E = \alpha (I + \alpha S)^{-1}, \quad C_j = \alpha_j (I + \alpha_j S_j)^{-1},
 
-and a layer moves along it on the sphere: :math:`x^+ = (x + \eta(xE - \sum_j \gamma_j \pi_j\, xC_j)) / \|\cdot\|`. E expands all features,
-:math:`C_j` compresses class j: it is near zero on the span of class j, so a small :math:`\|xC_j\|` says "class j". Training samples know
-their class; a new sample takes :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`. ΔR rises at every layer if η is small enough
-(:func:`.guaranteed_step`), not for any η.
+and a layer moves along it on the sphere: :math:`x^+ = (x + \eta(xE - \sum_j \gamma_j \pi_j\, xC_j)) / \|\cdot\|`. E expands all features
+and :math:`C_j` compresses class j. :math:`C_j` is near zero on the span of class j, so a small :math:`\|xC_j\|` indicates class j. Training
+samples use their labels; for other samples the memberships are estimated, :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`. ΔR
+rises at every layer if η is small enough (:func:`.guaranteed_step`), but not for every η.
 
-:class:`TrainableReduNet` is the same network with its operators as parameters, to be trained by back-propagation. It starts as the
-constructed network. Once trained, E and the :math:`C_j` need be neither symmetric nor operators of any features.
+:class:`TrainableReduNet` is the same network with its operators as parameters for back-propagation, initialised by the construction. After
+training E and the :math:`C_j` need not be symmetric, nor the operators of any features.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -57,7 +57,7 @@ class Layer:
         return features @ self.expansion - torch.einsum("nj,jnd->nd", memberships * self.shares, compressed)
 
     def advance(self, features: Float[Tensor, "n d"], *, step: float, sharpness: float) -> Float[Tensor, "n d"]:
-        """New samples ``[n, d]`` of norm 1 after this layer, with estimated memberships."""
+        """Samples without labels after this layer, with estimated memberships, ``[n, d]`` of norm 1."""
         compressed = features @ self.compressions
         estimated = torch.softmax(-sharpness * torch.linalg.vector_norm(compressed, dim=-1).mT, dim=-1)
         return unit_norm(features + step * self._moves(features, compressed, estimated))
@@ -72,8 +72,8 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
         labels: ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
-        ValueError: labels leave out a class, eps is not positive, or so small that adding the identity is lost to rounding.
-        TypeError: labels are no integers.
+        ValueError: labels leave out a class, eps is not positive, or so small that the identity is lost to rounding.
+        TypeError: labels are not integers.
     """
     positive(eps=eps)
     sizes = class_sizes(labels, len(features))
@@ -167,15 +167,15 @@ def construct(
         labels: ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may still raise it for training samples, which know
-            their class, and scatter new samples, whose class is estimated; ΔR does not show that.
+        step: η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may still raise ΔR, which training samples with labels
+            determine, and yet scatter new samples, whose memberships are estimated.
         sharpness: λ of the softmax for new samples.
     Returns:
         :class:`ReduNet`.
     Raises:
         ValueError: a feature is zero or not finite, labels leave out a class or differ in number from the features, layers is below 1, eps,
-            step or sharpness is not positive, or eps is so small that adding the identity is lost to rounding.
-        TypeError: features hold no real numbers, labels or layers no integers.
+            step or sharpness is not positive, or eps is so small that the identity is lost to rounding.
+        TypeError: features are not real numbers, or labels or layers are not integers.
     """
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten images")

@@ -1,6 +1,6 @@
 """Claims about the flows of :cite:t:`tian2023scan`: relative gains, growth of tokens, speed of attention, the decoder's gain.
 
-Each claim refers to one named dynamics. The random instances at the top satisfy, or violate, the assumptions.
+Each claim names the dynamics that it refers to. The samplers of instances come first; each says which assumptions its instances meet.
 """
 
 import math
@@ -32,7 +32,7 @@ PAPER = "tian2023scan"
 
 
 def uniform(low: float, high: float, generator: Generator) -> float:
-    """A uniform number between the two."""
+    """A random number, uniform in [low, high]."""
     return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
@@ -49,7 +49,9 @@ def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> Seq
     K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
     weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
     weights = weights / weights.sum(1, keepdim=True)
+    # Assumption 2 for K equal overlaps rho: sqrt(6/M) <= rho < 1 / (K (K-1)). Draw rho log-uniformly, 10 % away from both ends.
     rho = math.exp(uniform(math.log(1.1 * math.sqrt(6 / vocab_size)), math.log(0.9 / (K * (K - 1))), generator))
+    # odds of the common share that give this overlap, as in with_overlap
     odds = torch.linalg.vector_norm(weights, dim=1) * math.sqrt(rho / (1 - rho))
     return single_common(weights, odds / (1 + odds), vocab_size=vocab_size)
 
@@ -82,7 +84,7 @@ def _gain_error(generator: Generator, flow: Callable[..., Flow]) -> Evidence:
 
 
 def _slack(generator: Generator, bounds: Callable) -> Evidence:
-    """Smallest distance of ln chi of the likeliest distinct tokens to a bound, as a share of it, over classes and times."""
+    """Smallest distance of ln chi of the likeliest distinct tokens to a bound, divided by ln chi, over classes and times."""
     classes = weakly_overlapping(generator)
     eta_z = 10 ** uniform(-2.5, -0.5, generator)
     t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
@@ -164,7 +166,7 @@ def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
     t = K * torch.logspace(0, 30, 16, dtype=torch.float64)
     z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=eta_z).common[:, 0]
     predicted = law(t, classes=K, eta_y=1.0, eta_z=eta_z, overlap=overlap)
-    # 0.085 at the worst instance that can be drawn: eight classes, overlap 0.1, weights 1.1, 0.1 and 0.1
+    # The largest error of any instance that can be drawn is 0.085: eight classes, overlap 0.1, weights 1.1, 0.1 and 0.1.
     return Evidence(float((predicted / z - 1).abs().max()), 0.1, "<=", detail={"K": K, "overlap": overlap, "z": float(z[-1])})
 
 
@@ -230,9 +232,9 @@ CLAIMS = (
     Claim(
         id="scan_snap/several-common-tokens",
         statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class and rare in the other, it acts "
-        r"like a distinct one, in the exact flow, Lemma 3's and 4's. Here: its move as a share of the largest, in the flow where it is "
-        r"least.",
-        measures="largest move of a common token, as a share of the largest move, least over the flows",
+        r"like a distinct one, in the exact, the modified and Lemma 4's flow. Here: its move as a share of the largest move, in the flow "
+        r"where it is smallest.",
+        measures="largest move of a common token, as a share of the largest move; the smallest one of the three flows",
         source=Source(PAPER, "Thm. 2"),
         assumptions=("infinitely many, infinitely long sequences", "two common tokens, the second of different probability in the classes"),
         check=lambda generator: _growing_common(generator, several_common),
@@ -250,7 +252,7 @@ CLAIMS = (
         check=lambda generator: _power(generator, 0.01),
         control=lambda generator: _power(generator, 3.0),
         control_description="measures the same after t0', when attention has snapped",
-        corrects=r"Printed as growth like $\ln t$ up to $t_0'$: long before it $B$ grows like $t^2$.",
+        corrects=r"Printed as growth like $\ln t$ up to $t_0'$; long before $t_0'$ $B$ grows like $t^2$.",
     ),
     Claim(
         id="scan_snap/double-logarithm",

@@ -12,17 +12,17 @@ from ..dynamics import Adam, Batch, HeavyBall, Optimiser, Weights, attend, forwa
 from ..problem import SequenceClasses, synthetic
 
 PAPER = "tian2023scan"
-CERTAINTY = 0.05  # delta of the bound
+DELTA = 0.05  # delta of Hoeffding's bound
 REPEATS = 16  # copies of each drawn token in the control
 
 
 def _gradient_error(generator: Generator, *, projection: bool) -> Evidence:
-    """Largest difference of the closed-form gradients to autograd of the explicit model, as a share of the largest entry."""
+    """Largest difference between the closed-form gradients and autograd of the explicit model, divided by the largest entry."""
     S, Q, K, M, context, batch = 6, 2, 3, 11, 9, 5
     ids = torch.randint(S, (batch, context), generator=generator)
     query, target = torch.randint(Q, (batch,), generator=generator), torch.randint(K, (batch,), generator=generator)
     Y = torch.randn(S, M, generator=generator, dtype=torch.float64)
-    Y[:, K:] = Y[:, K : K + 1]
+    Y[:, K:] = Y[:, K : K + 1]  # the columns of tokens that never follow are equal, so the closed form can pool them
     Z = torch.randn(Q, S, generator=generator, dtype=torch.float64)
     X = one_hot(ids, S)
     Y_leaf, Z_leaf = Y.clone().requires_grad_(), Z.clone().requires_grad_()
@@ -75,8 +75,8 @@ def _exceeding(generator: Generator, repeats: int) -> Evidence:
     context = REPEATS * int(torch.randint(4, 65, (), generator=generator))
     counts, _ = classes.sample_counts(2000, context=context // repeats, generator=generator)
     distance = (counts[:, 0] * repeats / context - classes.conditional[0, 0]).abs()
-    bound = math.sqrt(math.log(2 / CERTAINTY) / (2 * context))
-    return Evidence(float((distance > bound).double().mean()), CERTAINTY, "<=", detail={"T - 1": context, "bound": bound})
+    bound = math.sqrt(math.log(2 / DELTA) / (2 * context))
+    return Evidence(float((distance > bound).double().mean()), DELTA, "<=", detail={"T - 1": context, "bound": bound})
 
 
 def _slope(generator: Generator, *, independent: int | None) -> Evidence:
@@ -108,7 +108,7 @@ CLAIMS = (
         r"function of the tokens' counts alone. Here: the largest relative difference to automatic differentiation of the explicit model.",
         measures="largest relative difference to automatic differentiation",
         source=Source(PAPER, "Lemma 1"),
-        assumptions=("no positions", "the query is no key", "attended tokens have Euclidean norm one"),
+        assumptions=("no positions", "the query is not a key", "attended tokens have Euclidean norm one"),
         check=lambda generator: _gradient_error(generator, projection=True),
         control=lambda generator: _gradient_error(generator, projection=False),
         control_description="omits the projection that follows from the normalisation of the attended tokens",

@@ -1,11 +1,12 @@
 r"""Descent directions of a sampled batch whose sequences are grouped by class, for several runs at once.
 
-A sequence holds only *shared* tokens, which several classes have, and its class's *own* tokens. It is stored as a row of W = shared + own
-counts instead of one over all S tokens. The shared part of every product is one matrix product, the own part one small product per class:
+A sequence holds only *shared* tokens, which occur in several classes, and its class's *own* tokens. So it is stored as a row of W = shared
++ own counts instead of a row over all S tokens. The shared part of every product is one matrix product, the own part one small product per
+class:
 
     v = x e^{z - max},   f = v / |v|_2,   logits = f Y,   r = e_n - alpha,   dz = f o (Y r - f (f.Y r)),   dY = f r^T
 
-:math:`e^{z - \max}` is computed once per class, since only the direction of v enters (and once per sequence if that underflows).
+Only the direction of v enters, so :math:`e^{z - \max}` is computed once per class; if that underflows, once per sequence.
 
 Source: :cite:t:`tian2023scan` (Lemma 1).
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from ..problem import SequenceClasses
 from .model import Descent, Weights
 
-MAX_CLASSES_SHARED = 4  # up to this many classes all tokens count as shared: one large product is cheaper than one per class
+MAX_CLASSES_SHARED = 4  # up to this many classes all tokens count as shared: one large product is cheaper than a few small ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +30,11 @@ class Layout:
     """Order of the tokens: the shared ones first, then those of each class.
 
     Attributes:
-        order: token at each place: the shared ones, then ``width`` own ones of each class (padded with token 0), ``[shared + K width]``.
+        order: token at each place, ``[shared + K width]``: the shared tokens, then ``width`` own tokens of each class, padded with token 0.
         place: first place of each token, ``[S]``.
         conditional: P(l | n) of the shared and the class's own tokens, zero at padded places, ``[K, W]``.
         query: of each class, ``[K]``.
-        shared, width: number of shared tokens, and of places for own tokens per class; W is their sum.
+        shared, width: numbers of shared tokens and of places for own tokens per class; W is their sum.
     """
 
     order: Int[Tensor, " places"]
@@ -57,25 +58,27 @@ class Layout:
         own = classes.distinct()
         shared = (~own.any(0)).nonzero()[:, 0]
         width = int(own.sum(1).max())
-        owned = torch.zeros(classes.classes, width, dtype=torch.long)
+        # nonzero lists the own tokens class by class, in the order in which the filled places are assigned.
+        own_tokens = torch.zeros(classes.classes, width, dtype=torch.long)
         filled = torch.arange(width) < own.sum(1, keepdim=True)
-        owned[filled] = own.nonzero()[:, 1]
-        order = torch.cat([shared, owned.ravel()])
-        real = torch.cat([torch.ones_like(shared, dtype=torch.bool), filled.ravel()])
+        own_tokens[filled] = own.nonzero()[:, 1]
+        order = torch.cat([shared, own_tokens.ravel()])
+        # Invert the order; padded places are left out, since they would overwrite the place of token 0.
+        is_filled = torch.cat([torch.ones_like(shared, dtype=torch.bool), filled.ravel()])
         place = torch.zeros(classes.tokens, dtype=torch.long)
-        place[order[real]] = torch.arange(len(order))[real]
+        place[order[is_filled]] = torch.arange(len(order))[is_filled]
         P = classes.conditional
-        own_p = P.gather(1, owned) * filled
+        own_p = P.gather(1, own_tokens) * filled
         return cls(order, place, torch.cat([P[:, shared], own_p], 1), classes.query, len(shared), width)
 
     @cached_property
     def natural(self) -> bool:
-        """Whether the layout keeps the order of the tokens, so that nothing has to be moved."""
+        """Whether the places are the tokens in their own order, so that nothing has to be rearranged."""
         return torch.equal(self.order, torch.arange(len(self.place)))
 
     @cached_property
     def barred(self) -> Float[Tensor, "K W"]:
-        """0 where a token can occur, minus infinity where not."""
+        """0 where a token can occur in the class, minus infinity elsewhere: added to logits it removes the other tokens."""
         return torch.where(self.conditional > 0, 0.0, -math.inf).double()
 
 
@@ -96,60 +99,62 @@ class GroupedBatch:
     largest: int
 
     def dense(self) -> Float[Tensor, "runs batch S"]:
-        """Counts of all S tokens."""
-        at = self.layout
+        """The counts in a row over all S tokens."""
+        layout = self.layout
         R, B, _ = self.counts.shape
-        own = self.target[..., None] * at.width + at.shared + torch.arange(at.width)
-        places = torch.cat([torch.arange(at.shared).expand(R, B, -1), own], -1)
-        return self.counts.new_zeros(R, B, len(at.order)).scatter_(-1, places, self.counts)[..., at.place]
+        own = self.target[..., None] * layout.width + layout.shared + torch.arange(layout.width)  # places of the class's own tokens
+        places = torch.cat([torch.arange(layout.shared).expand(R, B, -1), own], -1)
+        return self.counts.new_zeros(R, B, len(layout.order)).scatter_(-1, places, self.counts)[..., layout.place]
 
     def descent(self, weights: Weights) -> Descent:
-        """Mean loss of each run and the closed-form descent directions of its weights ``[runs, ...]``; equals :func:`.forward`."""
-        at = self.layout
+        """Mean loss of each run and the closed-form descent directions of its weights ``[runs, ...]``, as :func:`.forward` gives them."""
+        layout = self.layout
         Y, Z = weights.decoder, weights.attention
-        if not at.natural:
-            Y, Z = Y[:, at.order], Z[..., at.order]
-        R, K, C = len(Y), len(at.query), Y.shape[-1]
+        if not layout.natural:
+            Y, Z = Y[:, layout.order], Z[..., layout.order]
+        R, K, C = len(Y), len(layout.query), Y.shape[-1]
         row = self.target + K * torch.arange(R)[:, None]  # number of the pair (run, class)
         f = self._features(Z, row)
-        shared, own = f[..., : at.shared], f[..., at.shared :]
-        logits = shared @ Y[:, : at.shared]
-        if at.width:
+        shared, own = f[..., : layout.shared], f[..., layout.shared :]
+        # f Y in two parts: the shared tokens in one product, the own tokens in one block per (run, class).
+        logits = shared @ Y[:, : layout.shared]
+        if layout.width:
             groups = _Groups.of(self.target, row, K, self.largest)
-            decoders = Y[:, at.shared :].reshape(R * K, at.width, C)
+            decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)
             gathered = groups.gather(own)
             logits += groups.scatter(gathered @ decoders).view_as(logits)
         residual, loss = _residual(logits, self.target, weights.rest)
-        residual /= self.target.shape[-1]
-        along = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r
-        g = residual @ Y[:, : at.shared].mT
+        residual /= self.target.shape[-1]  # the loss is a mean over the batch
+        along = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
+        g = residual @ Y[:, : layout.shared].mT
         dY = shared.mT @ residual
-        if at.width:
+        if layout.width:
             pulled = groups.gather(residual)
             g = torch.cat([g, groups.scatter(pulled @ decoders.mT).view_as(own)], -1)
             dY = torch.cat([dY, (gathered.mT @ pulled).view(R, -1, C)], 1)
         dz = f * (g - f * along)
         dZ = self._to_queries(dz, Z)
-        if weights.rest:
+        if weights.rest:  # each of the equal columns gets its part of the pooled residual
             dY[..., -1] /= weights.rest
-        if not at.natural:
-            dY, dZ = dY[:, at.place], dZ[..., at.place]
+        if not layout.natural:
+            dY, dZ = dY[:, layout.place], dZ[..., layout.place]
         return Descent(loss, dY, dZ)
 
     def _features(self, Z: Tensor, row: Tensor) -> Tensor:
         """f ``[runs, batch, W]`` from the arranged logits ``[runs, Q, places]``."""
-        at = self.layout
-        z = Z[..., : at.shared].index_select(1, at.query)
-        if at.width:
-            z = torch.cat([z, self._own(Z)[:, at.query, torch.arange(len(at.query))]], -1)
-        z = z + at.barred.to(z.dtype)
+        layout = self.layout
+        z = Z[..., : layout.shared].index_select(1, layout.query)
+        if layout.width:
+            z = torch.cat([z, self._own(Z)[:, layout.query, torch.arange(len(layout.query))]], -1)
+        z = z + layout.barred.to(z.dtype)
         scale = torch.exp(z - z.amax(-1, keepdim=True)).flatten(0, 1)
         v = self.counts.to(z.dtype) * scale[row]
         norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         if float(norm.amin()) < torch.finfo(z.dtype).tiny ** 0.25:
-            # A sequence without the tokens that hold the attention of its class: scale by its own largest score instead.
-            own = z.flatten(0, 1)[row] + self.counts.to(z.dtype).log()
-            v = torch.exp(own - own.amax(-1, keepdim=True))
+            # Some sequence lacks the tokens that hold the attention of its class, so its entries underflow or lose digits. Scale every
+            # sequence by its own largest score instead; this costs an exponential per sequence, not per class.
+            scores = z.flatten(0, 1)[row] + self.counts.to(z.dtype).log()
+            v = torch.exp(scores - scores.amax(-1, keepdim=True))
             norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         return v / norm
 
@@ -158,20 +163,26 @@ class GroupedBatch:
         return Z[..., self.layout.shared :].unflatten(-1, (len(self.layout.query), self.layout.width))
 
     def _to_queries(self, dz: Tensor, Z: Tensor) -> Tensor:
-        """Sums directions ``[runs, batch, W]`` by query; those of own tokens by class."""
-        at = self.layout
-        shared = _sums(at.query[self.target], dz[..., : at.shared], Z.shape[1])
-        if not at.width:
+        """Sums of the directions ``[runs, batch, W]`` over the sequences of each query; for own tokens, of each class."""
+        layout = self.layout
+        shared = _sums(layout.query[self.target], dz[..., : layout.shared], Z.shape[1])
+        if not layout.width:
             return shared
         dZ = torch.zeros_like(Z)
-        dZ[..., : at.shared] = shared
-        self._own(dZ)[:, at.query, torch.arange(len(at.query))] = _sums(self.target, dz[..., at.shared :], len(at.query))
+        dZ[..., : layout.shared] = shared
+        self._own(dZ)[:, layout.query, torch.arange(len(layout.query))] = _sums(self.target, dz[..., layout.shared :], len(layout.query))
         return dZ
 
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """Moves rows of sequences to a zero-padded block per run and class, and back."""
+    """Rearranges rows of sequences into one zero-padded block per run and class, and back.
+
+    Attributes:
+        slot: row of each sequence in the stacked blocks, ``[runs batch]``.
+        blocks: number of blocks, runs times classes.
+        size: rows per block.
+    """
 
     slot: Int[Tensor, " rows"]
     blocks: int
@@ -179,7 +190,8 @@ class _Groups:
 
     @classmethod
     def of(cls, target: Tensor, row: Tensor, classes: int, size: int) -> "_Groups":
-        first = torch.searchsorted(target, target)  # the targets are sorted
+        # The targets are sorted, so searchsorted gives the first sequence of each class; the rest is the rank within the class.
+        first = torch.searchsorted(target, target)
         rank = torch.arange(target.shape[-1]) - first
         return cls((row * size + rank).ravel(), len(target) * classes, size)
 
@@ -194,12 +206,13 @@ class _Groups:
 
 
 def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
-    """e_n - alpha, with 1 - alpha_n as the sum of the others (no cancellation), and the mean loss, nats, ``[runs]``."""
+    """e_n - alpha, ``[runs, batch, C]``, and the mean loss, nats, ``[runs]``."""
     index = target[..., None]
-    if rest:
+    if rest:  # the last column stands for `rest` equal ones
         logits = torch.cat([logits[..., :-1], logits[..., -1:] + math.log(rest)], -1)
     top = logits.amax(-1, keepdim=True)
     target_logit = logits.gather(-1, index) - top
+    # Leave the target out of the sum: 1 - alpha_n is then a sum of positive terms, where the difference would cancel.
     alpha = torch.exp(logits - top).scatter_(-1, index, 0.0)
     others = alpha.sum(-1, keepdim=True)
     total = others + target_logit.exp()
@@ -209,4 +222,5 @@ def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor
 
 def _sums(group: Tensor, rows: Tensor, groups: int) -> Tensor:
     """Rows ``[runs, batch, w]`` added up by their group ``[runs, batch]``: ``[runs, groups, w]``."""
+    # a product with the indicator of the groups: faster than index_add for few groups, and the same result on every run
     return (group[:, None] == torch.arange(groups)[:, None]).to(rows.dtype) @ rows

@@ -4,12 +4,12 @@ r"""The one-layer model in count form: its two matrices, any sequences as counts
     dY = f (e_n - alpha)^T,    dz = f o (g - f (f.g))
 
 x holds the counts of a sequence. With the conditional :math:`P(\cdot | n)` in place of counts and the class shares as weights
-(:func:`population`), a step is an Euler step of unit length of the exact population flow. In this dense form a sequence is a row of S
-counts; :mod:`.grouped` is faster where it applies.
+(:func:`population`), a step is an Euler step of unit length of the exact population flow. Here a sequence is a row of S counts;
+:mod:`.grouped` is faster for sampled sequences.
 
-The explicit model has two M x M matrices over the whole vocabulary. Only the rows of Y and columns of Z that belong to contextual tokens,
-and the rows of Z that belong to queries, ever move. From Y = 0 the M - K columns of Y whose token never follows stay equal, so one column
-("rest") stands for all of them; from a random start they differ, and all M are stored. Source: :cite:t:`tian2023scan`.
+The explicit model has two M x M matrices over the whole vocabulary. Only the rows of Y and columns of Z of contextual tokens, and the rows
+of Z of queries, ever move. From Y = 0 the M - K columns of Y whose token never follows stay equal, so one column ("rest") represents them
+all. From a random start they differ, and all M are stored. Source: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -28,10 +28,10 @@ class Weights:
     """The two trained matrices.
 
     Attributes:
-        decoder: Y; a column per class, then one that stands for the equal others if there are any, ``[*runs, S, K or K + 1]``; from a
-            random start all M columns, the classes first.
+        decoder: Y, one column per class, then one for all equal columns if there are any, ``[*runs, S, K or K + 1]``. From a random start
+            all M columns, the classes first.
         attention: Z, a row of logits for each query token, ``[*runs, Q, S]``.
-        rest: number of equal columns that the last one stands for (0: none).
+        rest: number of equal columns that the last column represents; 0 if it is a column like the others.
     """
 
     decoder: Float[Tensor, "*runs S C"]
@@ -59,7 +59,7 @@ class Weights:
         r"""One run per seed, all entries independent and uniform in :math:`\pm 1/\sqrt M`, the usual start of a linear layer of M inputs.
 
         Args:
-            classes: their S, Q and M.
+            classes: define S, Q and M.
             seeds: one per run; a run depends on its own seed only.
             dtype: of the weights; the random numbers do not depend on it.
         Raises:
@@ -67,8 +67,8 @@ class Weights:
         """
         if not len(seeds):
             raise ValueError("seeds must hold at least one seed, got none; pass e.g. seeds=range(10)")
-        drawn = [_uniform(classes, torch.Generator().manual_seed(seed)) for seed in seeds]
-        decoder, attention = (torch.stack(parts).to(dtype) for parts in zip(*drawn))
+        matrices = [_uniform(classes, torch.Generator().manual_seed(seed)) for seed in seeds]
+        decoder, attention = (torch.stack(parts).to(dtype) for parts in zip(*matrices))
         return cls(decoder, attention, 0)
 
     def decoder_row_sums(self) -> Float[Tensor, "*runs S"]:
@@ -109,13 +109,16 @@ class Batch:
     weight: Float[Tensor, " batch"] | None = None
 
     def descent(self, weights: Weights) -> Descent:
-        """:func:`forward`."""
+        """Mean loss and descent directions, by :func:`forward`."""
         return forward(weights, self)
 
 
 @dataclass(frozen=True, eq=False)
 class Pass(Descent):
-    """A descent direction with the attention of each sequence and the share of classes that are predicted correctly."""
+    """Descent directions with the attention of each sequence and the share of sequences whose class is predicted.
+
+    The share and the mean loss weight the sequences by :attr:`Batch.weight`.
+    """
 
     attended: Float[Tensor, "*runs batch S"]
     correct: Float[Tensor, "*runs"]
@@ -124,7 +127,7 @@ class Pass(Descent):
 def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
     """c: attention to each contextual token in each sequence; rows sum to one, tokens that do not occur get zero."""
     rows = weights.attention.gather(-2, batch.query[..., None].expand(*batch.query.shape, weights.attention.shape[-1]))
-    return torch.softmax(rows + batch.counts.log(), dim=-1)
+    return torch.softmax(rows + batch.counts.log(), dim=-1)  # x e^z in the log domain: no overflow, and log 0 gives exactly zero
 
 
 def _one_hot(index: Tensor, size: int) -> Tensor:
@@ -138,15 +141,15 @@ def forward(weights: Weights, batch: Batch) -> Pass:
     c = attend(weights, batch)
     f = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
     logits = f @ weights.decoder
-    # the pooled column stands for `rest` equal logits: it enters the softmax with weight `rest`
+    # The pooled column represents `rest` equal logits, so it enters the softmax with weight `rest`.
     pooled = torch.cat([logits[..., :K], logits[..., K:] + math.log(max(weights.rest, 1))], dim=-1)
     log_alpha = torch.log_softmax(pooled, dim=-1)
     alpha = log_alpha.exp()
-    # e_n - alpha, with 1 - alpha_n computed as the sum of the other probabilities: no cancellation when alpha_n is near 1
+    # e_n - alpha. 1 - alpha_n is computed as the sum of the other probabilities: the difference would cancel when alpha_n is near 1.
     is_target = _one_hot(batch.target, alpha.shape[-1])
     others = torch.where(is_target, torch.zeros_like(alpha), alpha)
     residual = torch.where(is_target, others.sum(-1, keepdim=True), -others)
-    # the norm of f is fixed, so only the part of g that is orthogonal to f acts on the logits
+    # The norm of f is one, so only the part of g that is orthogonal to f acts on the logits.
     g = residual @ weights.decoder.mT
     dz = f * (g - f * (f * g).sum(-1, keepdim=True))
     share = torch.full(batch.target.shape[-1:], 1 / batch.target.shape[-1], dtype=f.dtype) if batch.weight is None else batch.weight
@@ -161,9 +164,9 @@ def forward(weights: Weights, batch: Batch) -> Pass:
 
 
 def population(classes: SequenceClasses) -> Callable[[int], Batch]:
-    """Infinitely long sequences of all classes in one batch: a step is an Euler step of the exact population flow."""
-    whole = Batch(classes.conditional, classes.query, torch.arange(classes.classes), classes.weights)
-    return lambda step: whole
+    """Infinitely long sequences of all classes in one batch; a step is an Euler step of the exact population flow."""
+    batch = Batch(classes.conditional, classes.query, torch.arange(classes.classes), classes.weights)
+    return lambda step: batch
 
 
 def minibatches(
@@ -172,7 +175,10 @@ def minibatches(
     """A function that draws the next batch of up to ``batch`` sequences of the data, in random order, epoch after epoch.
 
     Args:
-        targets: other next tokens to learn (e.g. shuffled ones), one vector per run, ``[*runs, n]``; those of the data by default.
+        data: the sequences.
+        batch: largest number of sequences per step.
+        generator: draws the order of each epoch.
+        targets: next tokens to learn, e.g. shuffled ones, one vector per run, ``[*runs, n]``. Default: those of the data.
     """
     labels = data.target if targets is None else targets
     draw = epochs(len(data.target), batch, generator=generator)
@@ -186,12 +192,12 @@ def minibatches(
 
 
 def epochs(n: int, batch: int, *, generator: torch.Generator) -> Callable[[int], Int[Tensor, " size"]]:
-    """A function that draws the numbers of the next up to ``batch`` of n sequences; call it once per step, in order."""
+    """A function that returns the numbers of the next sequences, at most ``batch`` of n; call it once per step, in order."""
     size, order = min(batch, n), torch.empty(0, dtype=torch.long)
 
     def draw(step: int) -> Tensor:
         nonlocal order
-        if len(order) < size:
+        if len(order) < size:  # an incomplete last batch is dropped, so that all steps have the same size
             order = torch.randperm(n, generator=generator)
         index, order = order[:size], order[size:]
         return index

@@ -1,8 +1,8 @@
 r"""Fresh sequences at every step, as counts: the training data of the experiments of :cite:t:`tian2023scan`.
 
 Given its class, a sequence of T - 1 contextual tokens is a multinomial vector of counts, drawn directly (:mod:`..multinomial`). The batch
-of a step is a pure function of the run's seed and of the step (a counter-based generator, Philox), so a run depends neither on the runs
-beside it nor on an interruption.
+of a step is a pure function of the run's seed and of the step, by the counter-based generator Philox. So a run depends neither on the runs
+trained with it nor on interruptions.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ..multinomial import Multinomial
 from ..problem import SequenceClasses, check_sizes
 from .grouped import GroupedBatch, Layout
 
-MAX_STEPS_AHEAD = 16  # steps drawn in one chunk, if their counts are few; the random numbers of a run depend on this number
+MAX_STEPS_AHEAD = 16  # steps drawn in one chunk if their counts are few; the random numbers of a run depend on this constant
 MAX_COUNTS_AHEAD = 2**17  # counts of a run drawn in one chunk
 
 
@@ -25,7 +25,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
     Args:
         batch: sequences per step and run.
         context: contextual tokens per sequence, :math:`T - 1` in the paper.
-        seeds: one per run, at least 0; runs with the same seed get the same sequences, which are drawn once.
+        seeds: one per run, at least 0. Runs with the same seed get the same sequences, which are drawn once.
     Raises:
         ValueError: batch or context below 1, a context above 2**53, no seed, or a negative seed.
     """
@@ -37,6 +37,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
     source = Multinomial(by_class.conditional.numpy(), context)
     edges = classes.weights.cumsum(0).numpy()[:-1]
     distinct_seeds, run = np.unique(np.asarray(seeds, dtype=np.uint64), return_inverse=True)
+    # Drawing several steps at once amortises the cost of a call per node of the tree of halvings.
     ahead = max(1, min(MAX_STEPS_AHEAD, MAX_COUNTS_AHEAD // (batch * layout.conditional.shape[1])))
 
     def draw_chunk(chunk: int) -> tuple[Tensor, Tensor, int]:
@@ -45,12 +46,12 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
         target, counts = (torch.from_numpy(np.stack(parts, axis=1)) for parts in zip(*runs))
         if by_class.width != layout.width:
             counts = GroupedBatch(by_class, counts.flatten(0, 1), target.flatten(0, 1), batch).dense().unflatten(0, target.shape[:2])
-        if not np.array_equal(run, np.arange(len(distinct_seeds))):  # seeds that repeat or are not increasing
+        if not np.array_equal(run, np.arange(len(distinct_seeds))):  # unique sorted the seeds: restore their order and repetitions
             target, counts = target[:, run], counts[:, run]
         largest = int((target[..., None, :] == torch.arange(classes.classes)[:, None]).sum(-1).max()) if layout.width else batch
         return target, counts, largest
 
-    current: dict[int, tuple[Tensor, Tensor, int]] = {}  # the latest chunk
+    current: dict[int, tuple[Tensor, Tensor, int]] = {}  # holds the latest chunk only
 
     def draw(step: int) -> GroupedBatch:
         chunk, index = divmod(step, ahead)
@@ -65,6 +66,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
 
 def _draw(source: Multinomial, edges: np.ndarray, shape: tuple[int, int], key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Sorted classes ``[steps, batch]`` and their counts ``[steps, batch, W]`` of one run."""
+    # The key is (seed, chunk), so every chunk has its own stream and can be drawn without those before it.
     generator = np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
     target = np.sort(np.searchsorted(edges, generator.random(shape), side="right"), axis=1)
     return target, source.draw(target.ravel(), generator).reshape(*shape, -1).astype(float)

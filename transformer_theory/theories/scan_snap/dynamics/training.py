@@ -1,4 +1,4 @@
-r"""Gradient descent of the one-layer model: any batches, any optimiser, a learning rate per matrix and run, resumable runs.
+r"""Gradient descent of the one-layer model, with a learning rate per matrix and run; runs can be resumed.
 
     Y <- Y + eta_Y u_Y,    Z <- Z + eta_Z u_Z
 
@@ -7,8 +7,8 @@ The update u follows from a descent direction d:
     heavy ball     u = beta u + d                                            (beta = 0: plain descent)
     Adam           m = b1 m + (1 - b1) d,  s = b2 s + (1 - b2) d^2,  u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
-The theory assumes plain descent; the experiments of :cite:t:`tian2023scan` use the others. A step on the pooled column of Y ("rest") is the
-step of each of the equal columns that it stands for.
+The theory assumes plain descent; the experiments of :cite:t:`tian2023scan` use momentum and Adam. A step on the pooled column of Y ("rest")
+is the step of each of the equal columns that it represents.
 """
 
 import math
@@ -42,7 +42,7 @@ class Optimiser(Protocol):
         ...
 
     def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
-        """The update u of steps 1, 2, ...; changes the memory in place."""
+        """The update u of step 1, 2, ...; the memory is changed in place."""
         ...
 
 
@@ -108,7 +108,13 @@ class Sequences(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """State of a training: weights, the optimiser's memory of each matrix (empty before the first step), number of steps taken."""
+    """State of a training.
+
+    Attributes:
+        weights: the two matrices.
+        decoder, attention: the optimiser's memory of each matrix; empty before the first step.
+        step: number of steps taken.
+    """
 
     weights: Weights
     decoder: Memory = ()
@@ -176,7 +182,8 @@ def gradient_descent(
     kept, losses = [Z.clone()], torch.empty(steps, *runs, dtype=Y.dtype)
     for step in range(first, last):
         batch = batches(step)
-        with torch.inference_mode():  # a tenth faster for small batches; the tensors that are returned were created outside
+        # Inference mode makes small batches faster. Y, Z and the memories were created outside it, so autograd accepts the results.
+        with torch.inference_mode():
             descent = batch.descent(Weights(Y, Z, rest))
             losses[step - first] = descent.loss
             if not bool(torch.isfinite(descent.loss).all()):

@@ -26,10 +26,10 @@ SPREAD_ATOL = 1e-12
 class BGrowth(Experiment):
     """B(t) in closed form for several learning rates of attention at a fixed ratio of the rates, in two panels.
 
-    The figure states neither the constant nor the number of classes; with C_0 = 1 and K = 1 the curves fill its axes (0.8 and 1.6).
+    The published figure states neither C_0 nor K; with C_0 = 1 and K = 1 the curves fill its axes, which end at 0.8 and 1.6.
 
     Raises:
-        ValueError: a setting is out of range, or the tuples of the panels have different lengths.
+        ValueError: a setting is out of range, or ``vocab_sizes``, ``ratios`` and ``ends`` have different lengths.
     """
 
     vocab_sizes: tuple[int, ...] = setting((100, 10_000), ge=3, help="vocabulary M, one per panel")
@@ -41,6 +41,10 @@ class BGrowth(Experiment):
 
     name: ClassVar[str] = "scan_snap.b_growth"
     sources: ClassVar[tuple[Source, ...]] = (FIGURE,)
+
+    @classmethod
+    def quick(cls) -> "BGrowth":
+        return cls(eta_z=(0.5, 8.0))
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The growth factor of relative gains (Figure 3), whose axis does not say what it shows."""
+"""The growth factor of relative gains (Figure 3); the axis of the published figure does not fit its formula."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

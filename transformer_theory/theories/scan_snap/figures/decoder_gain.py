@@ -23,7 +23,7 @@ PLOTTED_STEPS = 20  # dots per curve
 
 @dataclass(frozen=True)
 class DecoderGain(Experiment):
-    """The recursion of h with steps of finite length, and the root of the continuous equation: their distance over the first steps."""
+    """Distance between the recursion of h with finite steps and the root of the continuous equation, over the first steps."""
 
     vocab_sizes: tuple[int, ...] = setting((50, 1000), ge=2, help="vocabulary M, one per panel")
     eta_y: tuple[float, ...] = setting((0.1, 0.2, 0.5, 1.0, 2.0, 4.0), ge=1e-3, le=10, help="learning rates of the decoder")

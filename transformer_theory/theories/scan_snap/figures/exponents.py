@@ -31,7 +31,7 @@ CURVES = (("closed", CLOSED, "--"), ("lemma4", LEMMA4, "-"), ("exact", EXACT, "-
 
 @dataclass(frozen=True)
 class Exponents(Experiment):
-    """Power of t, of ln t and of ln ln t with which the common token's logit falls: the range of the theorem's two regimes."""
+    """Local exponents of t, ln t and ln ln t in the fall of the common token's logit, and where the theorem's two regimes hold."""
 
     classes: int = setting(2, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
@@ -69,7 +69,7 @@ class Exponents(Experiment):
         curves = {"closed": (closed.power.numpy(), closed.per_loglog.numpy())}
         for key, flow in (("lemma4", symmetric_lemma4_flow), ("exact", symmetric_exact_flow)):
             fallen = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
-            # d|z|/dln ln u = power |z| ln u, with u = M t / K
+            # Numerical derivative on the logarithmic grid; then d|z|/dln ln u = (dln|z|/dln t) |z| ln u, with u = M t / K.
             power = np.gradient(np.log(fallen), t.log().numpy())
             curves[key] = (power, power * fallen * inner)
         yield Arrays(

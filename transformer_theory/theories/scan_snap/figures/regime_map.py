@@ -28,7 +28,7 @@ DYNAMICS = (MODIFIED, LEMMA4, CLOSED)
 TIMES_PER_DECADE, DECADES_BEFORE = 20, 3  # decades before t0'
 MIN_DECADES = 0.5  # of logarithmic growth from which it counts
 MAX_RATE_RATIO = 0.1  # eta_Z / eta_Y up to which attention counts as slow
-PATTERNS = (  # agreement of the modified flow, Lemma 4 and the closed form with the exact flow as three bits, label, colour
+PATTERNS = (  # three bits: whether modified flow (1), Lemma 4 (2) and closed form (4) agree with the exact flow; label; colour
     (0, "none", "#F3F4F6"),
     (1, MODIFIED, "#B7D7EE"),
     (3, f"{MODIFIED} and {LEMMA4}", "#4A9CCF"),
@@ -41,8 +41,8 @@ PATTERNS = (  # agreement of the modified flow, Lemma 4 and the closed form with
 def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, decades: float) -> np.ndarray:
     """One cell of the map, ``[6]``.
 
-    Three relative distances of the common token's logit from the exact flow's (modified flow, Lemma 4, closed form), each the largest from
-    t0' on; the decades of logarithmic growth in the exact flow and in closed form; whether Assumption 2 holds.
+    0 to 2: relative distance of the common token's logit from the exact flow, in the modified flow, Lemma 4's flow and closed form, each
+    the largest one from t0' on. 3 and 4: decades of logarithmic growth in the exact flow and in closed form. 5: 1 if Assumption 2 holds.
     """
     M = round(vocabulary * classes)
     family = with_overlap(classes, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=overlap)
@@ -52,7 +52,7 @@ def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, 
     exact, modified = (flow(family, t, **rates, tolerance=1e-8).common[:, 0] for flow in (symmetric_exact_flow, symmetric_modified_flow))
     lemma4 = symmetric_lemma4_flow(family, t, **rates, tolerance=1e-8).common[:, 0]
     closed = -B(t, classes=classes, vocab_size=M, overlap=overlap, **rates)
-    late = t >= t0 * 0.999
+    late = t >= t0 * 0.999  # t0 itself is a time of the grid, up to rounding
     distances = [float((z / exact - 1)[late].abs().max()) for z in (modified, lemma4, closed)]
     powers = (torch.from_numpy(np.gradient((-z).log().numpy(), t.log().numpy())) for z in (exact, closed))
     scans = [decades_near_half(t, -z * power) for z, power in zip((exact, closed), powers)]
@@ -79,7 +79,7 @@ class RegimeMap(Experiment):
 
     @classmethod
     def quick(cls) -> "RegimeMap":
-        return cls(ratios=(0.01, 10.0), vocabularies=(1.0, 100.0), classes=(2, 10), overlaps=(0.1,), decades=2.0)
+        return cls(ratios=(0.01, 10.0), vocabularies=(1.0, 100.0), classes=(10,), overlaps=(0.1,), decades=2.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Share of the cells where each dynamics agrees, overall and under Assumption 2; and the map."""

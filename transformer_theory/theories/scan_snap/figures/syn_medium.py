@@ -1,7 +1,7 @@
 """The paper's Syn-Medium (Figure 6): sparsity of attention over the distinct tokens, by learning rates and number of classes.
 
-A setting of the sweep is one seed of one data set, with all learning rates as runs side by side. They get the same sequences and the same
-start, so that only the rates differ.
+A setting of the sweep is one seed of one data set. All learning rates are trained side by side on the same sequences from the same start,
+so that only the rates differ.
 """
 
 from collections.abc import Iterator
@@ -104,15 +104,15 @@ class SynMedium(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One column per number of classes; rows: released, ours, ours minus released, as far as there are numbers."""
+        """One column per number of classes; rows: released, ours, and their difference, where there are numbers."""
         K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
-        ours, theirs = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
-        both = np.concatenate([ours.ravel(), theirs[np.isfinite(theirs)]])
-        gap = ours - theirs
+        ours, released = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
+        both = np.concatenate([ours.ravel(), released[np.isfinite(released)]])
+        gap = ours - released
         largest = max([0.05, *np.abs(gap[np.isfinite(gap)])])
         plain = {"vmin": both.min(), "vmax": both.max()}
         signed = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
-        rows = [("Released", theirs, plain), ("Ours", ours, plain), ("Difference", gap, signed)]
+        rows = [("Released", released, plain), ("Ours", ours, plain), ("Difference", gap, signed)]
         rows = [row for row in rows if np.isfinite(row[1]).any()]
         figure, panels = axes(len(rows), len(K), width=max(4.0, 1.9 * len(K)), height=0.3 + 1.9 * len(rows))
         for row, (label, values, limits) in enumerate(rows):

@@ -1,7 +1,7 @@
 """The paper's small synthetic trainings (Figure 4): two classes with a query each, ten common and ten distinct tokens, from zero.
 
 The released log of the loss is one run with other random numbers (drawn sequence by sequence, in single precision), so it is compared with
-the range of our runs: the first loss is ln M, the last ones form a plateau, and in between the loss falls by five orders of magnitude.
+the range of our runs. The first loss is ln M, the last ones form a plateau, and in between the loss falls by five orders of magnitude.
 """
 
 from collections.abc import Iterator
@@ -122,7 +122,7 @@ def train_side_by_side(
     length: int,
     steps: int,
 ) -> Trajectory:
-    """All runs in one training, from zero."""
+    """Trains all runs at once, from zero; each has its own learning rates and seed."""
     return gradient_descent(
         Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),)),
         sampled(classes, batch, context=length - 1, seeds=seeds),

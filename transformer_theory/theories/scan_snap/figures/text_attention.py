@@ -27,7 +27,10 @@ MAPS = 3  # stored maps, evenly over the training, besides the start
 
 @dataclass(frozen=True)
 class TextAttention(RandomExperiment):
-    """Attention maps, entropy and attended words of causal decoders that learn a text by gradient descent; null: its words shuffled."""
+    """Attention maps, entropy and attended words of causal decoders that learn a text by gradient descent.
+
+    The null is the same training on the text with its words shuffled.
+    """
 
     text: str = field(default="", metadata={"help": "plain-text file to learn; the shipped text if empty"})
     held_out: str = field(default="", metadata={"help": "file on which attention is measured; the last fifth of the text if empty"})
@@ -44,7 +47,7 @@ class TextAttention(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "TextAttention":
-        return cls(layers=(1, 2), steps=12, rate=1.0, dim=8, words=50, measurements=3, windows=5)
+        return cls(layers=(1, 2), steps=6, rate=1.0, dim=8, words=50, measurements=3, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """All quantities at four steps, the phases of every layer, and the change of its entropy."""
@@ -112,7 +115,7 @@ class TextAttention(RandomExperiment):
                 ax.set_xlabel("key")
                 if column == 0:
                     ax.set_ylabel("query")
-        # replace the last row of panels by one panel per decoder
+        # Replace the last row of panels by one panel per decoder, over the same columns.
         spec = grid[-1, 0].get_gridspec()
         for ax in grid[-1]:
             ax.remove()

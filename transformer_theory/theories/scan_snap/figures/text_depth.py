@@ -5,6 +5,7 @@ Redoes Figures 6 and 8 of :cite:t:`tian2024joma`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -45,16 +46,16 @@ class TextDepth(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "TextDepth":
-        return cls(layers=(1, 2), rates=(1e-2, 1e-3), steps=12, dim=8, words=50, measurements=3, windows=5)
+        return cls(layers=(1, 2), rates=(1e-3,), steps=6, dim=8, words=50, measurements=3, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """The lowest and the last entropy of each layer."""
         measured = measured_steps(self.steps, self.measurements)
         shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "steps": self.steps, "dim": self.dim}
         shared |= {"measured": measured, "seed": self.seed, "optimiser": "adam", "windows": self.windows}
-        settings = [{"rate": rate, "depth": depth, **shared} for rate in self.rates for depth in self.layers]
-        for settings_of_run, run in zip(settings, sweep(train_and_measure, settings)):
-            rate, depth = settings_of_run["rate"], settings_of_run["depth"]
+        settings = [{"rate": rate, "depth": depth, **shared} for rate, depth in product(self.rates, self.layers)]
+        runs = sweep(train_and_measure, settings)
+        for (rate, depth), run in zip(product(self.rates, self.layers), runs):
             yield from self._rows(run, rate, depth, measured)
             yield Arrays({f"{NAME}/text/{rate:g}/{depth}": run.series(ENTROPY)})
         yield Arrays({f"{NAME}/text/steps": np.array(measured), f"{NAME}/text/layers": np.array(self.layers)})
@@ -65,15 +66,15 @@ class TextDepth(RandomExperiment):
         comparable = run.vocabulary == TEXT_WORDS  # the released numbers hold for their own vocabulary only
         for layer in range(depth):
             lowest = int(entropy[:, layer].argmin())
-            for quantity, index, theirs in (
+            for quantity, index, released_value in (
                 (LOWEST, lowest, released and released.lowest[layer]),
                 (FINAL, len(measured) - 1, released and released.final[layer]),
             ):
                 printed, note = {}, f"at step {measured[index]} of {self.steps}"
-                if theirs is not None and comparable:
-                    printed = {"predicted": theirs, "basis": "printed"}
-                elif theirs is not None:
-                    note += f"; released: {theirs:g} with WikiText-2's {TEXT_WORDS:,} words, here {run.vocabulary:,}"
+                if released_value is not None and comparable:
+                    printed = {"predicted": released_value, "basis": "printed"}
+                elif released_value is not None:
+                    note += f"; released: {released_value:g} with WikiText-2's {TEXT_WORDS:,} words, here {run.vocabulary:,}"
                 yield Measurement(
                     NAME,
                     "figure",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 10")
-SEED_STRIDE = 1000  # so that the runs of two seeds do not overlap
+SEED_STRIDE = 1000  # distance between the seeds of two experiments, so that their runs do not share seeds
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TextRates(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "TextRates":
-        return cls(rates=(0.5, 2.0), seeds=2, steps=10, dim=8, words=50, windows=5)
+        return cls(rates=(0.5, 2.0), seeds=2, steps=5, dim=8, words=50, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Entropy and held-out loss of each rate, means over the seeds; the paper's figure shows the entropies without numbers."""

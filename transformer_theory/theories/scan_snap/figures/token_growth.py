@@ -28,7 +28,7 @@ FLOWS = {"exact": EXACT, "modified": MODIFIED, "lemma4": LEMMA4}  # names of the
 
 @dataclass(frozen=True)
 class TokenGrowth(Experiment):
-    """One common token against the distinct tokens, over decades of time in four dynamics: exact, Lemma 3's, Lemma 4's, closed form."""
+    """Logits of one common token and of the distinct tokens over decades of time: exact, modified and Lemma 4's flow, closed form."""
 
     classes: int = setting(2, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")

@@ -14,16 +14,16 @@ In Lemma 4's flow, the subject of the theorems, the decoder is known in closed f
 
 with :math:`q_{nn} = M/(M-1)`, :math:`q_{kn} = -M/(M-1)^2` and
 :math:`\gamma_{kn} = (M-1) h(w_k t) \cdot (M-1)/(M-1+e^{M h(w_n t)})`; for equal shares :math:`w_n = 1/K` this is :math:`\gamma(t)` of
-:mod:`..closed_form`. The paper omits :math:`w_n` in the last equation but keeps t/K inside gamma; both are needed. In its coefficients
+:mod:`..closed_form`. The paper omits :math:`w_n` in the last equation but has t/K inside gamma; both are needed. In its coefficients
 :math:`\beta_{nn'}` the term with :math:`q_0 = -M/(M-1)^2` must enter with a minus, as it does here; with the printed sign common tokens
 would grow where the overlap is below about 1/M. A distinct token of class n depends only on :math:`\xi_n = a_{nn} - f_n . g_n`:
 :math:`\dot z_l = \eta_Z w_n f_{nl}^2 \xi_n` (Thm. 2).
 
-:math:`1 - \alpha_n` is computed as the sum of the other probabilities; otherwise everything would stop at 1e-16. The M - K columns of Y
-whose token never follows stay equal and are stored once, so the cost does not depend on M. Source: :cite:t:`tian2023scan`.
+The M - K columns of Y whose token never follows stay equal and are stored once, so the cost does not depend on M. Source:
+:cite:t:`tian2023scan`.
 
-The rates are called thousands of times on small numpy arrays. They are exempt from the run-time checks of the tests (``no_type_check``)
-and call numpy's ufuncs directly.
+The rates are called thousands of times on small numpy arrays. So they call numpy's ufuncs directly and are exempt from the run-time checks
+of shapes in the tests (``no_type_check``).
 """
 
 import math
@@ -38,7 +38,7 @@ from torch import Tensor
 from ....core.errors import Infeasible
 from ....core.parallel import single_threaded
 from ....core.validation import converted
-from ..closed_form import h, scaled_gain
+from ..closed_form import scaled_gain
 from ..problem import SequenceClasses
 from .integrate import EXACT, LEMMA4, MODIFIED, DrivenFlow, Flow, Rate, decoder_times, integrate
 
@@ -52,9 +52,9 @@ def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: f
 
     Args:
         classes: K of them over S contextual tokens, with Q queries.
-        times: in steps, increasing, at least 0; at most 1e300 / (M eta_y), ``[t]``.
+        times: in steps, increasing, at least 0 and at most 1e300 / (M eta_y), ``[t]``.
         eta_y, eta_z: learning rates of decoder and attention.
-        tolerance: relative, of the integrator.
+        tolerance: relative tolerance of the integrator.
     Returns:
         The logits ``[t, Q, S]`` with their error.
     Raises:
@@ -67,7 +67,7 @@ def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: f
 @single_threaded
 @converted(float64=("times",))
 def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:
-    """Lemma 3's flow: like :func:`exact_flow`, but the decoder follows the dual basis of the features.
+    """Lemma 3's flow: :func:`exact_flow` with the dual basis of the features in the decoder's equation.
 
     Raises:
         Infeasible: the features of the classes are (numerically) linearly dependent.
@@ -80,11 +80,10 @@ def _flow(name: str, classes: SequenceClasses, direction, times: Tensor, eta_y: 
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     Q, S = classes.queries, classes.tokens
     columns = classes.classes + (classes.vocab_size > classes.classes)
-    cut = S * columns
-    path = integrate(
-        derivatives(classes, direction, eta_z / eta_y), cut + Q * S, s, measured=slice(cut, None), tolerance=tolerance, method="DOP853"
-    )
-    return Flow(name, times, torch.from_numpy(path.states[:, cut:].reshape(-1, Q, S)), path.error)
+    decoder = S * columns  # the state is Y, then Z, flat; the error is measured on Z only
+    rate = derivatives(classes, direction, eta_z / eta_y)
+    path = integrate(rate, decoder + Q * S, s, measured=slice(decoder, None), tolerance=tolerance, method="DOP853")
+    return Flow(name, times, torch.from_numpy(path.states[:, decoder:].reshape(-1, Q, S)), path.error)
 
 
 def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
@@ -101,7 +100,9 @@ def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
     featured, by_query, w = features(classes), shares_by_query(classes), classes.weights.numpy()[:, None]
     pooled = np.zeros(columns)
     share = np.ones(columns)
-    if rest:  # the last column stands for `rest` equal ones: weight `rest` in the softmax, 1/rest of the residual each
+    if rest:
+        # The last column stands for `rest` equal ones: e^{score + ln rest} is their weight in the softmax, and each of them gets
+        # 1/rest of the pooled residual.
         pooled[K], share[K] = math.log(rest), 1 / rest
 
     @no_type_check
@@ -110,7 +111,8 @@ def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
         scores = f @ Y + pooled
         alpha = np.exp(scores - np.maximum.reduce(scores, 1, keepdims=True))
         alpha /= np.add.reduce(alpha, 1, keepdims=True)
-        # e_n - alpha, with 1 - alpha_n as the sum of the other probabilities
+        # e_n - alpha. Compute 1 - alpha_n as the sum of the other probabilities: the difference cancels as alpha_n approaches 1,
+        # and all motion would stop once it is below 1e-16.
         residual = -alpha
         residual[own, own] = 0.0
         residual[own, own] = -np.add.reduce(residual, 1)
@@ -120,18 +122,6 @@ def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
         return out
 
     return rate
-
-
-@converted(float64=("logits",))
-def lemma4_velocity(classes: SequenceClasses, logits: Float[Tensor, "Q S"], t: float, *, eta_y: float) -> Float[Tensor, "Q S"]:
-    """dZ/dt of Lemma 4's flow for eta_Z = 1.
-
-    Raises:
-        ValueError: the time is negative or the rate not positive.
-        Infeasible: the features of the classes are (numerically) linearly dependent, so Lemma 3's decoder does not exist.
-    """
-    h(torch.tensor(t, dtype=torch.float64), vocab_size=classes.vocab_size, eta_y=eta_y)
-    return torch.from_numpy(_velocity(classes)(eta_y * t, logits.numpy())[0])
 
 
 @single_threaded
@@ -150,20 +140,21 @@ def lemma4_flow(
         The logits ``[t, Q, S]`` with their error, and B_n ``[t, K]``.
     Raises:
         ValueError: a rate is not positive, or the times are not increasing or beyond the horizon.
-        Infeasible: see :func:`lemma4_velocity`.
+        Infeasible: the features of the classes are (numerically) linearly dependent, so Lemma 3's decoder does not exist.
         NotConverged: the integrator failed, or two tolerances disagree.
     """
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     shape, ratio = (classes.queries, classes.tokens), eta_z / eta_y
-    cut, velocity = shape[0] * shape[1], _velocity(classes)
+    size, velocity = shape[0] * shape[1], _velocity(classes)
 
+    # The drive is integrated as part of the state, with the same steps: its quadrature over the output times would be less accurate.
     @no_type_check
     def rate(s: float, state: np.ndarray) -> np.ndarray:
-        speed, drive = velocity(s, state[:cut].reshape(shape))
+        speed, drive = velocity(s, state[:size].reshape(shape))
         return ratio * np.concatenate([speed.ravel(), drive])
 
-    path = integrate(rate, cut + classes.classes, s, measured=slice(None), tolerance=tolerance, method="DOP853")
-    logits, drive = path.states[:, :cut].reshape(-1, *shape), path.states[:, cut:]
+    path = integrate(rate, size + classes.classes, s, measured=slice(None), tolerance=tolerance, method="DOP853")
+    logits, drive = path.states[:, :size].reshape(-1, *shape), path.states[:, size:]
     return DrivenFlow(LEMMA4, times, torch.from_numpy(logits), path.error, torch.from_numpy(drive.copy()))
 
 
@@ -178,6 +169,8 @@ def _velocity(classes: SequenceClasses):
     def velocity(s: float, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         f = featured(logits)
         x = scaled_gain(w * s, M, 1.0)
+        # gamma_kn q_kn; (M-1) / (M-1 + e^x) is written as 1 / (1 + e^{x - ln(M-1)}), and the exponent is capped below the overflow
+        # of exp at 709, where the fraction is zero to double precision.
         pull = ((M - 1) / M * x)[:, None] * q / (1 + np.exp(np.minimum(x - math.log(M - 1), 700.0)))
         a = inverse_gram(f) @ pull
         g = a.T @ f
@@ -189,12 +182,13 @@ def _velocity(classes: SequenceClasses):
 
 def features(classes: SequenceClasses) -> Callable[[np.ndarray], np.ndarray]:
     """The map from logits ``[Q, S]`` to features ``[K, S]`` of norm one."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: such a token gets no attention, whatever its logit
         log_p = np.log(classes.conditional.numpy())
     psi = classes.query.numpy()
 
     @no_type_check
     def features_at(logits: np.ndarray) -> np.ndarray:
+        # Only the direction of P e^z matters, so subtract the largest score: the largest entry is then 1, and nothing overflows.
         scores = log_p + logits[psi]
         f = np.exp(scores - np.maximum.reduce(scores, 1, keepdims=True))
         f /= np.sqrt(np.add.reduce(f * f, 1, keepdims=True))
@@ -215,6 +209,8 @@ def inverse_gram(f: np.ndarray) -> np.ndarray:
     Raises:
         Infeasible: the features are (numerically) linearly dependent, so the dual basis does not exist.
     """
+    # By eigenvalues rather than by a Cholesky factor: they show how close to dependence the classes are, and the eigenvector of the
+    # smallest one is the combination of features that vanishes.
     values, vectors = np.linalg.eigh(f @ f.T)
     if values[0] * MAX_CONDITION < values[-1]:
         raise Infeasible(

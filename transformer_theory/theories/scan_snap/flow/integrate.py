@@ -1,11 +1,13 @@
-r"""What a flow returns, and its integration in logarithmic time, done twice to measure the error.
+r"""Integration of the flows in logarithmic time, with a second run that measures the error.
 
-Only :math:`s = \eta_Y t` and :math:`\eta_Z / \eta_Y` enter the flows. :math:`u = \ln(1 + s)` makes them smooth: the decoder's residual
-decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10. The row sums of Z are
-conserved by every linear method, correct or not, so they verify nothing; a second tolerance does.
+Only :math:`s = \eta_Y t` and :math:`\eta_Z / \eta_Y` enter the flows. In :math:`u = \ln(1 + s)` they are smooth: the decoder's residual
+decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10.
+
+The error is measured by a second run with a larger tolerance. The row sums of Z cannot serve as a check: every linear method conserves
+them, whether or not its steps are small enough.
 
 Large states are integrated by Dormand and Prince's method of order 8. Where M >> K and attention is fast the flows become stiff; the small
-states of :mod:`.symmetric` are integrated by LSODA, which switches to a stiff method by itself. Both are scipy's.
+states of :mod:`.symmetric` are integrated by LSODA, which changes to a stiff method where needed. Both are scipy's.
 Source of the flows: :cite:t:`tian2023scan`.
 """
 
@@ -39,7 +41,7 @@ class Flow:
         dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
         times: in steps, ``[t]``.
         logits: Z, ``[t, Q, S]``.
-        error: largest difference of the logits to a second integration with a 30 times larger tolerance.
+        error: largest difference between these logits and those of a second run with a 30 times larger tolerance.
     """
 
     dynamics: str
@@ -62,14 +64,19 @@ class DrivenFlow(Flow):
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """States at the times, ``[t, state]``, and the largest difference of the measured components to the second run."""
+    """The solution of an integration.
+
+    Attributes:
+        states: at the times, ``[t, state]``.
+        error: largest difference of the measured components between this run and the second one.
+    """
 
     states: np.ndarray
     error: float
 
 
 def decoder_times(times: Float[Tensor, " t"], *, vocab_size: int, eta_y: float, eta_z: float) -> np.ndarray:
-    """s = eta_Y t.
+    """s = eta_Y t, after a check of the rates and times.
 
     Raises:
         ValueError: a rate is not positive, or the times are not finite and increasing or leave the range of floating point.
@@ -85,25 +92,26 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, toleranc
     """Integrates dy/ds = rate from y = 0 and measures the error.
 
     Args:
-        rate: derivative by s of the state, ``(s, [state]) -> [state]``.
-        size: number of components.
-        s: increasing, ``[t]``.
+        rate: derivative of the state by s, ``(s, [state]) -> [state]``.
+        size: number of components of the state.
+        s: times of the returned states, increasing, ``[t]``.
         measured: components whose error is measured.
-        tolerance: relative, per step; the absolute one is a thousandth of it.
-        method: of scipy.
+        tolerance: relative tolerance per step; the absolute tolerance is a thousandth of it.
+        method: scipy's name of the method.
     Returns:
-        The states at this tolerance, and the difference to the second run, which estimates the error and does not bound it.
+        The states at this tolerance, and their difference to the second run. The difference estimates the error; it is no bound.
     Raises:
         ValueError: the tolerance is not in [1e-13, 1e-3].
         Infeasible: the rate does not exist at the start.
-        NotConverged: the integrator failed or took 100,000 evaluations, the rate ceased to exist, or the runs differ by more than 100
-            times the second tolerance.
+        NotConverged: the integrator failed or needed more than 100,000 evaluations, the rate ceased to exist, or the runs differ by more
+            than 100 times the second tolerance.
     """
     if not 1e-13 <= tolerance <= 1e-3:
         raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; 1e-8 is usual")
     fine, coarse = (_run(rate, size, s, rtol, method) for rtol in (tolerance, SECOND_RUN_FACTOR * tolerance))
-    values, others = fine[:, measured], coarse[:, measured]
-    error = float(np.abs(values - others).max(initial=0.0))
+    values = fine[:, measured]
+    error = float(np.abs(values - coarse[:, measured]).max(initial=0.0))
+    # The tolerance holds per step, and errors of many steps add up: hence the factor. Logits below one are judged absolutely.
     allowed = AGREEMENT_FACTOR * SECOND_RUN_FACTOR * tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
     if error > allowed:
         raise NotConverged(f"two integrations must agree to {allowed:.1e}, they differ by {error:.1e}; lower the tolerance", fine, error)
@@ -114,7 +122,7 @@ def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method)
     from scipy.integrate import solve_ivp
 
     u = np.log1p(s)
-    end = max(float(u[-1]), 1e-12)
+    end = max(float(u[-1]), 1e-12)  # solve_ivp refuses an empty interval, which times = [0] would give
     evaluations = 0
 
     @no_type_check
@@ -124,16 +132,16 @@ def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method)
         if evaluations > MAX_EVALUATIONS:
             raise NotConverged(f"the flow is stiff: {MAX_EVALUATIONS:,} evaluations reached s = {math.expm1(v):.3g} only", y, v)
         try:
-            return math.exp(v) * rate(math.expm1(v), y)
+            return math.exp(v) * rate(math.expm1(v), y)  # dy/du = (1 + s) dy/ds with s = e^u - 1
         except (Infeasible, np.linalg.LinAlgError) as error:
-            if v == 0:  # the classes are dependent already at the start
+            if v == 0:  # the classes are dependent at the start: a property of the data, not of the run
                 raise
             message = (
                 f"at s = {math.expm1(v):.3g} attention has made the classes linearly dependent; lower eta_Z / eta_Y or end the run earlier"
             )
             raise NotConverged(message, y, v) from error
 
-    with np.errstate(over="ignore", invalid="ignore"):  # the result is checked below
+    with np.errstate(over="ignore", invalid="ignore"):  # a rejected trial step may overflow; the result is checked below
         solved = solve_ivp(
             in_log_time,
             (0.0, end),

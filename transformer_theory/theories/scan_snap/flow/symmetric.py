@@ -1,6 +1,6 @@
 r"""The three flows for classes that are all alike, in O(D + C) numbers for any K and M.
 
-Training preserves the symmetry of :class:`..families.SymmetricClasses`, so one class stands for all. Write :math:`f_c, f_d` for its
+Training preserves the symmetry of :class:`..families.SymmetricClasses`, so one class represents all. Write :math:`f_c, f_d` for its
 features and :math:`\varepsilon = \sum_c f_c^2` for the overlap. Three differences of the decoder's entries suffice:
 
     u_c = Y[c, a class] - Y[c, the rest]          the rest: the M - K tokens that never follow
@@ -44,14 +44,14 @@ from .integrate import EXACT, LEMMA4, MODIFIED, Flow, Rate, decoder_times, integ
 
 @dataclass(frozen=True, eq=False)
 class SymmetricFlow:
-    """Attention logits of one class, which stands for all.
+    """Attention logits of one class, which represents all.
 
     Attributes:
         dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
         times: in steps, ``[t]``.
         common: logits of the common tokens, ``[t, C]``.
         distinct: logits of a class's own tokens, ``[t, D]``.
-        error: largest difference of the logits to a second integration with a 30 times larger tolerance.
+        error: largest difference between these logits and those of a second run with a 30 times larger tolerance.
     """
 
     dynamics: str
@@ -66,6 +66,7 @@ class SymmetricFlow:
         logits = torch.zeros(len(self.times), Q, len(classes.common) + classes.classes * D, dtype=torch.float64)
         logits[:, :, : len(classes.common)] = self.common[:, None]
         for query in range(Q):
+            # a query's logits move for the tokens of its own classes only, which are consecutive
             first = len(classes.common) + query * each * D
             logits[:, query, first : first + each * D] = self.distinct.repeat(1, each)
         return Flow(self.dynamics, self.times, logits, self.error)
@@ -96,8 +97,9 @@ def symmetric_modified_flow(
 
     @no_type_check
     def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
+        # |f_d|^2 = 1 - eps is summed rather than subtracted: it does not cancel when common tokens have nearly all attention.
         eps, own = float(fc @ fc), float(fd @ fd)
-        total = 1 + (K - 1) * eps
+        total = 1 + (K - 1) * eps  # the largest eigenvalue of the Gram matrix
         dual = fd / (own * K)
         return [fc * (M / K * rest / total), dual * (rho + others), dual * (rho + rest - eps / total * M * rest)]
 
@@ -120,10 +122,11 @@ def symmetric_lemma4_flow(
         square = f * f
         eps, own = float(square[:C].sum()), float(square[C:].sum())
         x = float(scaled_gain(np.array(s / K), M, 1.0))
+        # (eta_Z / eta_Y) gamma (1 - eps) D; the exponent is capped below the overflow of exp at 709, where gamma is zero anyway
         pull = ratio * x * (M - 1) / M * (M - 1) / (M - 1 + math.exp(min(x, 700.0)))
         pull *= M * (K - 1) / (M - 1) ** 2 * (1 + (M - 1) * eps) / (1 + (K - 1) * eps)
         square[:C] *= -pull * classes.per_query / K
-        square[C:] *= pull * eps / own / K
+        square[C:] *= pull * eps / own / K  # 1 - eps in D is replaced by its sum `own`, which does not cancel
         return square
 
     path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), tolerance=tolerance, method="LSODA")
@@ -150,14 +153,14 @@ def _flow(name: str, classes: SymmetricClasses, times: Tensor, logits: np.ndarra
 def _trained(name: str, classes: SymmetricClasses, train, times: Tensor, eta_y: float, eta_z: float, tolerance: float) -> SymmetricFlow:
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     C, D = len(classes.common), len(classes.distinct)
-    decoder = C + 2 * D
+    decoder = C + 2 * D  # the state is u, v, x, then the logits; the error is measured on the logits only
     rate = _rate(classes, train, eta_z / eta_y)
     path = integrate(rate, decoder + C + D, s, measured=slice(decoder, None), tolerance=tolerance, method="LSODA")
     return _flow(name, classes, times, path.states[:, decoder:], path.error)
 
 
 def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
-    """Derivatives of u, v, x and the logits by eta_Y t."""
+    """Derivatives of u, v, x and the logits by eta_Y t; ``train`` gives those of u, v and x."""
     K, rest_size, C, D = classes.classes, classes.vocab_size - classes.classes, len(classes.common), len(classes.distinct)
     decoder = C + 2 * D
     featured = _features(classes)
@@ -168,10 +171,12 @@ def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
         u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
         f = featured(state[decoder:])
         fc, fd = f[:C], f[C:]
+        # Probabilities relative to the class's own next token, e^{-A} and e^{-B}, then divided by their sum. A trial step of the
+        # integrator may make A or B very negative; the bound keeps exp finite so that the step is rejected, not the run.
         others, rest = math.exp(-max(float(fd @ v), -700.0)), math.exp(-max(float(fc @ u + fd @ x), -700.0))
         total = 1 + (K - 1) * others + rest_size * rest
         others, rest = others / total, rest / total
-        rho = (K - 1) * others + rest_size * rest
+        rho = (K - 1) * others + rest_size * rest  # 1 - alpha as a sum: the difference would cancel
         g = np.concatenate([rest_size * rest * u, (K - 1) * others * v + rest_size * rest * x])
         return np.concatenate([*train(fc, fd, others, rest, rho), speed * f * (g - f * (f @ g))])
 

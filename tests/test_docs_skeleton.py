@@ -76,12 +76,13 @@ def run(project: Path, *command: str) -> str:
 
 
 def contract(project: Path) -> int:
-    """The number of tests that the page's own command passes."""
-    (first, second) = re.findall(r"^\.venv/bin/pytest (.*?) -k averaging$", PAGE, re.MULTILINE)
+    """Runs the page's own commands; the number of contract tests of the new theory that pass."""
+    first, second = re.findall(r"^\.venv/bin/pytest (.*?) -k averaging\n\.venv/bin/pytest (.*?)$", PAGE, re.MULTILINE)
     assert first == second
-    output = run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *first.split(), "-k", "averaging")
+    output = run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *first[0].split(), "-k", "averaging")
     passed = re.search(r"(\d+) passed, \d+ deselected", output)
     assert passed, output
+    run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *first[1].split())
     return int(passed[1])
 
 
@@ -93,12 +94,12 @@ def test_the_page_shows_every_file():
 
 def test_claims_and_a_ladder_are_a_theory(project: Path):
     build(project, SMALL, last=False)
-    assert contract(project) > 20
+    assert contract(project) >= 4
 
 
 def test_the_whole_theory(project: Path):
     build(project, (*SMALL[:3], *WHOLE), last=True)
-    assert contract(project) > 70
+    assert contract(project) > 40
     assert len(COMMANDS) >= 3
     output = run(project, "-c", PROGRAM, *COMMANDS)  # one process: an import takes longer than all of it
     assert "averaging.depth" in output

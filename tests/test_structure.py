@@ -1,8 +1,11 @@
-"""The structure of the package: order of imports, layout, documentation, length of files, words, and no meaning inside sentences."""
+"""The structure of the package: layout, order of imports, documentation, length of files, words, and no meaning hidden in sentences.
+
+A test goes through all files and lists every violation, with its file.
+"""
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +23,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = ("core", "maths", ("data", "metrics"), "models", "probes", "training", "theories", "compare", "report", "cli")
 """Each layer may import those before it, and itself."""
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in (names if isinstance(names, tuple) else (names,))}
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+
+
+def violations(check: Callable[[Path], Iterable[object]]) -> list[str]:
+    """What is wrong in each file of the package, by a function that yields it for one file."""
+    return [f"{path.relative_to(PACKAGE)}: {text}" for path in FILES for text in check(path)]
 
 
 @cache
@@ -30,7 +37,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path) -> tuple[tuple[str, ...], ...]:
-    """What a file imports of the package, wherever in the file, as parts: ``("core", "claims", "Claim")``."""
+    """The imports of the package anywhere in a file, in parts: ``("core", "claims", "Claim")``."""
     return tuple(_imports(path))
 
 
@@ -59,24 +66,27 @@ def test_the_layout_is_that_of_the_design():
     assert modules == {"__init__", "__main__", "compare"}
 
 
-@every_file
-def test_imports_follow_the_order_of_layers(path: Path):
-    here = layer(path)
-    if here in ("__init__", "__main__"):
-        return
-    for parts in imports(path):
-        there = parts[0] if parts else ""
-        if there in LEVEL and there != here:
-            assert LEVEL[there] < LEVEL[here], f"{here} imports {'.'.join(parts)}"
+def test_imports_follow_the_order_of_layers():
+    def upwards(path: Path) -> Iterator[str]:
+        importing = layer(path)
+        if importing in ("__init__", "__main__"):
+            return
+        for parts in imports(path):
+            imported = parts[0] if parts else ""
+            if imported in LEVEL and imported != importing and LEVEL[imported] >= LEVEL[importing]:
+                yield f"{importing} imports {'.'.join(parts)}"
+
+    assert not violations(upwards)
 
 
-@every_file
-def test_theories_do_not_import_one_another(path: Path):
-    parts = path.relative_to(PACKAGE).parts
-    if parts[0] != "theories" or parts[1] == "__init__.py":
-        return
-    others = {one[1] for one in imports(path) if len(one) > 1 and one[0] == "theories" and one[1] in THEORIES} - {parts[1]}
-    assert not others
+def test_theories_do_not_import_one_another():
+    def others(path: Path) -> set[str]:
+        parts = path.relative_to(PACKAGE).parts
+        if parts[0] != "theories" or parts[1] == "__init__.py":
+            return set()
+        return {names[1] for names in imports(path) if len(names) > 1 and names[0] == "theories" and names[1] in THEORIES} - {parts[1]}
+
+    assert not violations(others)
 
 
 def test_theories_have_the_same_parts():
@@ -111,27 +121,29 @@ def plain_tensors(node: ast.FunctionDef) -> bool:
     return any(annotation is not None and ast.unparse(annotation) in ("Tensor", "torch.Tensor") for annotation in annotations)
 
 
-@every_file
-def test_docstrings_say_what_a_user_needs(path: Path):
-    tree = parsed(path)
-    if path.name in ("__init__.py", "__main__.py") and not [*public(tree.body)]:
-        return
-    module = ast.get_docstring(tree) or ""
-    wrong = [] if module else ["the module has no docstring"]
-    for node in public(tree.body):
-        text = ast.get_docstring(node) or ""
-        if not text:
-            wrong.append(f"{node.name} has no docstring")
-        elif isinstance(node, ast.FunctionDef):
-            if raises(node) and "raise" not in text.lower():
-                wrong.append(f"{node.name} raises, and its docstring does not say what")
-            if plain_tensors(node) and "[" not in text + module:
-                wrong.append(f"{node.name} has tensors whose shape is stated nowhere")
-        else:
-            start = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name in ("__init__", "__post_init__")]
-            if any(raises(m) for m in start) and "raise" not in text.lower():
-                wrong.append(f"{node.name} raises when it is made, and its docstring does not say what")
-    assert not wrong, "\n".join(wrong)
+def test_docstrings_are_complete():
+    def missing(path: Path) -> Iterator[str]:
+        tree = parsed(path)
+        if path.name in ("__init__.py", "__main__.py") and not [*public(tree.body)]:
+            return
+        module = ast.get_docstring(tree) or ""
+        if not module:
+            yield "the module has no docstring"
+        for node in public(tree.body):
+            text = ast.get_docstring(node) or ""
+            if not text:
+                yield f"{node.name} has no docstring"
+            elif isinstance(node, ast.FunctionDef):
+                if raises(node) and "raise" not in text.lower():
+                    yield f"{node.name} raises an error that its docstring does not name"
+                if plain_tensors(node) and "[" not in text + module:
+                    yield f"{node.name} has tensors without a shape"
+            else:
+                constructors = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name in ("__init__", "__post_init__")]
+                if any(raises(m) for m in constructors) and "raise" not in text.lower():
+                    yield f"the constructor of {node.name} raises an error that its docstring does not name"
+
+    assert not violations(missing)
 
 
 @pytest.mark.parametrize("theory", THEORIES)
@@ -163,9 +175,10 @@ def test_files_are_short():
     assert not long
 
 
-@every_file
-def test_annotations_are_live(path: Path):
-    assert "from __future__ import annotations" not in path.read_text(encoding="utf-8"), "it would switch the shape checks off"
+def test_annotations_are_live():
+    """Annotations that are strings would switch the shape checks off."""
+    statement = "from __future__ import annotations"
+    assert not violations(lambda path: [statement] if statement in path.read_text(encoding="utf-8") else [])
 
 
 WORDS = re.compile(
@@ -183,29 +196,31 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-@every_file
-def test_words_are_the_fields(path: Path):
-    wrong = [f"{line}: {match[0]}" for line, text in texts(parsed(path)) for match in WORDS.finditer(text)]
+def test_words_are_those_of_the_field():
+    assert not violations(lambda path: (f"{line}: {match[0]}" for line, text in texts(parsed(path)) for match in WORDS.finditer(text)))
+
+
+def test_words_of_the_documentation():
+    wrong = []
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        if path.name == "glossary.md" or "_build" in path.parts or "auto_examples" in path.parts:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            wrong += [f"{path.name}:{number}: {match[0]}" for match in WORDS.finditer(line)]
     assert not wrong
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name)
-def test_words_of_the_documentation(path: Path):
-    if path.name == "glossary.md" or "_build" in path.parts or "auto_examples" in path.parts:
-        return
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert not [f"{number}: {match[0]}" for number, line in enumerate(lines, 1) for match in WORDS.finditer(line)]
+def test_identifiers_are_those_of_the_field():
+    def used(path: Path) -> Iterator[str]:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node, ast.arg | ast.keyword) and node.arg:
+                yield node.arg
+            elif isinstance(node, ast.Attribute):
+                yield node.attr
 
-
-@every_file
-def test_identifiers_are_the_fields(path: Path):
-    tree = parsed(path)
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {
-        node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)
-    }
-    used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    used |= {keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords if keyword.arg}
-    assert not used & NAMES
+    assert not violations(lambda path: NAMES.intersection(used(path)))
 
 
 PARSERS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "find", "index"}
@@ -221,21 +236,22 @@ def is_prose(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in PROSE
 
 
-@every_file
-def test_no_meaning_is_recovered_from_sentences(path: Path):
+def test_no_meaning_is_recovered_from_sentences():
     """No prefix, pattern or substring is looked for in a quantity, a note or a caption."""
-    wrong = []
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            on_prose = is_prose(node.func.value) and node.func.attr in PARSERS
-            pattern = ast.unparse(node.func.value) == "re" and any(is_prose(argument) for argument in node.args)
-            if on_prose or pattern:
-                wrong.append(f"{node.lineno}: {ast.unparse(node)}")
-        if isinstance(node, ast.Compare):
-            for op, right in zip(node.ops, node.comparators):
-                if isinstance(op, ast.In | ast.NotIn) and is_prose(right):
-                    wrong.append(f"{node.lineno}: {ast.unparse(node)}")
-    assert not wrong
+
+    def parsing(path: Path) -> Iterator[str]:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                on_prose = is_prose(node.func.value) and node.func.attr in PARSERS
+                pattern = ast.unparse(node.func.value) == "re" and any(is_prose(argument) for argument in node.args)
+                if on_prose or pattern:
+                    yield f"{node.lineno}: {ast.unparse(node)}"
+            if isinstance(node, ast.Compare):
+                for op, right in zip(node.ops, node.comparators):
+                    if isinstance(op, ast.In | ast.NotIn) and is_prose(right):
+                        yield f"{node.lineno}: {ast.unparse(node)}"
+
+    assert not violations(parsing)
 
 
 def test_shape_checks_are_on_in_tests():

@@ -1,4 +1,4 @@
-"""Small data of every shape that a room may be handed. Each entry is a function, so that a test builds only what it uses."""
+"""Small data sets of every shape that a theory may be given. Each entry is a function, so that a test builds only what it uses."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,7 +12,7 @@ N, SEQ, DIM, CLASSES, WORDS = 24, 5, 4, 3, 6
 
 
 def sequences(*, n: int = N, seq: int = SEQ, dim: int = DIM, classes: int = CLASSES, words: int = WORDS, seed: int = 0) -> TokenData:
-    """n sequences with every field: Gaussian tokens around a centre a class, ids at random, the label as next id."""
+    """n sequences with every field: Gaussian tokens around one centre per class, random ids, and the label as the next id."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % classes
     centres = 2 * torch.randn(classes, 1, dim, generator=generator, dtype=torch.float64)

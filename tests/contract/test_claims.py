@@ -14,7 +14,7 @@ from transformer_theory.theories import list_theories
 
 CLAIMS = [(theory.name, claim) for theory in list_theories() for claim in theory.claims]
 SEEDS = (3,)
-REPEATED = 0.5  # CPU seconds up to which a check is repeated; what can draw from elsewhere is seen in the global generators
+REPEATED = 0.5  # CPU seconds up to which a check is repeated
 every_claim = pytest.mark.parametrize(("theory", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
 
 

@@ -22,7 +22,7 @@ from transformer_theory.theories import list_theories
 
 EXPERIMENTS = [(theory.name, kind) for theory in list_theories() for kind in theory.experiments]
 every_experiment = pytest.mark.parametrize(("theory", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS])
-REPEATED = 0.4  # CPU seconds up to which a run is repeated; that slower ones use no global generator is seen in its state
+REPEATED = 0.4  # CPU seconds up to which a run is repeated
 
 
 def cut_off(figure: matplotlib.figure.Figure) -> list[str]:

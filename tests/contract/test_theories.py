@@ -1,4 +1,4 @@
-"""What every theory keeps; a new one is tested here as soon as it stands in THEORIES. A capability that a theory lacks is not tested."""
+"""Every theory in THEORIES, also a new one. A capability that a theory lacks is not tested."""
 
 import functools
 import math
@@ -46,7 +46,7 @@ def formulas(text: str) -> list[str]:
 
 
 def measure(theory: Theory, data: TokenData) -> Result:
-    """A result as ``compare`` makes it; unsupported data give one row with a reason."""
+    """A theory on data, as in ``compare``: unsupported data give one row with a reason."""
     assert theory.on_data is not None
     problem = theory.on_data.read(data)
     if isinstance(problem, Unsupported):
@@ -58,7 +58,7 @@ def measure(theory: Theory, data: TokenData) -> Result:
 
 @functools.cache
 def measured(theory: Theory, name: str = "complete") -> Result:
-    """What is measured on one of DATA, once for all tests that only look at it."""
+    """The result on one of DATA, computed once for all tests."""
     data = DATA[name]()
     before = [tensor.clone() for tensor in fields_of(data)]
     result = measure(theory, data)
@@ -107,7 +107,7 @@ def test_formulas_can_be_rendered(theory: Theory):
 @every_data
 def test_any_data_become_valid_rows(theory: Theory, data: str, request):
     if data in SAME_SHAPES:
-        request.getfixturevalue("unchecked")  # shapes are checked once
+        request.getfixturevalue("unchecked")  # the complete data have checked the shapes
     result = measured(theory, data)
     assert result.table
     for row in result.table:
@@ -145,7 +145,7 @@ def check_row(theory: Theory, row: Measurement, kinds: tuple[str, ...]) -> None:
 def test_the_seed_decides(theory: Theory, request):
     torch.manual_seed(2)
     first = measured(theory)
-    request.getfixturevalue("unchecked")  # shapes were checked once
+    request.getfixturevalue("unchecked")  # the first run has checked the shapes
     torch.manual_seed(1)
     state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
     again = measure(theory, sequences())
@@ -177,7 +177,7 @@ def test_the_figure_without_arrays_or_rows(theory: Theory):
 
 
 class Recorder(Metric):
-    """Keeps activations, to hand them to other metrics in another order."""
+    """Stores the activations of a forward pass, which the tests pass to metrics in another order."""
 
     def __init__(self):
         self.activations: list[Activations] = []

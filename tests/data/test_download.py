@@ -129,7 +129,7 @@ def test_a_bare_name_downloads_once(server, tmp_path, monkeypatch):
     monkeypatch.setitem(image_sets.ARCHIVES, "cifar10", archive(server[0], "whole"))
     for _ in range(2):
         with pytest.raises(ValueError, match=f"{FILE} is not a .tar.gz"):  # the bytes are right, but no archive
-            data.images("cifar10", say=str)
+            data.images("cifar10", progress=str)
     assert len(server[1]) == 1
 
 

@@ -110,7 +110,7 @@ def test_a_test_image_of_another_size(tmp_path):
 
 def said_of(path, **settings) -> tuple[list[str], tuple]:
     lines = []
-    return lines, data.images(path, say=lines.append, **settings)
+    return lines, data.images(path, progress=lines.append, **settings)
 
 
 def test_kinds_of_pixels_are_read_as_one_with_one_message(tmp_path):

@@ -97,7 +97,7 @@ def test_moments_refuse_what_they_cannot_resolve():
     for X, eps in ((deficient, 1e-7), (normal(5, 40), 1e-8)):
         state = coding.SecondMoments()
         state.update(X, torch.zeros(len(X), dtype=torch.int64))
-        with pytest.raises(ValueError, match=r"at most 1e\+10 .* larger eps"):
+        with pytest.raises(ValueError, match=r"1e\+10.* eps"):
             state.coding_rate(eps=eps)
 
 

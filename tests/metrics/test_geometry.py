@@ -127,7 +127,7 @@ def test_everything_exported_is_documented():
         (lambda: metrics.neural_collapse(torch.eye(2), torch.tensor([-1, 0])), "relabel from zero"),
         (lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.eye(1, 2)), "classifier must have shape"),
         (lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.zeros(2, 2)), "not zero"),
-        (lambda: metrics.rank_collapse_residual(torch.zeros(2, 3, 4)), "other than zero"),
+        (lambda: metrics.rank_collapse_residual(torch.zeros(2, 3, 4)), "not zero"),
         (lambda: metrics.rank_collapse_residual(torch.full((3, 4), math.inf)), "finite"),
         (lambda: metrics.rank_collapse_residual(torch.zeros(2, 0, 4)), r"must have shape \[\*batch, n, d\]"),
         (lambda: metrics.alignment(torch.eye(2), torch.zeros(2, 2)), "other than zero"),

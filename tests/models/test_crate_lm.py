@@ -190,7 +190,7 @@ def test_inputs_that_do_not_fit_are_named(unchecked):
         model(torch.tensor([[-1, 0]]))
     with pytest.raises(ValueError, match=r"ids must be torch\.int32 or torch\.int64, got torch\.float32; convert them"):
         model(torch.zeros(1, 3))
-    with pytest.raises(ValueError, match="n of at least 2, one to predict"):
+    with pytest.raises(ValueError, match="n >= 2"):
         model.loss(torch.zeros(1, 1, dtype=torch.long))
     with pytest.raises(ValueError, match="count must be >= 0 and temperature positive and finite, got 3 and 0"):
         model.generate(torch.zeros(1, 1, dtype=torch.long), 3, generator=torch.Generator(), temperature=0.0)

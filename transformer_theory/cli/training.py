@@ -50,7 +50,7 @@ def train_network(options: argparse.Namespace) -> int:
         raise ValueError("--minutes replaces --epochs, got both; leave one out")
     folder = options.out or Path("runs") / options.network
     run = stored_run(folder / LAST) if options.resume else None
-    images = read_images(options.data, size=options.size, say=None if _first_process() else lambda line: None)
+    images = read_images(options.data, size=options.size, progress=None if _first_process() else lambda line: None)
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
     if run is not None:  # options that are not given keep their values
         settings = Settings.from_stored({**run["settings"], "network": options.network})

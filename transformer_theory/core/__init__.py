@@ -1,1 +1,1 @@
-"""The types that every part of the library shares: measurements, claims, ladders, metrics, experiments, results, theories."""
+"""The types that all parts of the library share: measurements, claims, ladders, metrics, experiments, results and theories."""

@@ -2,8 +2,8 @@
 
 A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its verdict is "consistent",
 "violated", "inconclusive" (not finite, or not converged) or "not covered" (the instance does not satisfy the assumptions). A check without
-power is worthless: each claim carries a control, the same check with one assumption removed or the target replaced, which must come out
-violated. What the seeds said of a claim is one :class:`Verification`, stored whole.
+power is worthless: each claim has a control, the same check with one assumption removed or the target replaced, which must be violated.
+:class:`Verification` is the only record of the outcome on all seeds.
 """
 
 import math
@@ -22,7 +22,7 @@ from .statistics import clopper_pearson
 
 Cost = Literal["quick", "training"]
 ControlName = Literal["fails", "passes", "inconclusive"]
-CONTROL_TEXT: Mapping[ControlName, str] = {  # what each means for the check
+CONTROL_TEXT: Mapping[ControlName, str] = {  # as shown to readers
     "fails": "fails as it must",
     "passes": "PASSES: no power",
     "inconclusive": "inconclusive: power unknown",
@@ -31,7 +31,7 @@ CONTROL_TEXT: Mapping[ControlName, str] = {  # what each means for the check
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one check measured, and its threshold. The threshold is data, so that a reader can choose another.
+    """The value that one check measured, and its threshold, which is stored so that a reader can choose another.
 
     >>> import transformer_theory as tt
     >>> tt.Evidence(0.02, 0.1, "<=").verdict
@@ -43,8 +43,8 @@ class Evidence:
         value: the measured number (:attr:`Claim.measures` names it).
         threshold: what it is compared with.
         op: ``"<="`` or ``">="``: the claim holds if ``value op threshold``.
-        converged: the iteration behind ``value`` met its tolerance.
-        covered: the instance satisfies the assumptions of the statement.
+        converged: whether the iteration behind ``value`` met its tolerance.
+        covered: whether the instance satisfies the assumptions of the statement.
         detail: further numbers of the instance, stored with the verification.
         note: one short sentence for the reader.
 
@@ -89,14 +89,14 @@ class Claim:
         id: ``"theory/name"``.
         statement: LaTeX in the notation of ``docs/notation.md``, a sentence with ``$...$``.
         measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin direction".
-        source: where the literature says it.
+        source: where the literature states it.
         assumptions: what must hold, each a short sentence; every filter on the drawn instances is one of them.
-        check: draws an instance that meets the assumptions and measures.
-        control: the same with one assumption removed or the target replaced: must come out violated.
+        check: draws an instance that meets the assumptions, and measures.
+        control: the same check with one assumption removed or the target replaced; it must be violated.
         control_description: what the control changes.
-        corrects: where a printed statement, figure or released number had to be corrected for this claim to hold: what was printed, and
-            what is right. Markdown with LaTeX between dollars; empty if nothing had to be.
-        cost: "quick", about a second a seed, or "training".
+        corrects: if a printed statement, figure or released number had to be corrected for this claim to hold: what was printed, and
+            what is right. Markdown with LaTeX between dollars; empty if nothing was corrected.
+        cost: "quick", about a second per seed, or "training".
 
     Raises:
         ValueError: the id names no theory, or ``measures`` is empty.
@@ -126,7 +126,7 @@ class Claim:
         return self.id.partition("/")[0]
 
     def run(self, seed: int) -> tuple[Evidence, Evidence]:
-        """What check and control measure on one seed, each with its own generator; inconclusive where a solver gives up."""
+        """The evidence of check and control on one seed, each with a fresh generator; inconclusive if a solver does not converge."""
         return _run(self.check, seed), _run(self.control, seed)
 
     def verify(self, seeds: Iterable[int] = range(5)) -> "Verification":
@@ -150,13 +150,13 @@ def _run(check: Check, seed: int) -> Evidence:
 
 @dataclass(frozen=True)
 class Verification:
-    """What the seeds said about a claim: the only record of it, stored whole. ``verdict`` is never "proved".
+    """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
         id, statement, measures, source, assumptions, control_description, corrects, cost: the texts of the claim.
         seeds: the seeds used.
-        evidence: one :class:`Evidence` per seed.
-        controls: the control's evidence, one per seed.
+        evidence: of the check, one :class:`Evidence` per seed.
+        controls: of the control, one per seed.
     """
 
     id: str
@@ -186,28 +186,28 @@ class Verification:
     @property
     def verdict(self) -> VerdictName:
         """Violated if any seed violates; otherwise consistent if any seed is; otherwise inconclusive if any is; otherwise not covered."""
-        found = {one.verdict for one in self.evidence}
+        verdicts = {evidence.verdict for evidence in self.evidence}
         order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "not covered")
-        return next(name for name in order if name in found)
+        return next(name for name in order if name in verdicts)
 
     @property
     def control(self) -> ControlName:
         """ "fails" (violated on every seed, as it must be for the check to have power), "passes" (consistent on some), "inconclusive".
 
-        A control drops an assumption, so it is judged by its numbers alone.
+        A control drops an assumption, so whether the theorem covers it does not matter.
         """
-        found = {replace(one, covered=True).verdict for one in self.controls}
-        return "fails" if found == {"violated"} else "passes" if "consistent" in found else "inconclusive"
+        verdicts = {replace(control, covered=True).verdict for control in self.controls}
+        return "fails" if verdicts == {"violated"} else "passes" if "consistent" in verdicts else "inconclusive"
 
     @property
     def consistent(self) -> int:
         """Number of seeds that are consistent."""
-        return sum(one.verdict == "consistent" for one in self.evidence)
+        return sum(evidence.verdict == "consistent" for evidence in self.evidence)
 
     @property
     def decided(self) -> int:
         """Number of seeds that are consistent or violated."""
-        return sum(one.verdict in ("consistent", "violated") for one in self.evidence)
+        return sum(evidence.verdict in ("consistent", "violated") for evidence in self.evidence)
 
     @property
     def share(self) -> float | None:
@@ -216,62 +216,62 @@ class Verification:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Clopper-Pearson 95 % interval of the share: (0, 1) if no seed was decided."""
+        """Clopper-Pearson 95 % interval of the share; (0, 1) if no seed was decided."""
         low, high = clopper_pearson(self.consistent, self.decided)
         return float(low), float(high)
 
     @property
     def worst(self) -> Evidence:
-        """The decided seed nearest to its threshold, or farthest beyond it; of undecided seeds if none is decided."""
-        decided = [one for one in self.evidence if one.verdict in ("consistent", "violated")]
+        """The evidence with the least slack: nearest to its threshold, or farthest on the wrong side. Undecided seeds count if all are."""
+        decided = [evidence for evidence in self.evidence if evidence.verdict in ("consistent", "violated")]
         return min(decided or self.evidence, key=_slack)
 
     @property
     def worst_control(self) -> Evidence:
         """The control that came nearest to passing."""
-        return max(self.controls, key=lambda one: slack if math.isfinite(slack := _slack(one)) else -math.inf)
+        return max(self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf)
 
     @property
     def median(self) -> float | None:
-        """Median value over the seeds with a finite one; None if there is none."""
-        values = [one.value for one in self.evidence if math.isfinite(one.value)]
+        """Median of the finite values; None if there is none."""
+        values = [evidence.value for evidence in self.evidence if math.isfinite(evidence.value)]
         return median(values) if values else None
 
     @property
     def outcome(self) -> str:
-        """The verdict; what is wrong with the control instead if it does not fail, since the check has no power then."""
+        """The verdict; if the control does not fail, the state of the control instead, since the check then has no power."""
         return self.verdict if self.control == "fails" else f"control {CONTROL_TEXT[self.control]}"
 
     @property
     def passed(self) -> bool:
-        """The claim is not violated and its control fails."""
+        """Whether the claim is not violated and its control fails."""
         return self.verdict != "violated" and self.control == "fails"
 
     def measurements(self) -> list[Measurement]:
-        """One row per seed: the quantity is the claim's id, the null is what the control measured."""
+        """One row per seed: the quantity is the claim's id, the null is the control's value."""
         rows = []
-        for seed, one, control in zip(self.seeds, self.evidence, self.controls):
-            finite = math.isfinite(one.value)
+        for seed, evidence, control in zip(self.seeds, self.evidence, self.controls):
+            finite = math.isfinite(evidence.value)
             rows.append(
                 Measurement(
                     theory=self.theory,
                     kind="claim",
                     quantity=self.id,
-                    value=one.value if finite else None,
-                    reason="" if finite else one.note or "the value is not finite",
-                    op=one.op,
-                    threshold=one.threshold,
-                    verdict=one.verdict,
+                    value=evidence.value if finite else None,
+                    reason="" if finite else evidence.note or "the value is not finite",
+                    op=evidence.op,
+                    threshold=evidence.threshold,
+                    verdict=evidence.verdict,
                     null=Null("control", (control.value,)),
                     source=self.source,
                     seed=seed,
-                    note=one.note,
+                    note=evidence.note,
                 )
             )
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values, with what follows from it (verdict, share, interval, worst value, control) for readers of the file."""
+        """All fields as JSON values, and what follows from them: verdict, share, interval, worst value and control."""
         stored = {name: getattr(self, name) for name in _TEXTS} | {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
         worst, control = self.worst, self.worst_control
         derived = {
@@ -288,14 +288,14 @@ class Verification:
             "control": {"verdict": self.control, "value": _finite(control.value)},
         }
         seeds = [
-            {"seed": seed, "evidence": _evidence_json(one), "control": _evidence_json(other)}
-            for seed, one, other in zip(self.seeds, self.evidence, self.controls)
+            {"seed": seed, "evidence": _evidence_json(evidence), "control": _evidence_json(control)}
+            for seed, evidence, control in zip(self.seeds, self.evidence, self.controls)
         ]
         return {**stored, **derived, "seeds": seeds}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Verification":
-        """The inverse of :meth:`to_json`; what follows from the evidence is computed anew.
+        """The inverse of :meth:`to_json`; properties that follow from the evidence are recomputed.
 
         Raises:
             ValueError: something is missing or unknown.
@@ -305,12 +305,12 @@ class Verification:
             texts |= {"source": Source.from_json(stored["source"]), "assumptions": tuple(stored["assumptions"])}
             return cls(
                 **texts,
-                seeds=tuple(int(one["seed"]) for one in stored["seeds"]),
-                evidence=tuple(Evidence.from_json(one["evidence"]) for one in stored["seeds"]),
-                controls=tuple(Evidence.from_json(one["control"]) for one in stored["seeds"]),
+                seeds=tuple(int(record["seed"]) for record in stored["seeds"]),
+                evidence=tuple(Evidence.from_json(record["evidence"]) for record in stored["seeds"]),
+                controls=tuple(Evidence.from_json(record["control"]) for record in stored["seeds"]),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"a stored verification must hold a claim and its seeds, got another ({error})") from error
+            raise ValueError(f"a stored verification must hold a claim and its seeds, got another record ({error})") from error
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -321,9 +321,9 @@ class Verification:
 _TEXTS = ("id", "statement", "measures", "source", "assumptions", "control_description", "corrects", "cost")
 
 
-def _slack(one: Evidence) -> float:
-    """How far a value lies on its side of the threshold; infinite where one of them is not finite."""
-    slack = one.threshold - one.value if one.op == "<=" else one.value - one.threshold
+def _slack(evidence: Evidence) -> float:
+    """Distance of the value from the threshold, negative on the wrong side; infinite if one of them is not finite."""
+    slack = evidence.threshold - evidence.value if evidence.op == "<=" else evidence.value - evidence.threshold
     return slack if math.isfinite(slack) else math.inf
 
 
@@ -331,13 +331,13 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _evidence_json(one: Evidence) -> dict[str, Any]:
-    stored = asdict(one) | {"value": _finite(one.value), "threshold": _finite(one.threshold)}
-    return stored | {"detail": {name: _finite(float(number)) for name, number in one.detail.items()}}
+def _evidence_json(evidence: Evidence) -> dict[str, Any]:
+    stored = asdict(evidence) | {"value": _finite(evidence.value), "threshold": _finite(evidence.threshold)}
+    return stored | {"detail": {name: _finite(float(number)) for name, number in evidence.detail.items()}}
 
 
 def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> Iterator[Verification]:
-    """Each claim on every seed, in order, as soon as it is there, over whatever workers are active (:func:`~.parallel.workers`).
+    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`); yields in the order of the claims.
 
     Raises:
         ValueError: no claim, or no seed.
@@ -347,6 +347,7 @@ def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> I
         raise ValueError(f"claims and seeds must name at least one each, got {len(claims)} claims and {len(numbers)} seeds; name one")
     from .parallel import stream
 
+    # One job per claim and seed, so that the workers share even a single claim; each claim takes its seeds off the ordered stream.
     outcomes = stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in numbers))
     return (Verification.of(claim, numbers, islice(outcomes, len(numbers))) for claim in claims)
 

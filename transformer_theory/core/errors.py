@@ -1,4 +1,4 @@
-"""Errors that say what was expected, what came, and what to do."""
+"""Errors of solvers, and lists of names for the messages of errors."""
 
 import difflib
 import re
@@ -9,7 +9,11 @@ LIST_FIRST = 5  # and this many of a longer list
 
 
 class Infeasible(ValueError):
-    """No solution exists. ``certificate`` proves it (for a linear system: multipliers whose combination is contradictory)."""
+    """No solution exists.
+
+    Attributes:
+        certificate: proves it; for a linear system, multipliers whose combination of the constraints is contradictory.
+    """
 
     def __init__(self, message: str, certificate=None):
         super().__init__(message)
@@ -17,7 +21,12 @@ class Infeasible(ValueError):
 
 
 class NotConverged(RuntimeError):
-    """An iteration stopped before its tolerance. ``state`` is the last iterate, ``residuals`` what is left."""
+    """An iteration stopped before it met its tolerance.
+
+    Attributes:
+        state: the last iterate.
+        residuals: its residuals.
+    """
 
     def __init__(self, message: str, state=None, residuals=None):
         super().__init__(message)
@@ -25,22 +34,23 @@ class NotConverged(RuntimeError):
 
 
 def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
-    """The end of an error message about an unknown name: the one that is meant, or what there is, of many names the nearest few.
+    """The end of an error message about an unknown name: the name that was probably meant, or else the known names.
 
     >>> "unknown theory 'crat'" + nearest("crat", ["crate", "joma"])
     "unknown theory 'crat'; did you mean 'crate'?"
 
-    Of ``theory.name`` and ``theory/name`` what follows the theory is compared, among the names of that theory if there is one.
+    Names such as ``theory.name`` and ``theory/name`` are compared by the part after the theory, among the names of that theory if there are
+    any. Of more than eight names, the five nearest are listed.
 
     Args:
-        shown_by: what shows all the names, named where they are too many to be listed.
+        shown_by: a command that shows all names; named if there are too many to list.
     """
     names = list(names)
     theory, short = _parted(name)
     inside = [known for known in names if theory and _parted(known)[0] == theory]
-    last = {_parted(known)[1]: known for known in inside or names}
+    by_short_name = {_parted(known)[1]: known for known in inside or names}
     whole = [] if inside else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    close = whole or [last[found] for found in difflib.get_close_matches(short, last, n=1, cutoff=0.5)]
+    close = whole or [by_short_name[match] for match in difflib.get_close_matches(short, by_short_name, n=1, cutoff=0.5)]
     if close:
         return f"; did you mean {close[0]!r}?"
     known = inside or names
@@ -51,13 +61,13 @@ def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """The names, those most like ``name`` first; the theory in front of either does not count."""
+    """The names, those most like ``name`` first; the theory in front of a name is ignored."""
     short = _parted(name)[1]
     return sorted(names, key=lambda known: -difflib.SequenceMatcher(None, short, _parted(known)[1]).ratio())
 
 
 def some(names: Iterable[str]) -> str:
-    """The names in a line; of many the first few, and how many there are.
+    """The names in one line; of more than eight the first five, and how many there are.
 
     >>> some("abcdefghijkl")
     'a, b, c, d, e, ... (12)'
@@ -67,6 +77,6 @@ def some(names: Iterable[str]) -> str:
 
 
 def _parted(name: str) -> tuple[str, str]:
-    """The theory, empty if none is named, and the rest."""
+    """The theory (empty if the name has none) and the rest of the name."""
     *theory, short = re.split(r"[./]", name, maxsplit=1)
     return "".join(theory), short

@@ -1,7 +1,7 @@
-"""Experiments: the figures of papers redone. Settings in, measurements and arrays out, and a plot of the stored result, in one file.
+"""Experiments: figures of papers, redone. One file holds the settings, the measurement and the plot of the stored result.
 
-An experiment is a frozen dataclass whose fields are its settings, each declared with its range and its help text by :func:`setting`: they
-are checked before they are used, and the command line is made from them.
+An experiment is a frozen dataclass whose fields are its settings, each declared with its range and its help text by :func:`setting`. Values
+are checked when an experiment is constructed, and the options of the command line are made from the fields.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ import torch
 from . import parallel
 from .measurement import Arrays, Measurement, collect
 from .parallel import one_thread
-from .parallel import sweep as sweep  # what an experiment calls for many settings
+from .parallel import sweep as sweep  # re-exported for experiments
 from .result import Result, jsonable, provenance
 from .sources import Source
 
@@ -47,20 +47,20 @@ def setting(
     multiple_of: int | None = None,
     help: str = "",
 ) -> Any:
-    """A dataclass field for a finite number in a range, or for a tuple of at least one of them; integers if the default is one.
+    """A dataclass field for a finite number in a range, or for a non-empty tuple of such numbers; integers if the default is one.
 
     Args:
         ge, gt, le, lt: greater or equal, greater, less or equal, less.
         multiple_of: for integers.
         help: text for ``--help``.
     """
-    given = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of}
-    limits = {name: limit for name, limit in given.items() if limit is not None}
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of}
+    limits = {name: bound for name, bound in bounds.items() if bound is not None}
     return dataclasses.field(default=default, metadata={"limits": limits, "help": help})
 
 
 def settings_of(kind: Any) -> Iterator[dataclasses.Field]:
-    """The fields of a dataclass, or of an instance of one, that were declared by :func:`setting`."""
+    """The fields of a dataclass (or of an instance) that were declared by :func:`setting`."""
     return (field for field in fields(kind) if "limits" in field.metadata)
 
 
@@ -73,39 +73,39 @@ def check_settings(holder: Any) -> None:
     """Checks the fields of a dataclass instance against their ranges.
 
     Raises:
-        ValueError: one is out of range, not finite, no number, not an integer where the default is, or an empty tuple.
+        ValueError: a value is out of range, not finite, not a number, not an integer although the default is one, or an empty tuple.
     """
     for field in settings_of(holder):
         value, default = getattr(holder, field.name), field.default
-        usual = default if isinstance(default, tuple) else (default,)
+        defaults = default if isinstance(default, tuple) else (default,)
         entries = value if isinstance(value, tuple) else (value,)
-        integer = all(isinstance(entry, int) for entry in usual)
-        alike = isinstance(value, tuple) == isinstance(default, tuple)
-        if alike and entries and all(_in_range(entry, integer, field.metadata["limits"]) for entry in entries):
+        integer = all(isinstance(entry, int) for entry in defaults)
+        same_kind = isinstance(value, tuple) == isinstance(default, tuple)
+        if same_kind and entries and all(_in_range(entry, integer, field.metadata["limits"]) for entry in entries):
             continue
         what = "integer" if integer else "finite number"
         expected = f"a tuple of {what}s" if isinstance(default, tuple) else f"{'an' if integer else 'a'} {what}"
-        shown = " ".join(map(str, usual))
+        shown = " ".join(map(str, defaults))
         text = f"{expected} {range_text(field)}".strip()
         raise ValueError(f"{field.name} must be {text}, got {value!r}; give such a value, or leave it out (default: {shown})")
 
 
 def _in_range(value: Any, integer: bool, limits: dict[str, float]) -> bool:
-    a_number = not isinstance(value, bool) and isinstance(value, numbers.Integral if integer else numbers.Real)
-    # strictly between the infinities: neither they nor NaN pass
-    return a_number and all(RANGES[name][1](value, limit) for name, limit in ({"gt": -math.inf, "lt": math.inf} | limits).items())
+    is_number = not isinstance(value, bool) and isinstance(value, numbers.Integral if integer else numbers.Real)
+    # Values must lie strictly between the infinities, which excludes NaN too: every comparison with NaN is false.
+    return is_number and all(RANGES[name][1](value, limit) for name, limit in ({"gt": -math.inf, "lt": math.inf} | limits).items())
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A run with settings; subclass it as a frozen dataclass.
 
-    An author writes :meth:`measure` and :meth:`plot`; :meth:`run` does the rest. An experiment that draws random numbers from a seed of the
-    user's is a :class:`RandomExperiment`; any other has no seed, so two runs of it are equal.
+    A subclass defines :meth:`measure` and :meth:`plot`; :meth:`run` does the rest. An experiment with random numbers is a
+    :class:`RandomExperiment`, whose seed is a setting; any other has no seed, and two runs of it are equal.
 
     Attributes:
         name: ``"theory.figure"``.
-        sources: the literature that it redoes.
+        sources: the literature whose figure it redoes.
 
     Raises:
         ValueError: a setting is out of range.
@@ -138,17 +138,17 @@ class Experiment:
 
     @classmethod
     def of(cls, result: Result) -> "Experiment":
-        """The experiment with the settings of a stored result, where tuples have become lists.
+        """The experiment with the settings of a stored result; lists become tuples again.
 
         Raises:
-            TypeError, ValueError: they are not settings of this experiment, or out of range.
+            TypeError, ValueError: the settings are not those of this experiment, or out of range.
         """
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in result.settings.items()})
 
     def at_defaults(self, *names: str) -> bool:
-        """Whether these settings (all if none is named) have their default values: a published number is shown at its own settings only."""
-        usual = type(self)()
-        return all(getattr(self, name) == getattr(usual, name) for name in names or [field.name for field in fields(self)])
+        """Whether these settings (all if none is named) have their default values. A published number is shown at its own settings only."""
+        default = type(self)()
+        return all(getattr(self, name) == getattr(default, name) for name in names or [field.name for field in fields(self)])
 
     def run(self, *, workers: int | str | None = None) -> Result:
         """Measures on one thread with the global random state forked, and records provenance.
@@ -170,7 +170,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class RandomExperiment(Experiment):
-    """An experiment that draws random numbers, only from :meth:`generator` or, in a sweep, from seeds derived from ``seed``."""
+    """An experiment that draws random numbers: from :meth:`generator` or, in a sweep, from seeds derived from ``seed``."""
 
     seed: int = setting(0, ge=0, le=2**32 - 1, help="of the random numbers")
 

@@ -1,7 +1,7 @@
-"""Files that are written atomically: a reader sees the old file or the new one, never half of it; of several, all or none.
+"""Atomic writing: a reader sees the old file or the new one, never half of it; of several files, all are written or none.
 
-Checksums of a stored result show that a number was changed after it was measured. They guard against slips (an edited table, a half-copied
-folder), not against forgery.
+The checksums of a stored result show whether a number was changed after it was measured. They guard against mistakes (an edited table, an
+incomplete copy), not against forgery.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a hidden draft beside ``path``, which takes its place once the block has written it; nothing stays if the block fails.
+    """Yields the path of a hidden draft, which replaces ``path`` when the block ends; it is removed if the block fails.
 
     Raises:
         OSError: the folder does not exist or cannot be written to.
@@ -33,13 +33,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_targets(paths: Iterable[Path]) -> None:
-    """Raises an error unless files can be written to all of these paths together: none is a folder or a device, none is named twice, and
-    none is the folder of another.
+    """Checks that files can be written to all of these paths: none is a folder or a device, none occurs twice, and none is the folder of
+    another.
 
     Raises:
-        FileExistsError: one is there and is not a file.
-        ValueError: one is named twice, or is the folder of another.
-        PermissionError: the folder of one may not be written to.
+        FileExistsError: a path exists and is not a file.
+        ValueError: a path occurs twice, or is the folder of another.
+        PermissionError: a folder is not writable.
     """
     places: dict[Path, Path] = {}
     for path in paths:
@@ -49,6 +49,7 @@ def check_targets(paths: Iterable[Path]) -> None:
             raise ValueError(f"each output must be a file of its own, got {path} twice; choose another name for one of them")
         places[_place(path)] = path
     for place, path in places.items():
+        # Missing folders will be created, so the nearest existing one must be writable.
         holder = next(folder for folder in place.parents if folder.exists())
         if not os.access(holder, os.W_OK | os.X_OK):
             raise PermissionError(f"cannot write to {path} (permission denied); choose another place")
@@ -58,81 +59,86 @@ def check_targets(paths: Iterable[Path]) -> None:
 
 
 def write_together(files: Mapping[Path, bytes]) -> None:
-    """All files or none: each is drafted beside its place before the first takes it, and what they replace is kept beside it until the last
-    has. Folders that are missing are made. Only a process that is killed between two renames leaves some new and some old.
+    """Writes all files or none, and creates missing folders.
+
+    First every file is written as a hidden draft in its folder, then the drafts are renamed one after another. The files that they replace
+    are copied to hidden names first, and are put back if a rename fails. Only a process that is killed between two renames leaves some new
+    files and some old ones.
 
     Raises:
         FileExistsError, ValueError: as :func:`check_targets` says.
-        PermissionError: one of them cannot be written; says which.
+        PermissionError: a file cannot be written; the message names it.
     """
     check_targets(files)
-    made: list[Path] = []  # folders
+    created: list[Path] = []  # folders
     drafts: dict[Path, Path] = {}
-    kept: dict[Path, Path | None] = {}  # of each place whose turn has come, a copy of the file that was there
+    backups: dict[Path, Path | None] = {}  # places whose rename has begun: the copy of the old file, None if there was none
     path = None
     try:
         for path, data in files.items():
             place = _place(path)
             for folder in reversed([folder for folder in place.parents if not folder.exists()]):
                 folder.mkdir()
-                made.append(folder)
+                created.append(folder)
             drafts[place] = _beside(place)
             drafts[place].write_bytes(data)
         for path in files:
             place = _place(path)
-            kept[place] = old = _beside(place) if os.path.lexists(place) else None
-            if old is not None:
-                shutil.copy2(place, old, follow_symlinks=False)  # not moved: a reader finds a file at every moment
+            backups[place] = backup = _beside(place) if os.path.lexists(place) else None
+            if backup is not None:
+                shutil.copy2(place, backup, follow_symlinks=False)  # copied, not moved: a reader finds a file at every moment
             drafts[place].replace(place)
     except BaseException as error:
-        _put_back(drafts, kept)
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):  # somebody has put something there
+        _put_back(drafts, backups)
+        for folder in reversed(created):
+            with contextlib.suppress(OSError):  # not empty: another process has written to it
                 folder.rmdir()
         if isinstance(error, OSError):
             raise PermissionError(f"cannot write to {path} ({error.strerror or error}); choose another place") from error
         raise
-    for old in filter(None, kept.values()):
-        old.unlink()
+    for backup in filter(None, backups.values()):
+        backup.unlink()
 
 
-def _put_back(drafts: Mapping[Path, Path], kept: Mapping[Path, Path | None]) -> None:
+def _put_back(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) -> None:
     """Undoes the renames and removes the drafts. An old file that cannot be put back stays under its hidden name."""
     for place, draft in drafts.items():
-        old = kept.get(place)
+        backup = backups.get(place)
         with contextlib.suppress(OSError):
-            if draft.exists() or place not in kept:  # it has not taken its place
-                for left in filter(None, (draft, old)):
-                    left.unlink(missing_ok=True)
-            elif old is not None:
-                old.replace(place)
-            else:
+            if draft.exists() or place not in backups:  # not renamed: the old file is still in place
+                for hidden in filter(None, (draft, backup)):
+                    hidden.unlink(missing_ok=True)
+            elif backup is not None:
+                backup.replace(place)
+            else:  # renamed where there was no file
                 place.unlink()
 
 
 def _place(path: Path) -> Path:
-    """The file itself, whichever way its folder is named."""
+    """The path with its folder resolved, so that two spellings of one path are equal. A link stays a link."""
     return path.parent.resolve() / path.name
 
 
 def _beside(path: Path) -> Path:
+    """A hidden name in the same folder, hence on the same file system, where a rename is atomic."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_directory(out) as folder``
-    """A directory that appears whole or not at all: work in the folder it hands out; leaving with an exception removes it.
+    """A directory that appears complete or not at all: the block writes into a hidden folder, which is renamed when the block ends.
 
-    Parents that are missing are made at entry, and removed again if the work fails.
+    Missing parents are created at entry. If the block raises an exception, they and the hidden folder are removed.
 
     Raises (at entry, before any work):
-        FileExistsError: the target exists and ``overwrite`` is False, or it is something else than a stored result.
-        PermissionError: the parent cannot be written.
+        FileExistsError: the target exists, and ``overwrite`` is False or it is not a stored result.
+        PermissionError: the parent is not writable.
     """
 
     def __init__(self, directory: str | Path, *, overwrite: bool = False):
-        self.target, self.overwrite = Path(os.path.abspath(directory)), overwrite  # "." needs a name; links stay links
-        self.shown = directory
-        self.made: list[Path] = []
+        # abspath gives "." a name, as resolve() would, but keeps links.
+        self.target, self.overwrite = Path(os.path.abspath(directory)), overwrite
+        self.shown = directory  # in messages
+        self.created: list[Path] = []  # parents
 
     def __enter__(self) -> Path:
         try:
@@ -143,10 +149,10 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
                 raise FileExistsError(f"{self.shown} is not a stored result, so it is not overwritten; choose another --out")
             self._make_parents()
             self.folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
-            self.folder.chmod(0o755)
+            self.folder.chmod(0o755)  # mkdtemp makes it readable by its owner only
         except OSError as error:
             self._remove_parents()
-            if isinstance(error, FileExistsError) and error.errno is None:
+            if isinstance(error, FileExistsError) and error.errno is None:  # raised above, not by the operating system
                 raise
             raise PermissionError(f"cannot write to {self.shown} ({error.strerror}); choose another --out") from error
         return self.folder
@@ -158,13 +164,13 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
         for parent in reversed(self.target.parents):
             if not parent.exists():
                 parent.mkdir()
-                self.made.append(parent)
+                self.created.append(parent)
 
     def _remove_parents(self) -> None:
-        for parent in reversed(self.made):
+        for parent in reversed(self.created):
             try:
                 parent.rmdir()
-            except OSError:  # someone else has put something there
+            except OSError:  # not empty: another process has written to it
                 return
 
     def __exit__(self, kind, *_) -> None:
@@ -174,6 +180,7 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             return
         try:
             if self.overwrite and os.path.lexists(self.target):
+                # A folder cannot be renamed over another one, so the old one moves away first.
                 old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
                 self.target.rename(old / "replaced")
                 self.folder.rename(self.target)
@@ -184,7 +191,7 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             raise FileExistsError(f"{self.shown} changed during the work ({error.strerror}); the result lies in {self.folder}") from error
 
 
-FIELD = "sha256"  # of the head
+FIELD = "sha256"  # field of the head that holds the checksums
 
 
 def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -192,19 +199,23 @@ def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str
 
     Args:
         head: JSON values.
-        folder: where the files lie.
+        folder: of the files.
         names: of the files.
     """
     return head | {FIELD: {name: of_file(folder / name) for name in names} | {"head": _of_head(head)}}
 
 
 def check(head: dict[str, Any], folder: Path) -> None:
-    """Raises ValueError unless the head and each file are what was sealed."""
-    found = dict(head[FIELD])
-    if found.pop("head") != _of_head(head):
+    """Checks the head and each file against the checksums.
+
+    Raises:
+        ValueError: one has changed since :func:`sealed`.
+    """
+    checksums = dict(head[FIELD])
+    if checksums.pop("head") != _of_head(head):
         raise ValueError("result.json is not as it was stored: it was edited, or damaged")
-    for name, digest in found.items():
-        if name in ("", ".", "..") or Path(name).name != name:
+    for name, digest in checksums.items():
+        if name in ("", ".", "..") or Path(name).name != name:  # a path would read files outside the folder
             raise ValueError(f"checksums must be of files in the folder, got one of {name!r}; result.json was edited")
         if digest != of_file(folder / name):
             raise ValueError(f"{name} is not as it was stored: it was edited, damaged, or copied from another result")

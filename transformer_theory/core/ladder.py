@@ -1,4 +1,4 @@
-"""Ladders: how far a theory extends when its assumptions are relaxed one after the other.
+"""Ladders: how far a theory extends when its assumptions are relaxed one after another.
 
 A ladder measures one quantity on rungs. The first rung is the theory's own setting; each further rung relaxes one more assumption.
 """
@@ -19,17 +19,17 @@ COLUMNS = (
     "depth",
     "trained network",
 )
-"""The rungs that ladders have in common, in order; a rung names the one that it is, if any."""
+"""The rungs that ladders have in common, in order."""
 
 
 @dataclass(frozen=True)
 class RungValue:
-    """What one rung measured in one seed.
+    """The measurement of one rung with one seed.
 
     Attributes:
-        value: the quantity of the ladder.
-        predicted: what the theory predicts of it; None if it predicts a side only.
-        null: the quantity where the theory says nothing.
+        value: of the ladder's quantity.
+        predicted: the theory's prediction; None if it predicts only a side of the null.
+        null: distribution of the quantity at chance.
     """
 
     value: float
@@ -43,9 +43,9 @@ class Rung:
 
     Attributes:
         name: of the setting, unique in its ladder.
-        relaxes: the assumption that it gives up, and those before it have not; empty for the first.
+        relaxes: the one assumption that it gives up in addition to those of the rungs before it; empty for the first.
         measure: draws an instance and measures.
-        column: the common rung (:data:`COLUMNS`); empty if it is none of them.
+        column: the common rung (:data:`COLUMNS`) that it is; empty if it is none of them.
 
     Raises:
         ValueError: an unknown column.
@@ -63,13 +63,13 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The quantity that a theory follows from its own setting outwards.
+    """One quantity, measured from the theory's own setting outwards.
 
     Attributes:
         quantity, unit: of all rungs.
-        side: of the null that the theory predicts.
+        side: side of the null on which the theory predicts the value.
         null_kind: how the null is drawn.
-        rungs: from the theory's own setting outwards; none until they are written.
+        rungs: from the theory's own setting outwards; may be empty.
 
     Raises:
         ValueError: two rungs have one name.

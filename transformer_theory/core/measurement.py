@@ -1,6 +1,6 @@
-"""The one row of every table: :class:`Measurement`, its null distribution :class:`Null`, and :class:`Table`, a sequence of rows.
+"""The row of every table, :class:`Measurement`, its null distribution :class:`Null`, and :class:`Table`, a sequence of rows.
 
-A quantity is a name; everything else that a row states has a column of its own. Notes are for people: no code reads them.
+A quantity is a name; everything else has its own column. Notes are for people: no code reads them.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     import pandas
 
 Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network", "network"]
-"""What a row is about.
+"""The subject of a row.
 
 - claim: one seed of a claim's check;
 - assumption: whether an assumption of a theorem holds (verdict "holds" or "fails");
 - rung: one rung of a theory's ladder;
 - figure: a number of an :class:`~.experiment.Experiment`, the figure of a paper redone;
-- on data: what a theory's own minimal model does on a data set;
+- on data: a quantity of a theory's minimal model on a data set;
 - in network: a quantity of a theory in a trained network;
-- network: what a network does, whatever the theories say (accuracy, loss, attention statistics).
+- network: a quantity of a network that belongs to no theory (accuracy, loss, attention statistics).
 """
 Scope = Literal["these data", "any data", "training", "own instances"]
 Unit = Literal["", "share", "nats", "bits", "s", "steps"]
@@ -33,11 +33,11 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setti
 """Where ``predicted`` comes from.
 
 - theory: the theory's value of exactly this quantity (a formula, an optimum, a bound);
-- limit: the limit that the theory states, which a finite run need not have reached;
+- limit: the limit that the theory states, which a finite run need not reach;
 - printed: a number printed in the paper or by its released code;
 - figure: read off a published figure, to the thickness of its line;
-- recomputed: computed from the published settings by an independent route (another solver, plain autograd), as no number was published;
-- own setting: what was measured in the theory's own setting, the first rung of a ladder.
+- recomputed: no number was published; computed from the published settings by an independent method (another solver, plain autograd);
+- own setting: measured in the theory's own setting, the first rung of a ladder.
 """
 Op = Literal["<=", ">="]
 Side = Literal["<=", ">=", "=="]
@@ -65,7 +65,7 @@ def judge(value: float | None, op: Op, threshold: float, *, covered: bool = True
 
 @dataclass(frozen=True)
 class Null:
-    """The distribution of a quantity where the theory says nothing.
+    """The null distribution of a quantity: its values at chance level.
 
     Attributes:
         kind: how the draws were made, e.g. ``"permuted labels"`` or ``"untrained networks"``.
@@ -120,32 +120,32 @@ class Null:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number that was measured, with what a theory predicts of it and where it was measured.
+    """One measured number, with the theory's prediction and the place where it was measured.
 
     Attributes:
         theory: name of the theory, or "network" for quantities of no theory.
-        kind: what the row is about (:data:`Kind`).
-        quantity: name of the quantity; of a claim its id.
+        kind: subject of the row (:data:`Kind`).
+        quantity: name of the quantity; the id of a claim.
         value: the number; None if there is none, and then ``reason`` says why.
         unit: of value, prediction, threshold, null and interval; "share" is a number in [0, 1] that is shown in per cent.
-        interval, interval_kind: 95 % interval of the value, and over what ("over seeds", "over samples").
-        predicted, basis: the theory's number for the same quantity, and where it comes from (:data:`Basis`).
+        interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples").
+        predicted, basis: the theory's number for the same quantity, and its origin (:data:`Basis`).
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
-        null, side, p: the null distribution, the side of it that the theory predicts, the p-value on that side.
+        null, side, p: the null distribution, the side of it on which the theory predicts the value, and the p-value on that side.
         agreement: (value - median null) / (predicted - median null): 0 is chance, 1 is the prediction.
         reason: why there is no value.
         n: number of samples behind the value.
         split: of the data: "train", "validation", "test".
         note: one short sentence for people; no code reads it.
         source: where the literature states it.
-        setting: which variant of an experiment or a dynamics ("descent on K and Q", "modified flow").
+        setting: variant of an experiment or a dynamics ("descent on K and Q", "modified flow").
         data, model: names of the data set and of the network; of no network if empty.
         rung: name of the rung of a ladder.
-        layer, head, step, seed: where in a network, at which training step, in which seed.
-        scope: what the number speaks about; by default "own instances" for claims, rungs and figures, otherwise "these data".
+        layer, head, step, seed: place in a network, training step, seed.
+        scope: what the number is evidence about; by default "own instances" for claims, rungs and figures, otherwise "these data".
 
     Raises:
-        ValueError: a column holds a word that it does not know, or a row without value states no reason.
+        ValueError: an unknown word in a column, or a row with neither value nor reason.
     """
 
     theory: str
@@ -182,8 +182,8 @@ class Measurement:
     def __post_init__(self):
         fix = object.__setattr__
         for name, words in _WORDS.items():
-            if (given := getattr(self, name)) is not None and given not in words:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {given!r}")
+            if (word := getattr(self, name)) is not None and word not in words:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {word!r}")
         for name in ("value", "predicted", "threshold", "p", "agreement"):
             if (number := getattr(self, name)) is not None:
                 number = float(number)
@@ -199,7 +199,7 @@ class Measurement:
             fix(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values; columns at their defaults are left out."""
+        """The row as JSON values, without the columns at their defaults."""
         row: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -225,15 +225,15 @@ class Measurement:
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         if missing := {"theory", "kind", "quantity", "value"} - row.keys():
             raise ValueError(f"a row needs theory, kind, quantity and value, got none for {sorted(missing)}")
-        given = dict(row)
-        if given.get("null") is not None:
-            given["null"] = Null(given["null"]["kind"], tuple(given["null"]["draws"]))
-        if given.get("source") is not None:
-            given["source"] = Source.from_json(given["source"])
-        if given.get("interval") is not None:
-            low, high = given["interval"]
-            given["interval"] = (float(low), float(high))
-        return cls(**given)
+        columns = dict(row)
+        if columns.get("null") is not None:
+            columns["null"] = Null(columns["null"]["kind"], tuple(columns["null"]["draws"]))
+        if columns.get("source") is not None:
+            columns["source"] = Source.from_json(columns["source"])
+        if columns.get("interval") is not None:
+            low, high = columns["interval"]
+            columns["interval"] = (float(low), float(high))
+        return cls(**columns)
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Measurement))
@@ -249,14 +249,14 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Arrays(dict[str, np.ndarray]):
-    """Named arrays that go with the rows (attention maps, trajectories, features): what pictures are drawn from."""
+    """Named arrays beside the rows (attention maps, trajectories, features), from which figures are drawn."""
 
 
 class Table(Sequence[Measurement]):
     """An immutable sequence of measurements.
 
     Raises:
-        TypeError: an element is no measurement.
+        TypeError: an element is not a measurement.
 
     >>> table = Table([Measurement("crate", "on data", "rate", 2.0, layer=1), Measurement("crate", "on data", "rate", 1.0, layer=2)])
     >>> table.select(layer=2).one().value
@@ -301,8 +301,8 @@ class Table(Sequence[Measurement]):
         """
         if unknown := equal.keys() - set(COLUMNS):
             raise ValueError(f"columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
-        choices = {name: wanted if isinstance(wanted, tuple) else (wanted,) for name, wanted in equal.items()}
-        return Table(row for row in self._rows if all(getattr(row, name) in wanted for name, wanted in choices.items()))
+        choices = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
+        return Table(row for row in self._rows if all(getattr(row, name) in values for name, values in choices.items()))
 
     def where(self, keep: Callable[[Measurement], bool]) -> "Table":
         """The rows for which ``keep`` is true."""
@@ -327,7 +327,7 @@ class Table(Sequence[Measurement]):
         return [getattr(row, name) for row in self._rows]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The table as a ``pandas.DataFrame``, one column each; of a null its kind, its number of draws, its median and its range."""
+        """The table as a ``pandas.DataFrame``; a null becomes its kind, its number of draws, its low, its median and its high."""
         import pandas
 
         frame = pandas.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in self._rows], columns=list(COLUMNS))
@@ -346,9 +346,9 @@ class Table(Sequence[Measurement]):
         return frame
 
     def summary(self) -> "Table":
-        """Rows of several seeds averaged: mean, 95 % interval over seeds (Student's t), null draws averaged draw by draw.
+        """The table averaged over seeds: mean, 95 % interval over seeds (Student's t), and null whose draw i is the mean of the draws i.
 
-        Rows are of one group if they agree in every column that says what and where (:data:`IDENTITY`). A group of one row stays as it is.
+        Rows that agree in every column of :data:`IDENTITY` form a group. A group of one row is returned unchanged.
         """
         from .statistics import over_seeds
 
@@ -359,11 +359,11 @@ class Table(Sequence[Measurement]):
 
 
 IDENTITY = ("theory", "kind", "scope", "quantity", "unit", "split", "setting", "data", "model", "rung", "layer", "head", "step")
-"""The columns that say what was measured and where; rows that agree in them differ in their seed."""
+"""The columns that identify a measurement; rows that agree in them differ in their seed."""
 
 
 def collect(stream: Iterable[Measurement | Arrays]) -> tuple[Table, dict[str, np.ndarray]]:
-    """Separates a stream of measurements and arrays.
+    """Splits a stream into its measurements and its arrays.
 
     Raises:
         ValueError: two arrays of the stream have the same name.

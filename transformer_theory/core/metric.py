@@ -1,8 +1,8 @@
-"""Metrics: what a theory measures in any network, streamed over batches; and what it is given, :class:`Activations`.
+"""Metrics, quantities that are measured in any network, streamed over batches; and their input, :class:`Activations`.
 
-Function and accumulator, in torchmetrics' pattern: ``update`` adds what it needs of one module of one forward pass (sums, counts),
-``compute`` returns measurements of all that was seen since the last ``reset``, ``merge`` adds another metric's state, so that batches and
-processes can be combined. A metric is passive: it draws no random numbers in ``update`` and changes nothing in the model.
+A metric follows torchmetrics' pattern: ``update`` accumulates sums and counts from one module of one forward pass, ``compute`` returns the
+measurements since the last ``reset``, and ``merge`` adds another metric's state, so that batches and processes can be combined. A metric is
+passive: ``update`` draws no random numbers and changes nothing in the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,27 +21,26 @@ ActivationKind = Literal["attention", "features", "outputs"]
 
 @dataclass(frozen=True)
 class Activations:
-    """What one module did in one forward pass (detached, on the model's device).
+    """Inputs, outputs and attention of one module in one forward pass (detached, on the model's device).
 
-    ``kind`` is "attention" for a module in which attention was computed, "features" for a block of the network, "outputs" for the network
-    as a whole. In a forward pass the attention of a block comes before the block itself, the outputs come last.
+    In a forward pass the attention of a block comes before the block itself, and the outputs come last.
 
     Attributes:
         name: qualified name of the module, e.g. ``"blocks.1.attention"``.
         layer: number of the block in the order of execution, from 0.
-        kind: see above.
-        tokens: what the module was given, ``[batch, seq, dim]``.
-        output: what it returned, ``[batch, seq, dim]``.
-        query, key, value: ``[batch, heads, seq, head_dim]`` (attention only); a module that cuts sequences into windows itself has
-            ``[windows, heads, seq, head_dim]``, weights alike.
-        weights: attention weights, ``[batch, heads, queries, keys]``, rows sum to one (attention only; before dropout).
-        bilinear: per head the matrix W with score(key token x, query token z) = x^T W z (scale included), ``[heads, dim, dim]``, if it
-            is known (biases of W_Q and W_K are left out).
+        kind: "attention" for a module that computes attention, "features" for a block of the network, "outputs" for the whole network.
+        tokens: input of the module, ``[batch, seq, dim]``.
+        output: output of the module, ``[batch, seq, dim]``.
+        query, key, value: ``[batch, heads, seq, head_dim]`` (attention only). A module that cuts sequences into windows has
+            ``[windows, heads, seq, head_dim]``; the same holds for the weights.
+        weights: attention weights before dropout, ``[batch, heads, queries, keys]``; rows sum to one (attention only).
+        bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included and biases of W_Q and W_K
+            omitted, ``[heads, dim, dim]``; None if it is unknown.
         module: the module itself, for its parameters.
         mask: which keys each query may see, broadcastable to the weights; None if all (attention only).
-        first_head: heads of the same block seen before in this pass: 0 unless a block attends more than once (attention only).
+        first_head: number of heads in earlier attentions of the same block: 0 unless a block attends more than once (attention only).
         after_attention: the residual stream of a block after its attention step, before its MLP, ``[batch, seq, dim]`` (features only).
-        labels: class of each sequence, ``[batch]``, if they are known.
+        labels: class of each sequence, ``[batch]``; None if they are unknown.
         outputs: the logits of the network (outputs only).
     """
 
@@ -64,18 +63,18 @@ class Activations:
 
 
 Place = tuple[int, ...]
-"""Where a sum belongs: ``(layer,)``, or ``(layer, first head)`` for a tensor of one attention."""
+"""Key of a sum: ``(layer,)``, or ``(layer, first head)`` for one attention."""
 
 
 class Metric:
-    """Base of all metrics: sums of tensors by place, which most of them need and nothing else.
+    """Base of all metrics. Its state is a sum of tensors for each place.
 
-    A subclass writes :meth:`update`, which calls :meth:`add`, and :meth:`compute`, which returns measurements with theory, kind, quantity,
-    value, layer, head and null; whoever runs it adds model, data, step and seed. State beyond the sums overrides the other methods.
+    A subclass defines :meth:`update`, which calls :meth:`add`, and :meth:`compute`, which returns measurements with theory, kind, quantity,
+    value, layer, head and null; the caller adds model, data, step and seed. A subclass with other state overrides the other methods too.
 
     Attributes:
-        kinds: which activations it is given; attention that no metric needs is not recomputed.
-        null_source: who makes the null: the metric itself ("own"), or its caller, by the same metric in untrained networks ("untrained").
+        kinds: of the activations that it receives. Attention that no metric needs is not computed.
+        null_source: "own" if the metric draws its null, "untrained" if the caller does, by the same metric in untrained networks.
         sums: accumulated tensors by place.
     """
 
@@ -87,15 +86,15 @@ class Metric:
         self.reset()
 
     def update(self, activations: Activations) -> None:
-        """Adds what one module did in one forward pass."""
+        """Accumulates the activations of one module in one forward pass."""
         raise NotImplementedError(f"{type(self).__name__} must define update()")
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Measurements of what was seen since the last :meth:`reset`.
+        """The measurements since the last :meth:`reset`.
 
         Args:
-            draws: number of null draws that the metric is asked for; 0 leaves it to the metric.
-            generator: of these draws.
+            draws: number of null draws; 0 for the metric's default.
+            generator: of the null draws.
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute()")
 
@@ -104,12 +103,12 @@ class Metric:
         self.sums = {}
 
     def merge(self, other: Any) -> None:
-        """Adds the state of another metric of the same class, of the same measurement."""
+        """Adds the state of another metric of the same class that took part in the same measurement."""
         for place, sums in other.sums.items():
             self.add(place, sums)
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds a tensor to the sums of a place, on the device where they are."""
+        """Adds a tensor to the sum of a place, on the device of that sum."""
         self.sums[place] = self.sums[place] + sums.to(self.sums[place].device) if place in self.sums else sums
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -121,11 +120,11 @@ class Metric:
         self.sums = {tuple(int(part) for part in place.split(".")): sums for place, sums in state.items()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Named arrays from which pictures are drawn; none for most metrics."""
+        """Named arrays for figures; none for most metrics."""
         return {}
 
     def memory(self) -> dict[Any, Tensor]:
-        """What outlives a :meth:`reset`: state that compares with earlier measurements; nothing for most metrics."""
+        """State that outlives a :meth:`reset`, to compare with earlier measurements; empty for most metrics."""
         return {}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:

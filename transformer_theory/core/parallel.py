@@ -1,8 +1,8 @@
 """Parallel execution of sweeps over processes of this machine or a dask cluster, and the number of threads.
 
-An experiment calls :func:`sweep`; whoever runs it chooses the workers, with :func:`workers` or joblib's own ``parallel_config``. Each call
-runs on one thread, so results do not depend on the workers. Small matrices are slower on several threads than on one, many times slower on
-a busy machine, so public solvers are :func:`single_threaded`.
+An experiment calls :func:`sweep`; its caller chooses the workers, with :func:`workers` or joblib's ``parallel_config``. Each call runs on
+one thread, so results do not depend on the workers. Small matrices are slower on several threads than on one, and many times slower on a
+busy machine, so public solvers are :func:`single_threaded`.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _limited: ContextVar[bool] = ContextVar("limited", default=False)
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Runs its block with one thread in torch and in the numerical libraries, and restores their numbers afterwards."""
-    if _limited.get():  # nested
+    """Limits torch and the numerical libraries to one thread inside the block, and restores their numbers of threads afterwards."""
+    if _limited.get():  # nested: the outermost block has set the limit and will restore it
         yield
         return
     before, token = torch.get_num_threads(), _limited.set(True)
@@ -42,15 +42,15 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _pools() -> Any:
-    """The thread pools of numpy's and scipy's libraries; looking for them takes a millisecond, limiting them does not."""
-    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, so that it is found too
+    """The thread pools of the libraries behind numpy and scipy. Finding them takes a millisecond, so it is done once."""
+    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, which would not be found otherwise
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
 def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: the function runs inside :func:`one_thread`."""
+    """Decorator: runs the function inside :func:`one_thread`."""
 
     @functools.wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,7 +62,12 @@ def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass
 class Workers:
-    """The active workers: how many there are, and whether a sweep used them."""
+    """The active workers.
+
+    Attributes:
+        count: number of processes.
+        used: whether a sweep used them.
+    """
 
     count: int
     used: bool = False
@@ -73,23 +78,24 @@ _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=la
 
 
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
-    """``function(**setting)`` for each setting, in order, each as soon as it and those before it are there, over the active joblib context
-    (without one: one after the other, in this process, each when it is asked for; over several processes the work begins at once).
+    """Yields ``function(**setting)`` for each setting, in order, computed in the active joblib context.
 
-    The function must be importable, arguments and results must be picklable. Random numbers must come from a seed in the setting.
+    Several processes start at once. In this process, the default, each call is made when its result is requested. The function must be
+    importable, and arguments and results must be picklable. Random numbers must come from a seed in the setting.
     """
     from joblib import Parallel, delayed
 
     if active := _active.get():
         active.used = True
-    # joblib's annotation does not know return_as
-    made: Any = Parallel(return_as="generator")(delayed(_call)(function, setting) for setting in settings)
-    return made
+    # Any: joblib's annotation does not cover return_as.
+    results: Any = Parallel(return_as="generator")(delayed(_call)(function, setting) for setting in settings)
+    return results
 
 
 def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
-    """All that :func:`stream` yields, with a line of progress about once a second."""
+    """The results of :func:`stream` as a list, with a line of progress about once a second."""
     settings = list(settings)
+    # Progress names the settings that differ between calls and are short.
     shown = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
     varied = [name for name in dict(*shown[:1]) if len({setting.get(name) for setting in shown}) > 1]
     results, last = [], time.monotonic()
@@ -108,13 +114,13 @@ def _call(function: Callable[..., T], setting: dict[str, Any]) -> T:
 
 
 def progress(text: str) -> None:
-    """One line of progress for the active listener, if there is one."""
+    """Sends one line of progress to the active listener, if there is one."""
     _listener.get()(text)
 
 
 @contextlib.contextmanager
 def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
-    """Within it, ``listener`` is called with each line of :func:`progress`."""
+    """Inside the block, ``listener`` is called with each line of :func:`progress`."""
     token = _listener.set(listener)
     try:
         yield
@@ -124,11 +130,11 @@ def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def workers(number: int | str | None) -> Iterator[Workers]:
-    """Within it, :func:`stream` and :func:`sweep` use these workers.
+    """Inside the block, :func:`stream` and :func:`sweep` use these workers.
 
     Args:
-        number: processes on this machine, or the address of a dask scheduler ("tcp://host:8786"; its workers need this package, and
-            ``dask worker --nthreads 1``, since the matrices are small); None leaves the active joblib context as it is.
+        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786"), whose workers need this package
+            and one thread each (``dask worker --nthreads 1``); None keeps the active joblib context.
     Raises:
         ValueError: fewer than one process, an address of another form, or dask is not installed.
         ConnectionError: no scheduler answers at that address, or it has no workers.
@@ -148,7 +154,7 @@ def workers(number: int | str | None) -> Iterator[Workers]:
 
 
 def _cluster(address: str) -> Any:
-    """A client of the scheduler, which closes when its context is left."""
+    """A client of the scheduler; leaving its context closes it."""
     if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
         raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
     try:

@@ -1,4 +1,4 @@
-"""Figures in one style: no state of pyplot, colours that a colour-blind reader can tell apart, SVG and PDF that are byte-reproducible.
+"""Figures in one style: without pyplot's state, in colours that colour-blind readers can distinguish, as byte-reproducible SVG and PDF.
 
 A function that plots is decorated with ``@style()``, since matplotlib reads some settings when a title or a legend is added and others when
 the figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
@@ -9,8 +9,8 @@ the figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
     heatmap(right, attention, "attention")
     text = svg(figure)
 
-The colours are Okabe and Ito's for theories and Tol's for networks; curves that belong to neither get :func:`shades`, so that no colour
-means two things. matplotlib is imported when a figure is made.
+The colours are Okabe and Ito's for theories and Tol's for networks; other curves get :func:`shades`, so that no colour has two meanings.
+matplotlib is imported when a figure is made.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ COLOURS = {
     "crate": "#B4508A",
     "joma": "#E69F00",
     "network": "#5B6470",
-    # networks, and the views of the data that they give
+    # networks, and the data in their features
     "ViT": "#4477AA",
     "CRATE": "#AA3377",
     "CRATE (paper form)": "#AA3377",
@@ -82,14 +82,14 @@ STYLE = {
 }
 
 
-_active = False  # global, as matplotlib's own settings are
+_active = False  # global, like matplotlib's settings
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The style of this module for everything plotted inside, as a context or a decorator; the user's own settings are restored afterwards.
+    """Applies our style to every plotting call, as a context or a decorator; the user's settings are restored afterwards.
 
-    A style inside a style changes nothing.
+    A nested style changes nothing.
     """
     global _active
     if _active:
@@ -109,28 +109,28 @@ def style() -> Iterator[None]:
 
 
 def colour(name: str) -> str:
-    """The colour of a theory, a network or any other name; the same name always gets the same one."""
+    """The colour of a theory, a network or any other name; a name always gets the same colour."""
     if name in COLOURS:
         return COLOURS[name]
     return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
 
 
 def shades(count: int) -> list[str]:
-    """Colours for ``count`` curves that stand for no theory or network: settings, layers, tokens. From dark to light, in their order."""
+    """``count`` colours from dark to light, for curves that stand for settings, layers or tokens, not for a theory or a network."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter ones are lost on white
+    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter ones are invisible on white
 
 
 def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
     """A figure with ``rows * cols`` panels in the style of this module.
 
     Args:
-        rows, cols: of the grid of panels.
-        width, height: of the whole figure, in inches; 7 inches is the width of a page of the report.
+        rows, cols: shape of the grid of panels.
+        width, height: of the whole figure in inches; the page of a report is 7 inches wide.
     Returns:
-        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row; an array even for one panel: ``figure, (ax,) = axes()``.
+        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row, also for one panel: ``figure, (ax,) = axes()``.
     Raises:
         ValueError: rows or cols is less than 1.
     """
@@ -143,24 +143,24 @@ def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float |
         return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
 
 
-def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **drawn) -> "Line2D":
+def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **options) -> "Line2D":
     """A curve in the colour of ``name`` (a theory or a network), with its chance level as a thin dashed line of the same colour.
 
     Args:
         x, y: arrays or lists of equal length; NaN leaves a gap.
         label: for :func:`label_ends` or a legend.
-        null: chance level, if there is one.
-        drawn: further arguments of ``Axes.plot``; ``color`` instead of ``name`` for a curve that belongs to neither.
+        null: chance level; None if there is none.
+        options: further arguments of ``Axes.plot``; pass ``color`` for a curve of neither a theory nor a network.
     """
-    drawn = {"color": colour(name), "linewidth": STYLE["lines.linewidth"], "label": label or "_", **drawn}
-    (curve,) = ax.plot(x, y, **drawn)
+    options = {"color": colour(name), "linewidth": STYLE["lines.linewidth"], "label": label or "_", **options}
+    (curve,) = ax.plot(x, y, **options)
     if null is not None:
-        ax.axhline(null, color=drawn["color"], linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.75, zorder=1)
+        ax.axhline(null, color=options["color"], linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.75, zorder=1)
     return curve
 
 
 def null_band(ax: "Axes", low: float | int, high: float | int | None = None, label: str = "null") -> None:
-    """A grey band from ``low`` to ``high`` (a line if they are equal or ``high`` is not given), named at the left edge."""
+    """A grey band from ``low`` to ``high``, labelled at the left edge; a line if they are equal or ``high`` is None."""
     if high is None or high == low:
         ax.axhline(low, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     else:
@@ -171,11 +171,11 @@ def null_band(ax: "Axes", low: float | int, high: float | int | None = None, lab
 
 
 def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
-    """Writes each curve's label beside its right end, in its colour, pushed apart where they would touch: instead of a legend.
+    """In place of a legend, writes each curve's label at its right end, in its colour; labels that would overlap are moved apart.
 
-    Call it last, when the limits of the axes are final.
+    Call it last: the limits of the axes must be final.
     """
-    ax.autoscale_view()  # limits that matplotlib has put off until drawing
+    ax.autoscale_view()  # matplotlib would compute the limits only when drawing
     curves = [curve for curve in ax.get_lines() if not str(curve.get_label()).startswith("_")]
     ends = []
     for curve in curves:
@@ -189,7 +189,8 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
     ends.sort(key=lambda end: end[0])
     figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
     rows = spec.get_gridspec().nrows if spec is not None else 1
-    unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # height of a line of text  # pyright: ignore
+    # The height of a line of text in axes coordinates, if the panels of a column fill 72 % of the height of the figure.
+    unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # pyright: ignore
     heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
     for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights, low=-0.05, high=1.05)):
         text, tint = str(curve.get_label()), curve.get_color()
@@ -197,8 +198,10 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
 
 
 def _apart(places: list[float], heights: list[float], low: float = -np.inf, high: float = np.inf) -> list[float]:
-    """The sorted centres moved as little as needed so that boxes of these heights do not overlap (least squares, by merging blocks), and
-    lie between ``low`` and ``high``; if they do not fit, they pass ``high``."""
+    """The sorted centres, moved as little as possible (least squares) until boxes of these heights do not overlap and lie between ``low``
+    and ``high``; boxes that do not fit pass ``high``."""
+    # Minus the cumulative heights the constraint is monotonicity, so this is isotonic regression: the pool-adjacent-violators algorithm
+    # merges neighbouring blocks whose means decrease, and gives every member of a block the block's mean.
     offsets = np.concatenate([[0.0], np.cumsum([(a + b) / 2 for a, b in pairwise(heights)])])
     blocks: list[tuple[float, int]] = []  # sum of (place - offset), count
     for place, offset in zip(places, offsets):
@@ -212,16 +215,16 @@ def _apart(places: list[float], heights: list[float], low: float = -np.inf, high
 
 
 def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True):
-    """A matrix as an image with square cells, no grid, and a colour bar named ``label``.
+    """A matrix as an image with square cells, without a grid, with a colour bar labelled ``label``.
 
     Args:
-        matrix: ``[rows, cols]``, numbers; NaN stays white.
+        matrix: numbers ``[rows, cols]``; NaN is white.
         vmin, vmax, cmap: as in ``Axes.imshow``; use ``"RdBu_r"`` with symmetric limits for signed values.
         bar: draw the colour bar.
     Returns:
         The image.
     Raises:
-        ValueError: the matrix has another rank than two.
+        ValueError: the matrix does not have two dimensions.
     """
     values = np.asarray(matrix, dtype=float)
     if values.ndim != 2:
@@ -241,7 +244,7 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
 
 
 def caption(figure: "Figure", text: str) -> None:
-    """What lines, bands and marks mean, in small type below the panels; a legend of the whole figure then goes above them."""
+    """A caption below the panels that explains lines, bands and marks; a legend of the whole figure then belongs above them."""
     import textwrap
 
     size = 7.2
@@ -250,7 +253,7 @@ def caption(figure: "Figure", text: str) -> None:
 
 
 def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.0) -> "Figure":
-    """A small figure that says in words why there is nothing to draw."""
+    """A small figure with a message in place of panels."""
     import textwrap
 
     figure, (ax,) = axes(width=width, height=height)
@@ -260,16 +263,15 @@ def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.
 
 
 def plain(name: str) -> str:
-    r"""A name of data or of a network for a label, where ``$`` is a dollar: matplotlib would read ``a$x$`` as a formula, and stop at
-    one that it cannot set."""
+    r"""A name of data or of a network as a label, with dollars escaped: matplotlib would read ``a$x$`` as a formula."""
     return name.replace("$", r"\$")
 
 
 def svg(figure: "Figure", prefix: str = "") -> str:
-    """The figure as an ``<svg>`` element: the same figure gives the same bytes (fixed hash salt, no date, no version).
+    """The figure as an ``<svg>`` element; equal figures give equal bytes (fixed hash salt, no date, no version).
 
     Args:
-        prefix: of the ids inside, so that several figures fit on one page; made from the content if empty.
+        prefix: of the ids inside, so that several figures can share a page; a hash of the content if empty.
     """
     with style():
         buffer = io.StringIO()
@@ -279,15 +281,16 @@ def svg(figure: "Figure", prefix: str = "") -> str:
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"[ \t]+\n", "\n", text)
     prefix = prefix or "f" + hashlib.sha256(text.encode()).hexdigest()[:8]
-    text = text.replace("*{stroke", f"#{prefix}-figure_1 *{{stroke", 1)  # a style inside <svg> would otherwise hold for the whole page
+    # matplotlib's <style> would apply to the whole page, so it is limited to this figure, like the ids and the references to them.
+    text = text.replace("*{stroke", f"#{prefix}-figure_1 *{{stroke", 1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     return re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
 
 
 def pdf(figure: "Figure") -> bytes:
-    """The figure as a PDF of one page with its fonts in it: the same figure gives the same bytes (no date, no version)."""
-    fonts = logging.getLogger("fontTools")  # warns of dates within fonts, which are nobody's business here
+    """The figure as a PDF of one page with embedded fonts; equal figures give equal bytes (no date, no version)."""
+    fonts = logging.getLogger("fontTools")  # warns about dates inside fonts
     level = fonts.level
     fonts.setLevel(logging.ERROR)
     try:

@@ -1,7 +1,7 @@
 """Results: a table, arrays and verifications with the settings and the provenance of the run, stored atomically.
 
-A :class:`Result` is ``result.json`` (name, settings, sources, provenance, checksums), ``table.jsonl`` (one measurement a line),
-``arrays.npz`` and ``verifications.json`` in one folder.
+A stored :class:`Result` is a folder of ``result.json`` (name, settings, sources, provenance, checksums), ``table.jsonl`` (one measurement
+per line), ``arrays.npz`` and ``verifications.json``.
 """
 
 import json
@@ -36,16 +36,16 @@ FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # of
 
 @dataclass(frozen=True)
 class Result:
-    """What a run measured.
+    """The measurements of one run.
 
     Attributes:
         name: of the experiment, or "compare", "verify", "reach", "train", "probe".
-        settings: of the run, JSON values only.
+        settings: of the run; JSON values.
         table: the measurements.
-        arrays: named arrays that the figures are drawn from.
-        verifications: what the seeds said of each claim, whole.
-        sources: the literature behind it.
-        provenance: versions, seed (None if none was drawn), threads, device, wall time, commit, command line (see :func:`provenance`).
+        arrays: named arrays, from which figures are drawn.
+        verifications: the outcome of each claim on its seeds.
+        sources: literature of the run.
+        provenance: versions, seed, threads, device, wall time, commit and command line (see :func:`provenance`).
     """
 
     name: str
@@ -75,7 +75,7 @@ class Result:
         """Writes the files into an existing folder, each atomically.
 
         Args:
-            growing: rows will be added to ``table.jsonl``, so it gets no checksum yet.
+            growing: the run will append rows to ``table.jsonl``, so that file gets no checksum yet.
         """
         head = {
             "format": FORMAT,
@@ -84,22 +84,24 @@ class Result:
             "sources": [source.to_json() for source in self.sources],
             "provenance": jsonable(self.provenance),
         }
-        with files.replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:  # given a path, numpy would change its ending
+        # numpy appends .npz to a path, but not to an open file.
+        with files.replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays)
         with files.replacing(folder / "table.jsonl") as draft:
             draft.write_text("".join(json_line(row) for row in self.table), encoding="utf-8")
         with files.replacing(folder / "verifications.json") as draft:
             draft.write_text(json.dumps([one.to_json() for one in self.verifications], indent=1) + "\n", encoding="utf-8")
         names = [name for name in FILES[1:] if not (growing and name == "table.jsonl")]
+        # Last, since it holds the checksums of the other files.
         with files.replacing(folder / "result.json") as draft:
             draft.write_text(json.dumps(files.sealed(head, folder, names), indent=2) + "\n", encoding="utf-8")
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
-        """Stores the result: the directory appears whole or not at all.
+        """Stores the result; the directory appears complete or not at all.
 
         Raises:
-            FileExistsError: it exists and ``overwrite`` is False.
-            PermissionError: it cannot be written.
+            FileExistsError: the directory exists and ``overwrite`` is False.
+            PermissionError: the directory is not writable.
         """
         with files.atomic_directory(directory, overwrite=overwrite) as folder:
             self.write_into(folder)
@@ -110,8 +112,8 @@ class Result:
         """Reads a stored result; nothing is unpickled.
 
         Raises:
-            ValueError: the directory does not hold a result, one of another format, or one that was edited after it was stored.
-            PermissionError: it may not be read.
+            ValueError: the directory does not hold a result, its format is another, or a file was changed after it was stored.
+            PermissionError: a file is not readable.
         """
         folder = Path(directory)
         try:
@@ -160,7 +162,13 @@ def read_table(path: Path) -> Table:
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu", started: float | None = None) -> dict[str, Any]:
-    """Where a number comes from: versions, seed, threads, device, wall time, commit and dirty flag (if in a repository), command line."""
+    """Provenance of a run: versions, seed (None if none is used), threads, device, machine, date, wall time, commit and command line.
+
+    Args:
+        seed: of the run.
+        device: of the run.
+        started: ``time.perf_counter()`` at its start; without it there is no wall time.
+    """
     versions = {"python": platform.python_version()}
     for package in ("transformer-theory", "torch", "numpy", "scipy", "cvxpy", "scikit-learn"):
         try:
@@ -183,18 +191,19 @@ def provenance(*, seed: int | None = None, device: str = "cpu", started: float |
 
 
 def _program(path: Path) -> str:
-    """The name of the program; ``python -m transformer_theory`` is ``transformer-theory``."""
+    """Name of the program; ``python -m transformer_theory`` is called ``transformer-theory``."""
     return "transformer-theory" if path.parts[-2:] == ("transformer_theory", "__main__.py") else path.name
 
 
 @cache
 def _commit() -> dict[str, Any]:
-    """Commit of the repository that holds this package, and whether the package was changed since; empty outside one."""
+    """The commit of the repository that holds this package, and whether the package differs from it; empty outside a repository."""
     here = Path(__file__).parents[1]
     try:
-        # one call: the commit, and what differs from it in this folder; --porcelain=v2 --branch prints both
+        # --porcelain=v2 --branch prints the commit, then one line for each file of this folder that differs from it.
         command = ["git", "-C", str(here), "status", "--porcelain=v2", "--branch", "--ignored=no", "--", "."]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        # An installed package may lie inside an unrelated repository, which does not track it.
         tracked = subprocess.run(
             ["git", "-C", str(here), "ls-files", "--", "__init__.py"], capture_output=True, text=True, check=True
         ).stdout

@@ -1,6 +1,6 @@
-"""Sources: places in the literature that claims, figures and rows cite, and their BibTeX.
+"""Sources: the places in the literature that claims, figures and rows cite, and their BibTeX.
 
-References are kept in ``references.bib`` beside this file; a :class:`Source` is a key of it plus a locator ("Thm. 3").
+The bibliography is ``references.bib`` in this folder; a :class:`Source` is one of its keys with a locator ("Thm. 3").
 """
 
 import re
@@ -22,12 +22,12 @@ YEAR = "2026"  # of the copyright
 
 
 Status = Literal["", "confirmed", "second-hand", "not found"]
-"""Whether the numbered statement was read in a full text, was found cited elsewhere, or was not found; empty if nobody has looked."""
+"""Whether the numbered statement was read in the full text, found in another text that cites it, or not found; empty if unchecked."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A place in the literature: a BibTeX key of ``references.bib``, and the theorem, figure or page there (may be empty).
+    """A place in the literature.
 
     >>> import transformer_theory as tt
     >>> source = tt.Source("tian2023scan", "Thm. 2")
@@ -35,8 +35,8 @@ class Source:
     ('tian2023scan, Thm. 2', 'Tian et al. (2023), Thm. 2')
 
     Attributes:
-        key: of the BibTeX entry.
-        locator: theorem, equation, figure or section.
+        key: of the BibTeX entry in ``references.bib``.
+        locator: theorem, equation, figure or section; may be empty.
         status: whether the numbered statement was confirmed (:data:`Status`).
 
     Raises:
@@ -62,7 +62,7 @@ class Source:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, str]) -> "Source":
-        """The inverse of :meth:`to_json`. A key that this bibliography does not hold is kept: a stored row may be older or newer.
+        """The inverse of :meth:`to_json`. Keys missing from the bibliography are allowed: a stored row may be of another version.
 
         Raises:
             ValueError: there is no key, or a field is not text.
@@ -70,25 +70,25 @@ class Source:
         fields = {name: stored.get(name, "") for name in ("key", "locator", "status")}
         if not fields["key"] or not all(isinstance(value, str) for value in fields.values()):
             raise ValueError(f"a stored source must have a key, a locator and a status, got {stored!r}")
-        source = object.__new__(cls)
+        source = object.__new__(cls)  # __init__ would refuse an unknown key
         for name, value in fields.items():
             object.__setattr__(source, name, value)
         return source
 
     @property
     def known(self) -> bool:
-        """Whether the bibliography holds it."""
+        """Whether the bibliography holds the key."""
         return self.key in entries()
 
     @property
     def label(self) -> str:
-        """What a reader sees: ``"Tarzanagh et al. (2023a), Thm. 3"``; the key if the bibliography does not hold it."""
+        """Text for readers: ``"Tarzanagh et al. (2023a), Thm. 3"``; an unknown key stays a key."""
         name = short(self.key) if self.known else self.key
         return f"{name}, {self.locator}" if self.locator else name
 
     @property
     def url(self) -> str:
-        """Where to read it (arXiv, DOI or publisher); empty if the entry has none."""
+        """Address of the text (arXiv, DOI or publisher); empty if the entry has none."""
         return field(self.key, "url") if self.known else ""
 
 
@@ -100,7 +100,7 @@ def entries() -> dict[str, str]:
 
 
 def field(key: str, name: str) -> str:
-    """One field of an entry as a reader sees it: without braces, LaTeX accents as letters; empty if absent."""
+    """One field of an entry as plain text: without braces, with letters for LaTeX accents; empty if absent."""
     match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
     return re.sub(r"[{}]", "", _letters(match[1])) if match else ""
 
@@ -123,7 +123,7 @@ def short(key: str) -> str:
 
 @cache
 def year(key: str) -> str:
-    """The year; with a letter, ``"2023a"``, if several entries share it and their authors in running text."""
+    """The year, with a letter (``"2023a"``) if several entries have the same authors and year in running text."""
     twins = [other for other in entries() if (_authors(other), field(other, "year")) == (_authors(key), field(key, "year"))]
     return field(key, "year") + (chr(ord("a") + twins.index(key)) if len(twins) > 1 else "")
 
@@ -146,7 +146,7 @@ def bibtex(keys) -> str:
 
 
 def software() -> str:
-    """BibTeX of this library, with the version that is installed; it names no address, since there is none to be relied on yet."""
+    """BibTeX of this library, with the installed version. It has no address yet."""
     from .. import __version__
 
     author, title = (text.replace("_", r"\_") for text in (AUTHORS, TITLE))
@@ -154,4 +154,4 @@ def software() -> str:
     fields = {"author": f"{{{author}}}", "title": f"{{{name}}}{colon}{rest}", "year": YEAR, "howpublished": "Python library"}
     fields["note"] = f"Version {__version__}"
     lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
-    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # @software is unknown to the styles that come with BibTeX
+    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # the styles that come with BibTeX do not know @software

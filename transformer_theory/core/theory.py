@@ -1,6 +1,6 @@
-"""What a theory contributes: claims, a ladder, experiments, and, where it has them, what it does on data and measures in networks.
+"""Theories: claims, a ladder and experiments; optionally measurements on data and in networks.
 
-A theory that lacks a capability is absent from that part of the report.
+A theory without a capability is absent from that part of the report.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,22 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A theory's answer to data that it cannot use: ``reason`` says what it needs."""
+    """Returned for data that a theory cannot use.
+
+    Attributes:
+        reason: what the theory needs.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True)
 class OnData:
-    """What the theory's own minimal model does on a data set.
+    """Measurements of the theory's minimal model on a data set.
 
     Attributes:
-        read: turns a data set (:class:`~transformer_theory.data.TokenData`) into the theory's own problem, or :class:`Unsupported`.
-        measure: ``(problem, generator) -> measurements and arrays``, of kind "on data" or "assumption". Array names start with the
-            theory's name and a slash.
-        headline: the quantity that stands for the theory in the summary.
-        plot: a figure, a pure function of the stored result.
-        permutes: the field of the data that is permuted, before ``read``, to draw the null: "labels" or "next_id"; empty if none.
+        read: converts a data set (:class:`~transformer_theory.data.TokenData`) to the theory's problem, or returns :class:`Unsupported`.
+        measure: ``(problem, generator) -> measurements and arrays``. Rows are of kind "on data" or "assumption"; names of arrays start
+            with the theory's name and a slash.
+        headline: the quantity that represents the theory in the summary.
+        plot: makes a figure from the stored result alone.
+        permutes: the field of the data, "labels" or "next_id", that is permuted before ``read`` to draw the null; empty if none.
     """
 
     read: Callable[[Any], Any]
@@ -50,12 +54,12 @@ class OnData:
 
 @dataclass(frozen=True)
 class Response:
-    """Inputs made for the purpose, on which a trained network is run (see ``tt.respond``).
+    """A test of a trained network on synthetic inputs.
 
     Attributes:
         name: of the test, e.g. "permuted tokens".
         inputs: ``(data, limits, generator) -> {"value": inputs, "null": inputs}`` with the same targets.
-        metrics: ``() -> metrics`` that measure the run.
+        metrics: ``() -> metrics`` of the forward pass.
     """
 
     name: str
@@ -65,13 +69,13 @@ class Response:
 
 @dataclass(frozen=True)
 class InNetworks:
-    """Which of the theory's quantities can be measured in any trained network.
+    """The quantities of a theory that can be measured in any trained network.
 
     Attributes:
         metrics: ``() -> metrics``, fresh ones.
-        headline: the quantity that stands for the theory on the common timeline.
-        side: of the null that the theory expects of a trained network.
-        responses: tests on inputs made for the purpose.
+        headline: the quantity that represents the theory on the common timeline.
+        side: side of the null on which the theory expects a trained network.
+        responses: tests on synthetic inputs.
     """
 
     metrics: Callable[[], tuple[Metric, ...]]
@@ -92,14 +96,14 @@ class Theory:
         sources: its papers.
         assumptions: of its theorems, each a short sentence.
         claims: checkable statements, each with a control.
-        ladder: how far it extends; None until it is written.
-        experiments: classes, the papers' figures redone.
-        on_data: what its minimal model does on a data set; None if it has none.
-        in_networks: what it measures in trained networks; None if it has no such quantity.
-        objectives: classes of training objectives of its own (:class:`~transformer_theory.training.objectives.Objective`).
+        ladder: how far it extends when its assumptions are relaxed; None if it has none.
+        experiments: classes of :class:`~.experiment.Experiment`, the figures of its papers.
+        on_data: measurements on a data set; None if it has none.
+        in_networks: measurements in trained networks; None if it has none.
+        objectives: its training objectives, classes (:class:`~transformer_theory.training.objectives.Objective`).
 
     Raises:
-        ValueError: a claim or an experiment is not named after the theory.
+        ValueError: the name of a claim or an experiment does not start with the theory's name.
     """
 
     name: str

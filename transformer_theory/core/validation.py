@@ -1,6 +1,6 @@
-"""Checks of arguments that several parts of the library share, and lossless conversion of arrays. Each error is one line.
+"""Checks of arguments, and lossless conversion of arrays.
 
-Public numerical functions take tensors; :func:`converted` lets them take numpy arrays, float32 and integers as well.
+Public numerical functions take tensors; decorated by :func:`converted` they also take numpy arrays, float32 and integers.
 """
 
 import functools
@@ -23,7 +23,7 @@ def number(name: str, value: object) -> float:
     """The value as a float.
 
     Raises:
-        TypeError: it is no number; the message names it.
+        TypeError: it is not a number; the message names it.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
@@ -35,7 +35,7 @@ def positive(**values: object) -> None:
 
     Raises:
         ValueError: one is zero, negative, infinite or NaN; the message names it.
-        TypeError: one is no number.
+        TypeError: one is not a number.
     """
     for name, value in values.items():
         if not 0 < number(name, value) < math.inf:
@@ -48,7 +48,7 @@ def integers(*, minimum: int = 1, **values: object) -> None:
 
     Raises:
         ValueError: one is below ``minimum``; the message names it.
-        TypeError: one is no integer.
+        TypeError: one is not an integer.
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -61,7 +61,7 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
     """Checks that tensors hold neither NaN nor infinity.
 
     Raises:
-        ValueError: one does; the message names it and counts them.
+        ValueError: a tensor does; the message names it and counts the values.
     """
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
@@ -69,7 +69,7 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
 
 
 def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
-    """Checks that tensors [...] that are multiplied share a dtype, unless autocast chooses it, and that none on a CPU is float16.
+    """Checks that tensors [...] that will be multiplied share a dtype (unless autocast chooses it), and that none on a CPU is float16.
 
     Raises:
         ValueError: float16 on a CPU, or dtypes differ.
@@ -77,18 +77,18 @@ def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype == torch.float16 and tensor.device.type == "cpu":
             raise ValueError(f"{name} on a CPU must be float32 or float64, got float16; pass {name}.float()")
-    (first, one), *others = tensors.items()
+    (first, tensor), *others = tensors.items()
     for second, other in others:
-        if one.dtype != other.dtype and not torch.is_autocast_enabled(one.device.type):
-            raise ValueError(f"{first} and {second} must share a dtype, got {one.dtype} and {other.dtype}; convert one of them")
+        if tensor.dtype != other.dtype and not torch.is_autocast_enabled(tensor.device.type):
+            raise ValueError(f"{first} and {second} must share a dtype, got {tensor.dtype} and {other.dtype}; convert one of them")
 
 
 def as_float64(name: str, value: Any) -> Tensor:
-    """A float64 tensor ``[...]`` from a tensor, a numpy array, a number or nested lists of numbers; what converts exactly is accepted.
+    """A float64 tensor ``[...]`` from a tensor, a numpy array, a number or nested lists, if the conversion is exact.
 
     Raises:
-        TypeError: something else, complex numbers or booleans.
-        ValueError: integers above 2^53, which float64 does not hold, or ragged lists.
+        TypeError: another type, complex numbers or booleans.
+        ValueError: integers above 2^53, which float64 does not represent exactly, or ragged lists.
     """
     tensor = _as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex():
@@ -102,7 +102,7 @@ def as_int64(name: str, value: Any) -> Tensor:
     """An int64 tensor ``[...]`` from a tensor, a numpy array, an integer or nested lists of integers.
 
     Raises:
-        TypeError: something else, or numbers that are not integers.
+        TypeError: another type, or numbers that are not integers.
     """
     tensor = _as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex() or tensor.is_floating_point():
@@ -111,7 +111,7 @@ def as_int64(name: str, value: Any) -> Tensor:
 
 
 def as_float(name: str, value: Any) -> Tensor:
-    """The tensor ``[...]`` unchanged in float32 and float64; integers become float64, half precision float32."""
+    """A tensor ``[...]`` in float32 or float64: those dtypes are kept, integers become float64, half precision becomes float32."""
     tensor = _as_tensor(name, value)
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor
@@ -130,7 +130,7 @@ def _as_tensor(name: str, value: Any) -> Tensor:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype that torch computes with: native byte order, unsigned integers as int64."""
+    """The array in a dtype that torch supports: native byte order, unsigned integers as int64."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         if array.size and int(array.max()) >= 2**63:
             raise ValueError(f"unsigned integers must be below 2^63, got {int(array.max())}")
@@ -141,7 +141,7 @@ def _native(array: np.ndarray) -> np.ndarray:
 def converted(
     *, float64: tuple[str, ...] = (), floats: tuple[str, ...] = (), int64: tuple[str, ...] = ()
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator: the named arguments are converted, by :func:`as_float64`, :func:`as_float` and :func:`as_int64`; None stays None.
+    """Decorator that converts the named arguments, by :func:`as_float64`, :func:`as_float` and :func:`as_int64`; None stays None.
 
     Raises:
         TypeError: the function has no argument of that name.
@@ -162,13 +162,13 @@ def converted(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            given = list(args)
+            positional = list(args)
             for place, name, convert in places:
-                if place < len(given):
-                    given[place] = None if given[place] is None else convert(name, given[place])
+                if place < len(positional):
+                    positional[place] = None if positional[place] is None else convert(name, positional[place])
                 elif kwargs.get(name) is not None:
                     kwargs[name] = convert(name, kwargs[name])
-            return function(*given, **kwargs)  # pyright: ignore[reportCallIssue]
+            return function(*positional, **kwargs)  # pyright: ignore[reportCallIssue]
 
         return call
 

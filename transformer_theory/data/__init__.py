@@ -1,4 +1,4 @@
-"""Data: :class:`TokenData` for the theories, :class:`Images` for the training of networks; by name, from files, or drawn from samplers."""
+"""Data sets by name, from files or from samplers: :class:`TokenData` for theories, :class:`Images` for the training of networks."""
 
 from pathlib import Path
 
@@ -32,11 +32,13 @@ NAMED = {"digits": digits, "text": harbour}
 
 
 def load(name_or_path: str | Path) -> TokenData:
-    """Real data by name (``"digits"``, ``"text"``, ``"cifar10"`` and the other names of :func:`images`), or the user's own from a path.
+    """Data by name or from a path: ``load("digits")``, ``load("tokens.npz")``.
 
-    An ``.npz`` holds tokens (see :meth:`TokenData.from_npz`), a ``.txt`` plain text (see :meth:`.Text.sequences`). From a folder of images
-    or an archive of CIFAR (see :func:`images`) at most 2,000 training images are taken and cut into patches. A string with a path separator
-    or a suffix is a path; any other string is a name.
+    Args:
+        name_or_path: ``"digits"``, ``"text"`` or a name of :func:`images`; or the path of an ``.npz`` of tokens
+            (:meth:`TokenData.from_npz`), a ``.txt`` of plain text (:meth:`.Text.sequences`), a folder of images or an archive of CIFAR
+            (:func:`images`). Of images, at most 2,000 training images are cut into patches. A string with a path separator or a suffix is
+            a path; any other string is a name.
 
     Raises:
         ValueError: an unknown name (the nearest one is suggested), or a file that cannot be read.

@@ -1,4 +1,4 @@
-"""Bridges between forms of data: images to tokens, tokens to words of a finite vocabulary, words to unit vectors.
+"""Conversions between forms of data: images to tokens, tokens to words of a finite vocabulary, words to unit vectors.
 
 Words from k-means clusters of patches are the "visual words" of :cite:t:`sivic2003video`.
 """
@@ -37,9 +37,9 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
 def codebook(
     tokens: Float[Tensor, "*batch dim"], k: int, *, generator: torch.Generator
 ) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "k dim"]]:
-    """Words of a vocabulary of ``k``: the number of the nearest centre of each token (k-means, Euclidean distance).
+    """The nearest of ``k`` centres for each token, by k-means: words of a vocabulary of size ``k``.
 
-    Centres are sorted by their norm, so that word 0 is the emptiest. The generator seeds k-means, which runs on one thread, so the same
+    Centres are sorted by their norm, so that word 0 is the emptiest. The generator seeds k-means, which runs on one thread: the same
     generator state gives the same words.
 
     Args:
@@ -63,7 +63,8 @@ def codebook(
         fitted = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
     centres = torch.from_numpy(fitted.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
-    # Distances from differences: squared norms lose digits for near points.
+    # Distances are computed from differences: |x|^2 - 2 x.c + |c|^2 cancels where a token is near its centre. In chunks, since the
+    # matrix of distances has one row per token.
     ids = torch.cat(
         [torch.cdist(chunk, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=-1) for chunk in points.split(65_536)]
     )

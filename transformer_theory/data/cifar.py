@@ -1,14 +1,15 @@
 """CIFAR-10 and CIFAR-100 in their official forms: the archives as downloaded, or the folders that they unpack to.
 
-Python's form is pickles of ``data`` [n, 3072] (red, green, blue, each row by row) with lists of labels. The binary form is one record per
-image: its label (CIFAR-100: coarse, then fine) and the same 3,072 bytes. Archives are read as streams; nothing is unpacked to disk.
+The Python form consists of pickles with ``data`` [n, 3072] (red, green, blue, each row by row) and lists of labels. The binary form has one
+record per image: its label (CIFAR-100: coarse, then fine) and the same 3,072 bytes. Archives are read as streams; nothing is unpacked to
+disk.
 
-A pickle may run any code when it is read. :func:`read_plain_pickle` reads numbers, text and uint8 arrays only. Of the names that a pickle
-can refer to it knows those that NumPy writes for an array of bytes, each replaced by a function that does no more than these files need;
-any other name is refused before it runs.
+Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts numbers, text and uint8 arrays only: of the names that a pickle
+may import it knows those that NumPy writes for an array of bytes, and replaces each by a function that does what these files need; every
+other name is refused.
 
-The checksums of the files of images are those of torchvision (Python's form) and others (binary form). The file of class names has none:
-the checksum of the whole archive covers it, which is verified after a download but not for folders and copies. Source:
+The checksums of the files of images are those of torchvision (Python form) and of other libraries (binary form). The file of class names
+has none; after a download the checksum of the archive covers it. Source:
 :cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
@@ -31,7 +32,7 @@ from .image_data import Images
 
 SIZE, CHANNELS = 32, 3
 RECORD = CHANNELS * SIZE * SIZE
-MAX_BYTES = 400 * 2**20  # that an archive may unpack to; the official ones take less than 180 MiB
+MAX_BYTES = 400 * 2**20  # unpacked size of an archive; the official ones take less than 180 MiB
 MAX_MEMBERS = 1000  # of an archive
 
 
@@ -41,11 +42,11 @@ class Form:
 
     Attributes:
         name: of the data set.
-        folder, archive: what the archive unpacks to, and its own name.
-        parts: number of images of each file, in units of that of the test file.
+        folder, archive: names of the unpacked folder and of the archive.
+        parts: number of images in each file, as a multiple of the test file's.
         checksums: MD5 of each file of images.
-        meta: files with the names of the classes: fine ones, or coarse and fine ones.
-        classes: numbers of fine and of coarse classes (0: none).
+        meta: files with the names of the classes: one, or one for coarse and one for fine classes.
+        classes: number of fine classes, and of coarse ones (0 if there are none).
     """
 
     name: str
@@ -248,7 +249,7 @@ def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
         with gzip.open(path) as stream:
             bounded = _Bounded(stream)
             yield from _members(path, bounded)
-            while bounded.read(tarfile.RECORDSIZE):  # the checksum of the stream is at its end
+            while bounded.read(tarfile.RECORDSIZE):  # gzip verifies its checksum at the end of the stream
                 pass
     except _TooLarge as error:
         raise ValueError(f"{path} unpacks to more than {MAX_BYTES >> 20} MiB; take the official archive") from error
@@ -296,7 +297,7 @@ class _Bounded:
         return block
 
 
-# errors that random bytes were seen to raise, in addition to those that pickle documents
+# Errors that damaged pickles raise, beyond those that the pickle module documents (found with random bytes).
 PICKLE_ERRORS = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -328,7 +329,8 @@ class _Refused(ValueError):
     pass
 
 
-class _Plain(pickle._Unpickler):  # in Python: the one in C allocates as much memory for its memo as a pickle asks for
+# The unpickler written in Python: the one in C allocates as much memory for its memo as a pickle asks for.
+class _Plain(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = {
             ("numpy", "ndarray"): _ARRAY,
@@ -342,11 +344,11 @@ class _Plain(pickle._Unpickler):  # in Python: the one in C allocates as much me
         return known[module, name]
 
 
-_ARRAY = object()  # stands for the class, so that a pickle cannot ask it for an array of any size
+_ARRAY = object()  # replaces numpy.ndarray, so that a pickle cannot allocate an array of any size
 
 
-def _empty_array(*asked: object) -> np.ndarray:
-    """The start of NumPy's pickles, whatever size is asked for; the contents follow as the array's state, whose length NumPy checks."""
+def _empty_array(*size: object) -> np.ndarray:
+    """An empty array, whatever size the pickle asks for. The contents follow as the array's state, whose length NumPy checks."""
     return np.empty(0, np.uint8)
 
 

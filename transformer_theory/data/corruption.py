@@ -99,4 +99,5 @@ def _choose(labels: Tensor, ratio: float, classes: int, generator: torch.Generat
         raise ValueError(f"labels must lie in [0, {classes}), got {int(labels.min())} to {int(labels.max())}; pass the right number")
     if not 0 <= ratio <= 1:
         raise ValueError(f"ratio must lie in [0, 1], the share of labels to change, got {ratio}")
+    # 1e-9: 0.29 * 100 = 28.999... is 29 samples.
     return torch.randperm(len(labels), generator=generator)[: int(ratio * len(labels) + 1e-9)]

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: 1,797 real 8 x 8 images, without a download.
+"""The handwritten digits that come with scikit-learn: 1,797 images of 8 x 8 pixels, without a download.
 
 A pixel counts the ink in a 4 x 4 cell, from 0 to 16. Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set).
 """

@@ -1,4 +1,4 @@
-"""Downloads of published archives into the data folder, from several mirrors, with checksums; an interrupted transfer is resumed."""
+"""Downloads of published archives into the data folder, from several mirrors and with checksums; interrupted transfers are resumed."""
 
 import hashlib
 import os
@@ -8,14 +8,21 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 VARIABLE = "TRANSFORMER_THEORY_DATA"
-CONNECTIONS = 10  # with one mirror, as long as each of them receives something
+CONNECTIONS = 10  # to one mirror, as long as each receives some bytes
 WAIT = (10, 60)  # seconds to connect, and between two blocks
-BLOCK = 2**16  # bytes; an incomplete block is lost when a transfer is interrupted
+BLOCK = 2**16  # bytes; a transfer resumes after the last complete block
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A public file: its name, its size in bytes, its MD5, and its addresses in the order in which they are tried."""
+    """A public file.
+
+    Attributes:
+        file: its name.
+        size: bytes.
+        md5: checksum in hexadecimal digits.
+        mirrors: addresses, in the order in which they are tried.
+    """
 
     file: str
     size: int
@@ -50,15 +57,15 @@ def data_folder() -> Path:
     return Path(pooch.os_cache("transformer_theory"))
 
 
-def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
+def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Path:
     """Downloads the archive into ``folder`` from the first mirror that provides it whole and with the right checksum.
 
-    An interrupted transfer stays as a hidden ``.part`` file, which the next call resumes with the same mirror.
+    An interrupted transfer is kept in a hidden ``.part`` file, and the next call resumes it from the same mirror.
 
     Args:
         archive: what to download.
         folder: is created if it does not exist.
-        say: receives one line at the start, at each tenth, and for each mirror that fails.
+        progress: is called with one line at the start, at each tenth, and for each mirror that fails.
     Returns:
         The path of the archive.
     Raises:
@@ -66,7 +73,7 @@ def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
     """
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")  # progress goes to ``say``
+    pooch.get_logger().setLevel("WARNING")  # its messages would repeat ours
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,17 +81,18 @@ def fetch(archive: Archive, folder: Path, say: Callable[[str], None]) -> Path:
     failures = []
     for url in archive.mirrors:
         host = urlsplit(url).hostname
-        say(f"fetching {archive.file} ({archive.size / 1e6:.0f} MB) from {host} into {folder}")
+        progress(f"fetching {archive.file} ({archive.size / 1e6:.0f} MB) from {host} into {folder}")
+        # Each mirror has its own partial file: bytes of two mirrors are never joined.
         part = folder / f".{archive.file}.{hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()[:8]}.part"
         try:
-            receive = _Resuming(archive, part, say)
-            got = pooch.retrieve(url, f"md5:{archive.md5}", archive.file, folder, downloader=receive)  # pyright: ignore[reportArgumentType]
-            for rest in folder.glob(f".{archive.file}.*.part"):
-                rest.unlink(missing_ok=True)
-            return Path(got)
-        except (OSError, ValueError) as error:  # also requests' own, which are OSErrors
+            receive = _Resuming(archive, part, progress)
+            path = pooch.retrieve(url, f"md5:{archive.md5}", archive.file, folder, downloader=receive)  # pyright: ignore[reportArgumentType]
+            for leftover in folder.glob(f".{archive.file}.*.part"):
+                leftover.unlink(missing_ok=True)
+            return Path(path)
+        except (OSError, ValueError) as error:  # the errors of requests are OSErrors
             failures.append(f"{host}: {_reason(error)}")
-            say(failures[-1])
+            progress(failures[-1])
     reasons = "; ".join(failures)
     raise ValueError(f"{archive.file} could not be fetched ({reasons}); copy it into {folder}, or pass the path of a copy")
 
@@ -94,10 +102,10 @@ class _Interrupted(OSError):
 
 
 class _Resuming:
-    """A downloader for pooch, which verifies the checksum before the file takes the archive's name."""
+    """A downloader for pooch, which verifies the checksum before it renames the file to the archive's name."""
 
-    def __init__(self, archive: Archive, part: Path, say: Callable[[str], None]):
-        self.archive, self.part, self.say = archive, part, say
+    def __init__(self, archive: Archive, part: Path, progress: Callable[[str], None]):
+        self.archive, self.part, self.progress = archive, part, progress
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         import requests
@@ -115,7 +123,7 @@ class _Resuming:
             if self.received() == self.archive.size:
                 self.part.replace(output_file)
                 return
-            if self.received() <= before:
+            if self.received() <= before:  # no progress: give this mirror up
                 raise reason
         raise _Interrupted(f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far")
 
@@ -132,9 +140,10 @@ class _Resuming:
         import requests
 
         start, total = self.received(), self.archive.size
-        asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-        with requests.get(url, headers=asked, stream=True, timeout=WAIT) as response:
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        with requests.get(url, headers=headers, stream=True, timeout=WAIT) as response:
             response.raise_for_status()
+            # Status 206 is a range. Without it the server sends the whole file, which replaces what was received.
             if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 start = 0
             with self.part.open("ab" if start else "wb") as file:
@@ -145,7 +154,7 @@ class _Resuming:
                         break
                     file.write(block)
                     if 10 * start // total > tenth:
-                        self.say(f"{self.archive.file}: {100 * start // total} % of {total / 1e6:.0f} MB")
+                        self.progress(f"{self.archive.file}: {100 * start // total} % of {total / 1e6:.0f} MB")
         if start > total:
             self.part.unlink()
             raise _Interrupted(f"more than its {total} bytes")

@@ -1,4 +1,4 @@
-"""Ids of discrete tokens from numpy arrays or tensors: integers of one vocabulary."""
+"""Checks of the ids of discrete tokens, given as numpy arrays, tensors or lists."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ def integer_tensor(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int
     Args:
         values: an array, a tensor or nested lists.
         name: for the error.
-        shape: in words, one part a dimension: ``"[n, context]"``.
+        shape: names of the dimensions as text: ``"[n, context]"``; their number is the rank.
     Raises:
         ValueError: the values are not integers, too large for int64, or of another rank.
     """

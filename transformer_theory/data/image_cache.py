@@ -1,4 +1,4 @@
-"""Decoded images in an ``.npz``: the user's own, or the cache that spares decoding thousands of files again.
+"""Decoded images in an ``.npz``: a file of the user, or a cache so that thousands of files are decoded only once.
 
 Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and ``test_labels`` (integers [n]), and
 optionally ``names`` of the classes.
@@ -20,11 +20,11 @@ from .download import data_folder
 from .image_data import Images
 
 Pair = tuple[Images, Images]
-MIN_CACHED = 2000  # images; fewer are decoded in less than a second
+MIN_CACHED = 2000  # images; decoding fewer takes less than a second
 
 
 def read_npz(path: Path) -> Pair:
-    """Training and test images of the user's own ``.npz``; object arrays are refused, never unpickled.
+    """Training and test images from an ``.npz``; object arrays are refused, never unpickled.
 
     Raises:
         ValueError: the file cannot be read, lacks an array, or one is of the wrong kind; the message names the file.
@@ -36,14 +36,14 @@ def read_npz(path: Path) -> Pair:
 
 
 def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
-    """The images of ``path``: from the data folder if they are there with the same ``stamp``, else decoded and stored there.
+    """The images of ``path``, from the cache in the data folder if its ``stamp`` is the same; otherwise they are decoded and cached.
 
     A cache that cannot be read or written is ignored.
 
     Args:
         path: of the source.
         stamp: changes whenever the source does.
-        decode: reads the source.
+        decode: reads the images from the source.
     """
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     file = data_folder() / "decoded" / f"{path.name}-{place}.npz"

@@ -1,4 +1,4 @@
-"""Images with their classes: one byte per pixel value in memory for the training of networks, cut into tokens for the theories."""
+"""Images with their classes: one byte per value for the training of networks, and cut into tokens for the theories."""
 
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ class Images:
         pixels: 0 ... 255, uint8, ``[n, channels, size, size]``.
         labels: number of the class in ``names``, int64, ``[n]``.
         names: of the classes; a part of a data set keeps those of the whole.
-        name: for headings; it states if the files are not the official ones.
+        name: for headings; it says if the files are not the official ones.
         sources: where the data come from.
 
     Raises:
@@ -61,11 +61,11 @@ class Images:
     def __getitem__(self, index) -> "Images":
         """The images at ``index`` (a slice or a tensor of positions); the names stay whole."""
         if isinstance(index, int | np.integer):
-            index = slice(int(index), int(index) + 1 or None)
+            index = slice(int(index), int(index) + 1 or None)  # for -1 the end is None, since 0 would leave nothing
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
     def mixed(self, generator: torch.Generator) -> "Images":
-        """The same images in random order, so that the first ones are a sample; folders are sorted by class."""
+        """The same images in random order: the first ones are then a random sample, also of a folder, which is sorted by class."""
         return self[torch.randperm(len(self), generator=generator)]
 
     @property
@@ -112,6 +112,7 @@ class Images:
         chosen = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
         scaled = chosen.pixels.double() / 255
         cut = patches(scaled, patch_size)
+        # Integers up to 255 are exact in half precision, which takes a quarter of the memory.
         words = min(words, len(patches(chosen.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
         ids, _ = codebook(cut, words, generator=generator)
         return TokenData(

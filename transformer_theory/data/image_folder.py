@@ -1,4 +1,4 @@
-"""Images from a folder with one folder per class, with or without a split into training and test images.
+"""Images from a folder with one subfolder per class, with or without a split into training and test images.
 
 * Colour: grey files (also of one bit) stay grey if all files are grey; otherwise all are read as RGB. Transparent pixels are blended with
   white. Palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are refused.
@@ -6,7 +6,7 @@
 * Size: all must be square and of one size, unless a size is requested. Then the largest central square of each is scaled to it (bicubic;
   small images are enlarged).
 
-Anything else is refused, with the file's name, before any training starts.
+Any other file is refused by name before training starts.
 """
 
 import hashlib
@@ -42,7 +42,13 @@ MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA"}
 
 @dataclass(frozen=True)
 class Part:
-    """The files of a split: ``files[i]`` has class ``labels[i]``; ``stamp`` depends on their names, sizes and times."""
+    """The files of a split.
+
+    Attributes:
+        files: paths.
+        labels: class of each file.
+        stamp: changes if a name, a size or a modification time changes.
+    """
 
     files: list[str]
     labels: list[int]
@@ -51,7 +57,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Folder:
-    """The contents of a folder of images: names of the classes, training files, and test files if the folder has a split."""
+    """The contents of a folder of images.
+
+    Attributes:
+        path: of the folder.
+        names: of the classes.
+        train, test: their files; ``test`` is None if the folder has no split.
+    """
 
     path: Path
     names: tuple[str, ...]
@@ -90,13 +102,13 @@ def find_images(path: Path) -> Folder:
     return Folder(path, names, _part(classes, names), _part(test_classes, names))
 
 
-def read_folder(folder: Folder, *, size: int | None = None, say: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
-    """Training and test images; without a split of its own, a fixed stratified fifth is for testing, as the name states.
+def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
+    """Training and test images. A folder without a split gets a fixed stratified one, 80/20, and the name of its images says so.
 
     Args:
         folder: see :func:`find_images`.
         size: side to which images are scaled and cropped, pixels; if omitted, all must be square and of one size.
-        say: receives a line if files were converted: how many, of which kind, to what.
+        progress: is called with a line if files were converted: how many, from which kind, to which.
     Raises:
         ValueError: a file is not an image, is damaged, has more than 8 bits per channel or another size than the others.
     """
@@ -104,7 +116,7 @@ def read_folder(folder: Folder, *, size: int | None = None, say: Callable[[str],
     reader = _Reader(size)
     pixels = reader.read([file for part in parts for file in part.files])
     if conversions := reader.conversions():
-        say(f"{folder.path}: {conversions}")
+        progress(f"{folder.path}: {conversions}")
     name = folder.path.resolve().name + " (JPEG copy)" * folder.lossy
     if folder.test is None:
         images = Images(pixels, torch.tensor(folder.train.labels), folder.names, name=f"{name} (split 80/20)")
@@ -118,7 +130,7 @@ def read_folder(folder: Folder, *, size: int | None = None, say: Callable[[str],
 
 
 class _Reader:
-    """Decodes files, grey as long as all are grey, and checks that they have the size of the first."""
+    """Decodes files and checks that all have the size of the first; the result is grey if all files are grey."""
 
     def __init__(self, size: int | None):
         self.size = size
@@ -133,7 +145,7 @@ class _Reader:
             try:
                 if not place:
                     pixels = np.empty((len(files), *image.shape), np.uint8)
-                elif len(image) > pixels.shape[1]:  # the first colour image: repeat the grey ones in three channels
+                elif len(image) > pixels.shape[1]:  # the first colour image: the grey ones before it get three equal channels
                     pixels = np.repeat(pixels, len(image), axis=1)
             except MemoryError as error:
                 came = f"{len(files)} of {' x '.join(map(str, image.shape))}"
@@ -243,6 +255,6 @@ def _entries(path: Path) -> list[os.DirEntry]:
 
 
 def _reason(error: Exception, file: str) -> str:
-    """The first line of Pillow's message, unless it only repeats the path."""
+    """The first line of Pillow's message, unless it adds nothing to the path."""
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return "it is none, whatever its suffix" if file in message or message.startswith("cannot identify") else message
+    return "its content is not an image" if file in message or message.startswith("cannot identify") else message

@@ -1,4 +1,4 @@
-"""Images for training and test, by name or from the user's own files."""
+"""Training and test images by name or from files."""
 
 import sys
 from collections.abc import Callable
@@ -24,52 +24,52 @@ GENERATED: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits_sp
 NAMES = (*GENERATED, *ARCHIVES, f"cifar100{COARSE}")
 
 
-def images(name_or_path: str | Path, *, size: int | None = None, say: Callable[[str], None] | None = None) -> tuple[Images, Images]:
+def images(name_or_path: str | Path, *, size: int | None = None, progress: Callable[[str], None] | None = None) -> tuple[Images, Images]:
     """Training and test images by name or from a path.
 
     * ``"digits"``, ``"shapes"``: see :func:`.digits_split`, :func:`.shapes_split`;
-    * ``"cifar10"``, ``"cifar100"`` (fine classes), ``"cifar100-coarse"``: from the data folder (``$TRANSFORMER_THEORY_DATA``, else the
-      user's cache folder), as an official archive, as the folder that it unpacks to, or as a folder of images ``cifar10``; if there is
-      none, the official archive is downloaded;
+    * ``"cifar10"``, ``"cifar100"`` (fine classes), ``"cifar100-coarse"``: read from the data folder (``$TRANSFORMER_THEORY_DATA``, else the
+      user's cache folder), which may hold the official archive, its unpacked folder, or a folder of images of that name; otherwise the
+      official archive is downloaded;
     * a path: one of the official archives or folders, a folder ``train/<class>/*`` with ``test/<class>/*`` or ``<class>/*`` alone, or an
       ``.npz`` (see :func:`.read_npz`).
 
-    The name of the images states if the files are not the official ones, are JPEGs, or were split here. Archives and folders are decoded
-    once; decoded images stay in the data folder.
+    The ``name`` of the images says if the files are not the official ones, are JPEGs, or were split here. Archives and folders are decoded
+    once; the decoded images are cached in the data folder.
 
     Args:
         name_or_path: see above.
         size: side to which the images of a folder are scaled and cropped, pixels; see :mod:`.image_folder`.
-        say: receives lines on the progress of a download and on converted files; by default they go to the standard error.
+        progress: is called with lines about downloads and converted files; if omitted, they are printed to the standard error.
     Raises:
         ValueError: an unknown name (the nearest one is suggested), files that cannot be read as images, a download that failed, or a size
             for images of another size that are not in a folder.
     """
     if size is not None:
         integers(size=size)
-    train, test = _train_and_test(name_or_path, size, say or _to_standard_error)
+    train, test = _train_and_test(name_or_path, size, progress or _to_standard_error)
     if size not in (None, train.size):
         came = f"{size} for {train.name}, {train.size} pixels"
         raise ValueError(f"size must be that of the images unless they are in a folder, got {came}; leave it out")
     return train, test
 
 
-def _train_and_test(name_or_path: str | Path, size: int | None, say: Callable[[str], None]) -> tuple[Images, Images]:
+def _train_and_test(name_or_path: str | Path, size: int | None, progress: Callable[[str], None]) -> tuple[Images, Images]:
     name = str(name_or_path)
     if isinstance(name_or_path, str) and name in GENERATED:
         return GENERATED[name]()
     if isinstance(name_or_path, str) and name in NAMES:
-        return _published(name, size, say)
+        return _published(name, size, progress)
     path = Path(name_or_path)
     if not name or not path.exists():
         if path.suffix or len(path.parts) > 1:
             raise ValueError(f"no such file or folder: {path}")
         raise ValueError(f"unknown images {name!r}, neither a name nor a path{nearest(name, NAMES)}")
-    return _read(path, size, say)
+    return _read(path, size, progress)
 
 
 def image_tokens(name_or_path: str | Path, *, size: int | None = None) -> TokenData:
-    """The training images as tokens: 4 patches per side (or the next larger number that divides it), at most 2,000 images.
+    """At most 2,000 training images as tokens: 4 patches per side, or the next larger number for which patches fill the image.
 
     Args:
         name_or_path, size: see :func:`images`.
@@ -86,18 +86,18 @@ def tokens_of(data: Images, generator: torch.Generator) -> TokenData:
     return data.tokens(patch, max_samples=max_samples, generator=generator)
 
 
-def _published(name: str, size: int | None, say: Callable[[str], None]) -> tuple[Images, Images]:
+def _published(name: str, size: int | None, progress: Callable[[str], None]) -> tuple[Images, Images]:
     base, folder = name.removesuffix(COARSE), data_folder()
     places = [folder / place for form in FORMS if form.name == base for place in (form.folder, form.archive)]
     local = next((place for place in (*places, folder / name) if place.exists()), None)
-    return _read(local or fetch(ARCHIVES[base], folder, say), size, say, coarse=name != base)
+    return _read(local or fetch(ARCHIVES[base], folder, progress), size, progress, coarse=name != base)
 
 
-def _read(path: Path, size: int | None, say: Callable[[str], None], *, coarse: bool = False) -> tuple[Images, Images]:
+def _read(path: Path, size: int | None, progress: Callable[[str], None], *, coarse: bool = False) -> tuple[Images, Images]:
     if path.suffix.lower() == ".npz":
         return read_npz(path)
     if is_official_form(path):
-        if path.is_dir():  # a cache would not be faster
+        if path.is_dir():  # reading a cache would take as long
             return read_cifar(path, coarse=coarse)
         state = path.stat()
         return cached(path, f"{state.st_size} {state.st_mtime_ns} {coarse}", lambda: read_cifar(path, coarse=coarse))
@@ -105,7 +105,7 @@ def _read(path: Path, size: int | None, say: Callable[[str], None], *, coarse: b
         raise ValueError(f"{path} must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got {path.suffix or 'no ending'!r}")
     folder = find_images(path)
     stamp = f"{size} {folder.train.stamp} {folder.test and folder.test.stamp}"
-    return cached(path, stamp, lambda: read_folder(folder, size=size, say=say))
+    return cached(path, stamp, lambda: read_folder(folder, size=size, progress=progress))
 
 
 def _to_standard_error(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Generated colour images of ten kinds of shapes, for tests and where no data set is available.
+"""Generated colour images of ten kinds of shapes, for tests and for machines without a data set.
 
 An image shows one of five outlines, as a filled shape or as its rim, at a random place, in a random size and colour, on a background of
 another colour under pixel noise. Colours, places and sizes are drawn alike for all classes.
@@ -53,6 +53,7 @@ def _drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
     right = (grid - centres[1, :, None])[:, None, :].expand(n, SIZE, SIZE)
     outside = _outside(down, right, radius[:, None, None])[labels // 2, torch.arange(n)]
     hollow = (labels % 2 == 1)[:, None, None]
+    # The rim is the band -RIM < distance < 0 inside the outline.
     outside = torch.where(hollow, (outside + RIM / 2).abs() - RIM / 2, outside)
     cover = (0.5 - outside).clamp(0, 1)[:, None]  # share of the pixel that the shape covers
     ground, colour = _colours(n, generator)
@@ -79,6 +80,7 @@ def _outside(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "outl
 def _colours(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Colours of background and shape, each [n, 3, 1, 1]: uniform, at least CONTRAST apart."""
     pairs = torch.rand(n, 2, 3, generator=generator)
+    # Rejection: pairs that are too similar are drawn again until none is left.
     while bool((near := torch.linalg.vector_norm(pairs[:, 0] - pairs[:, 1], dim=-1) < CONTRAST).any()):
         pairs[near] = torch.rand(int(near.sum()), 2, 3, generator=generator)
     return pairs[:, 0, :, None, None], pairs[:, 1, :, None, None]

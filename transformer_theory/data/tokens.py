@@ -1,4 +1,4 @@
-"""The data set that all theories share: sequences of tokens with whatever is known about them."""
+"""The data set that all theories share: sequences of tokens, with labels, ids and images where they are known."""
 
 import zipfile
 import zlib
@@ -14,7 +14,7 @@ from ..core.errors import nearest
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64
 
-# Networks compute in float32, which ends at 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is still finite.
+# Networks compute in float32, whose largest number is 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is finite.
 MAX_MAGNITUDE = 1e15
 REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # fields
 
@@ -29,14 +29,16 @@ def stratified(
         labels: class of each sample, ``[n]``, if there are classes.
         share: of the samples that go to the first part.
         generator: draws the split.
-        what: the samples are, for the error.
+        what: name of the samples for the error.
     Raises:
         ValueError: the share leaves one part empty.
     """
     order = torch.randperm(n, generator=generator)
     if labels is not None:
         order = order[torch.argsort(labels[order], stable=True)]
-    # Sorted by class and dealt out evenly: sample i goes to the first part where floor(i * share) increases.
+    # The samples are sorted by class, at random within a class, and dealt out evenly: sample i goes to the first part where
+    # floor(i * share) increases, so that every run of samples, and with it every class, contributes its share up to one sample.
+    # 1e-9: 100 * 0.29 = 28.999... is 29 samples.
     dealt = torch.floor(torch.arange(n + 1, dtype=torch.float64) * share + 1e-9)
     deal = dealt[1:] > dealt[:-1]
     first, second = order[deal], order[~deal]
@@ -47,13 +49,13 @@ def stratified(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenData:
-    """n sequences of ``seq`` tokens in ``dim`` dimensions; everything except ``tokens`` may be unknown (None).
+    """n sequences of ``seq`` tokens in ``dim`` dimensions. Every field except ``tokens`` may be None: unknown.
 
     Fields may be tensors, numpy arrays or nested lists. Real fields become float64 and discrete fields int64, where that is lossless.
 
     Attributes:
         tokens: real vectors, ``[n, seq, dim]``.
-        labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is legal here; training a network needs two.
+        labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is allowed here; training a network needs two.
         query: the query vector (z in the papers), ``[n, dim]``; the last token if omitted.
         ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
         next_id: the token that follows each sequence, in the same vocabulary, ``[n]``.
@@ -107,8 +109,8 @@ class TokenData:
     def _check_field(self, name: str, value: Tensor, shape: tuple[int | None, ...]) -> None:
         if value.ndim != len(shape) or any(size not in (None, length) for size, length in zip(shape, value.shape)):
             words = "[" + ", ".join("·" if size is None else str(size) for size in shape) + "]"
-            came = f"tokens {list(self.tokens.shape)}, got {list(value.shape)}"
-            raise ValueError(f"{name} must have shape {words} to fit {came}; cut them alike")
+            shapes = f"tokens {list(self.tokens.shape)}, got {list(value.shape)}"
+            raise ValueError(f"{name} must have shape {words} to fit {shapes}; cut them alike")
         if value.requires_grad:
             raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
         if name in REAL and not bool(torch.isfinite(value).all()):
@@ -122,8 +124,8 @@ class TokenData:
 
     def __repr__(self) -> str:
         """The shapes: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        shapes = {name: f"{name} {list(value.shape)}" for name, value in held.items() if isinstance(value, Tensor)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        shapes = {name: f"{name} {list(value.shape)}" for name, value in values.items() if isinstance(value, Tensor)}
         if self.labels is not None:
             shapes["labels"] += f" of {self.classes} {'class' if self.classes == 1 else 'classes'}"
         if self.ids is not None:
@@ -133,7 +135,7 @@ class TokenData:
     def __getitem__(self, index) -> "TokenData":
         """The sequences at ``index`` (a slice or a tensor of positions); the vocabulary stays whole."""
         if isinstance(index, int | np.integer):
-            index = slice(int(index), int(index) + 1 or None)
+            index = slice(int(index), int(index) + 1 or None)  # for -1 the end is None, since 0 would leave nothing
         rows = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{k: v[index] for k, v in rows.items() if isinstance(v, Tensor)})
 
@@ -179,7 +181,7 @@ class TokenData:
 
     @classmethod
     def from_npz(cls, path: str | Path) -> "TokenData":
-        """The user's own data: an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
+        """Data from an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
 
         Real fields become float64 and integers int64; ``vocab_size`` is one integer. Tokens and queries must stay below 1e15 in magnitude,
         so that networks can compute with them in float32.
@@ -221,7 +223,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
     if path.is_file():
-        path.open("rb").close()  # a file without read permission is not a damaged one
+        path.open("rb").close()  # raises PermissionError, which is not the error of a damaged file
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
     try:

@@ -28,7 +28,7 @@ class TwoObjects:
     """Images, tokens and the masks of the objects.
 
     Attributes:
-        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels: the number of the pair of colours in PAIRS, 0 to 5.
+        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels (number of the pair of colours in PAIRS, 0 to 5).
         masks: the pixels of each of the two objects, [n, 2, size, size].
         patch: side of a patch, pixels.
     """
@@ -52,7 +52,7 @@ def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: in
 
     Args:
         n: number of images.
-        generator: draws everything.
+        generator: draws images and labels.
         size: side of an image, pixels; patches divide it.
         patch: side of a patch, pixels.
         noise: standard deviation of each value of each pixel.

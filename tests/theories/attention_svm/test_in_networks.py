@@ -6,7 +6,7 @@ import torch
 from transformer_theory.core.measurement import Table
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.in_networks import COSINE, MARGIN, AlignmentMetric
+from transformer_theory.theories.attention_svm.in_networks import COSINE, FOREIGN_TOKENS, MARGIN, AlignmentMetric
 from transformer_theory.theories.attention_svm.solvers import dual_multipliers
 
 
@@ -268,4 +268,4 @@ def test_attention_to_other_tokens_does_not_count_as_self_attention(length):
     rows = {row.head: row for row in metric.compute() if row.quantity == COSINE}
     assert sorted(rows) == [0, 1, 2, 3]
     assert all(rows[head].value is not None for head in (0, 1))
-    assert all("other tokens" in rows[head].reason for head in (2, 3))
+    assert all(rows[head].reason == FOREIGN_TOKENS for head in (2, 3))

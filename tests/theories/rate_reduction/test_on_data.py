@@ -62,7 +62,7 @@ def test_digits(unchecked):  # the contract checks shapes
     assert headline.p is None
     assert len(headline.null.draws) == on_data.PERMUTATIONS
     assert headline.verdict == "not covered"
-    reduction = rows.select(quantity=on_data.REDUCTION).one()
+    reduction = rows.select(quantity=on_data.RATE_REDUCTION).one()
     assert reduction.value > 5 * reduction.null.high > 0
     assert reduction.verdict is None  # it cannot be negative, so its sign is no evidence
     assert rows.select(quantity=on_data.LAYERS_RAISE).one().value == 1.0

@@ -1,8 +1,8 @@
 r"""Contradictions among constraints: weights :math:`u` (:math:`u_c \ge 0` on inequalities) that combine them to :math:`0 \ge b^\top u > 0`.
 
 By Farkas' lemma there are weights with :math:`\sum_c u_c F_c = 0` exactly if no W meets the constraints (:cite:t:`lawson1974solving`,
-ch. 23). In float64 this sum is never quite zero: :func:`refute` recognises weights for which it is small, :func:`refined` makes it as small as rounding allows, and
-:func:`is_contradiction` decides whether the rest is rounding alone.
+ch. 23). In float64 this sum is never quite zero: :func:`refute` recognises weights for which it is small, :func:`refined` makes it as small
+as rounding allows, and :func:`is_contradiction` decides whether the rest is rounding alone.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Theories of transformers: what each predicts, what happens on given data and in given networks, and where the two agree.
+"""Theories of transformers: what each predicts, what is measured on data and in networks, and where the two agree.
 
     import transformer_theory as tt
 
@@ -6,8 +6,8 @@
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
     print(tt.cite("crate"))                                    # BibTeX
 
-Theories: attention_svm, scan_snap, joma, rate_reduction, crate. What they share: data, metrics, models, probes, training.
-Other names than ``compare`` are imported when they are first used.
+The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models, probes and training.
+All names except ``compare`` are imported at their first use.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .compare import compare  # at once: importing the module of this name later would replace the function
+from .compare import compare  # not at its first use: a later import of the module compare would replace the function
 
 if TYPE_CHECKING:
     from . import data, metrics, models
@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         value = import_module(f".{_MODULES[name]}", __name__)
     elif name in _HOME:
         value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    elif name in import_module(".theories", __name__).THEORIES:  # one that was added
+    elif name in import_module(".theories", __name__).THEORIES:  # a theory that was added
         value = import_module(f".theories.{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

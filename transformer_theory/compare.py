@@ -1,14 +1,14 @@
 """Every theory on the same data and in the same trained networks.
 
-:func:`compare` trains small networks on one part of the data while every theory's metrics are computed on the other part, runs each
-theory's own minimal model on the raw tokens and on the networks' features, and verifies each theory's claims with their controls. Stored
-networks (of ``transformer-theory train``) can take the place of the small ones. All of it becomes one :class:`~.core.result.Result`:
+:func:`compare` does three things: it trains small networks on one part of the data and computes every theory's metrics on the other part;
+it runs each theory's minimal model on the raw tokens and on the networks' features; and it verifies each theory's claims with their
+controls. Stored networks (of ``transformer-theory train``) can replace the small ones. The :class:`~.core.result.Result` holds
 
-* rows of kind "on data" and "assumption": the theory's own model on the raw tokens (``model`` is empty) or on a network's features;
-* rows of kind "in network" and "network" with a ``step``: the theories' metrics and the network's own quantities over training;
+* rows of kind "on data" and "assumption": the theory's minimal model on the raw tokens (``model`` is empty) or on a network's features;
+* rows of kind "in network" and "network" with a ``step``: the theories' metrics and the general quantities over training;
 * rows of kind "in network" without step and layer: the theory's headline in the trained network, averaged over layers and heads;
 * rows of kind "network" without step: test accuracy of stored networks, and their runs side by side;
-* rows of kind "claim", one per seed, and the verifications whole;
+* rows of kind "claim", one per seed, and the verifications;
 * arrays of the first seed: ``"<theory>/..."`` on the raw tokens, ``"<network>::<theory>/..."`` on features, ``"network/<network>/..."``.
 """
 
@@ -43,7 +43,7 @@ from .training.side_by_side import runs_of, side_by_side
 
 TRAIN_SHARE = 0.7
 CODEBOOK_SIZE = 32  # visual words of a network's features
-FEATURE_SEQUENCES = 512  # validation sequences whose features the theories are given
+FEATURE_SEQUENCES = 512  # validation sequences whose features the theories receive
 
 Data = TokenData | tuple[Images, Images] | str | Path
 Stream = Iterator[Measurement | Arrays]
@@ -51,14 +51,14 @@ Stream = Iterator[Measurement | Arrays]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one comparison does, for one seed.
+    """One comparison with one seed.
 
     Attributes:
-        raw: the tokens that the theories are given.
-        images: training and test images, if stored networks are measured on them.
-        theories: their records.
-        recipes: of the small networks.
-        networks: stored networks.
+        raw: the tokens that the theories receive.
+        images: training and test images; None if the data are tokens.
+        theories: to compare.
+        recipes: of the small networks to train.
+        networks: stored networks to measure.
         steps: optimiser steps of each small network.
         seed: of the split, the networks and the theories.
         device: where networks run.
@@ -76,7 +76,7 @@ class Plan:
     progress: Callable[[str], None]
 
     def metrics(self) -> list[Metric]:
-        """Fresh metrics of all theories that measure something in networks."""
+        """Fresh metrics of all theories that have some."""
         return [metric for theory in self.theories if theory.in_networks for metric in theory.in_networks.metrics()]
 
     def generator(self) -> torch.Generator:
@@ -97,28 +97,29 @@ def compare(
     workers: int | str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Result:
-    """The predictions of each theory on these data beside what was measured. Runs on one thread, since its matrices are small.
+    """Compares theories on the same data and in the same networks. Runs on one thread, since its matrices are small.
 
     Args:
-        data: tokens [n, seq, dim] with whatever else is known (:class:`TokenData`), a name for :func:`data.load`, or the path of an
-            ``.npz``; or training and test images, as :func:`data.images` gives them. With ``models`` a name or path is of images.
+        data: tokens (:class:`TokenData`), a name or path for :func:`data.load`, or training and test images as returned by
+            :func:`data.images`. With ``models``, a name or path refers to images.
         theories: names or records; all if None.
-        seeds: of the split, the networks and the theories: a list, or a number n for the seeds 0 to n - 1. Claims have seeds of their own.
+        seeds: of the split, the networks and the theories: a list, or a number n for the seeds 0 to n - 1.
         steps: optimiser steps of each small network.
-        networks: small networks to train, names in ``training.RECIPES``; if None, all, or none beside ``models``. They learn the labels;
-            without labels of two classes none is trained (a row says so). Of images they learn the training part.
-        models: stored networks: files or folders that ``train`` has written, or results of ``training.saved.load``.
-        claim_seeds: seeds of each claim, a list or a number. Claims draw their own instances, whatever the data are; 0 leaves them out.
+        networks: small networks to train, names in ``training.RECIPES``; if None, all of them, or none if there are ``models``. They are
+            trained on labels; without labels of at least two classes, none is trained, and a row says so. On images, they use the
+            training part.
+        models: stored networks: files or folders written by ``train``, or results of ``training.saved.load``.
+        claim_seeds: seeds of each claim, a list or a number; 0 omits the claims. Claims draw their own instances, whatever the data are.
         device: where the networks are trained and measured.
-        workers: processes that check claims in parallel, or the address of a dask scheduler (see :func:`~.core.parallel.workers`); None
-            leaves the active joblib context as it is. The measurements do not depend on them.
+        workers: number of processes that verify claims in parallel, or the address of a dask scheduler (see
+            :func:`~.core.parallel.workers`); None keeps the active joblib context. The measurements do not depend on it.
         progress: is called with one line at each stage.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
-        ValueError: an unknown theory, network or device, fewer than 1 step or seed, no such workers, data that cannot be used, a model
-            that is none or that does not fit the images, or models without images.
-        FileNotFoundError: there is no such model.
+        ValueError: an unknown theory, network or device, fewer than 1 step or seed, invalid workers, data that cannot be used, a file
+            that is not a model, a model that does not fit the images, or models without images.
+        FileNotFoundError: a model does not exist.
         ConnectionError: no scheduler answers, or it has no workers.
     """
     started = time.perf_counter()
@@ -132,16 +133,16 @@ def compare(
     rows: list[Measurement] = []
     arrays: dict[str, np.ndarray] = {}
     with torch.random.fork_rng(devices=[]), parallel.workers(workers), parallel.one_thread():
-        # other processes, if there are any, check the claims while the networks are trained in this one
+        # With several processes, the claims start now and are verified while this process trains the networks.
         claims = [claim for theory in chosen for claim in theory.claims] if claim_numbers else []
         outcomes = verify_claims(claims, claim_numbers) if claims else iter(())
         for seed in numbers:
             plan = Plan(*_inputs(source, seed, report), chosen, recipes, tuple(stored), steps, seed, device, report)
-            table, own_arrays = collect(_stream(plan))
+            table, seed_arrays = collect(_stream(plan))
             rows += table.replace(data=plan.raw.name, seed=seed)
-            arrays = arrays or own_arrays
+            arrays = arrays or seed_arrays  # figures show the first seed
         verified = tuple(_verified(chosen, outcomes, report)) if claims else ()
-        origin = provenance(seed=numbers[0] if len(numbers) == 1 else None, device=device, started=started)
+        record = provenance(seed=numbers[0] if len(numbers) == 1 else None, device=device, started=started)
     rows += [row for one in verified for row in one.measurements()]
     settings = {
         "data": plan.raw.name,
@@ -155,11 +156,11 @@ def compare(
         "seeds": list(numbers),
     }
     sources = tuple(dict.fromkeys([*plan.raw.sources, *(source for theory in chosen for source in theory.sources)]))
-    return Result("compare", settings, Table(rows), arrays, verified, sources, origin)
+    return Result("compare", settings, Table(rows), arrays, verified, sources, record)
 
 
 def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tuple[TokenData | tuple[Images, Images], list[StoredNetwork]]:
-    """Tokens, or images where they were given or models need them; and the models."""
+    """The data as tokens, or as images if they are given as images or models need them; and the models."""
     if isinstance(data, TokenData):
         if models:
             raise ValueError(f"models need images, got tokens ({data.name}); name the images, or pass data.images(...)")
@@ -173,7 +174,7 @@ def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tupl
 def _inputs(
     source: TokenData | tuple[Images, Images], seed: int, progress: Callable[[str], None]
 ) -> tuple[TokenData, tuple[Images, Images] | None]:
-    """The tokens of one seed and, of images, the training and test images in random order; the tokens are those of the test images."""
+    """The tokens for one seed. Of images, the tokens are those of the test images, and both parts are returned in random order."""
     if isinstance(source, TokenData):
         return source, None
     progress(f"{len(source[1])} test images: cutting tokens")
@@ -182,12 +183,12 @@ def _inputs(
 
 
 def _tokens(images: Images, seed: int) -> TokenData:
-    """The images as tokens, cut as :func:`data.load` cuts them."""
+    """The images as tokens, in the same patches as :func:`data.load`."""
     return image_sets.tokens_of(images, torch.Generator().manual_seed(seed))
 
 
 def _stream(plan: Plan) -> Stream:
-    """All measurements of one seed but the claims."""
+    """All measurements of one seed except the claims."""
     views = {"": plan.raw}
     if plan.recipes or not plan.networks:
         yield from _trained_networks(plan, views)
@@ -201,7 +202,7 @@ def _stream(plan: Plan) -> Stream:
 
 
 def _trained_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
-    """Trains the small networks; their features become views of the data."""
+    """Trains and measures the small networks, and adds their features to the views of the data."""
     if plan.raw.labels is None or len(plan.raw.labels.unique()) < 2:
         reason = "training needs labels of at least two classes"
         yield Measurement("network", "network", ACCURACY, None, unit="share", reason=reason)
@@ -232,7 +233,7 @@ def _trained_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
 
 
 def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
-    """Measures the stored networks on test images; their features become views of the data."""
+    """Measures the stored networks on test images, and adds their features to the views of the data."""
     assert plan.images is not None
     train, test = plan.images
     yield _pictured(plan.raw, test.pixels[:PICTURED].double() / 255)
@@ -257,9 +258,9 @@ def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
 
 
 def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]) -> Iterator[Measurement]:
-    """The measurements of a network's training. What its run did not measure has one step: the measurement on test images.
+    """The measurements over a network's training, and for theories that the run did not measure the one on test images.
 
-    Without its run, or if the run is shown with another network, that holds for everything.
+    A network without a run, or whose run is shown with another network, has only the measurements on test images.
     """
     chosen = {"network", *(theory.name for theory in theories)}
     training = timeline(network).where(lambda row: row.theory in chosen)
@@ -283,7 +284,7 @@ def _on_data(theory: Theory, tokens: TokenData, model: str, plan: Plan) -> Strea
 
 
 def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """The headline of each theory at the last step, averaged over layers and heads, beside its null.
+    """The headline of each theory at the last step, averaged over layers and heads, with its null.
 
     No theorem covers a network of several layers trained by AdamW, so there is no verdict.
     """
@@ -307,8 +308,8 @@ def _by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterat
     """The headlines layer by layer, without step: means over heads."""
     for theory in theories:
         if theory.in_networks is not None:
-            own = [row for row in rows if row.theory == theory.name and row.quantity == theory.in_networks.headline]
-            yield from (replace(row, step=None) for row in mean_over_heads(own))
+            headlines = [row for row in rows if row.theory == theory.name and row.quantity == theory.in_networks.headline]
+            yield from (replace(row, step=None) for row in mean_over_heads(headlines))
 
 
 def _verified(theories: Iterable[Theory], outcomes: Iterator[Verification], progress: Callable[[str], None]) -> Iterator[Verification]:
@@ -319,11 +320,12 @@ def _verified(theories: Iterable[Theory], outcomes: Iterator[Verification], prog
 
 
 def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str = -1, inputs: str = "tokens") -> TokenData:
-    """The tokens after the trained network's last block, with visual words of their own.
+    """The tokens after the trained network's last block, with ids from a codebook of these tokens.
 
-    The words are a codebook of these tokens. A class token is the same query in every sequence, so it is a word of its own.
+    A class token, which is the query of every sequence, gets one extra id.
     """
     tokens = features(model, data, layer=layer, inputs=inputs)
+    # Next ids are the labels behind the words, as in the raw data, so without ids or labels there are none.
     if data.ids is None or data.labels is None:
         return tokens
     position = tokens.query_position
@@ -340,15 +342,17 @@ def _projections(name: str, tokens: TokenData, before: Sequence[Tensor] = ()) ->
     """The query tokens (in these networks the class tokens) in the plane of their two largest principal components, [n, 2].
 
     Args:
-        before: the same tokens at the steps of the attention maps, each [n, dim]. They are projected into the same plane, so that over the
-            steps the points move and the plane does not: ``network/<name>/features over training``, [steps, n, 2].
+        name: of the network.
+        tokens: features of the trained network.
+        before: query tokens at the steps of the attention maps, each [n, dim]. They are projected onto the plane of the trained network,
+            so that the points move over training and the axes do not: ``network/<name>/features over training``, [steps, n, 2].
     """
     assert tokens.query is not None
-    middle = tokens.query.mean(0)
-    _, _, directions = torch.linalg.svd(tokens.query - middle, full_matrices=False)
-    arrays = Arrays({f"network/{name}/features": ((tokens.query - middle) @ directions[:2].T).numpy()})
+    mean = tokens.query.mean(0)
+    _, _, directions = torch.linalg.svd(tokens.query - mean, full_matrices=False)
+    arrays = Arrays({f"network/{name}/features": ((tokens.query - mean) @ directions[:2].T).numpy()})
     if before:
-        projected = (torch.stack(list(before)) - middle) @ directions[:2].T
+        projected = (torch.stack(list(before)) - mean) @ directions[:2].T
         arrays[f"network/{name}/features over training"] = projected.to(torch.float32).numpy()
     return arrays
 
@@ -383,6 +387,6 @@ def _seeds(name: str, seeds: int | Iterable[int], *, minimum: int) -> tuple[int,
 def _check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
         first = str(error).splitlines()[0]
         raise ValueError(f"device must be one that torch can use here, got {device!r} ({first}); use 'cpu'") from error

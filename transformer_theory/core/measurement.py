@@ -5,6 +5,7 @@ A quantity is a name; everything else has its own column. Notes are for people: 
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -91,7 +92,7 @@ class Null:
     @property
     def median(self) -> float:
         """The median draw; NaN without draws."""
-        return float(np.median(self.draws)) if self.draws else math.nan
+        return statistics.median(self.draws) if self.draws else math.nan
 
     @property
     def mean(self) -> float:

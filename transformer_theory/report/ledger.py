@@ -24,6 +24,7 @@ from .html import TEMPLATES
 
 Document = dict[str, Any]  # {"provenance": of one result, "verifications": of its claims, as JSON values}
 CORRECTIONS = "errors_in_the_literature.md"
+USUAL = (("converged", True), ("covered", True))  # of the evidence of nearly all seeds
 UNDECIDED = ("inconclusive", "not covered")
 _COMMANDS = {  # a backslash and a sign between dollars, where some readers of Markdown take the backslash away
     r"\|": r"\Vert",
@@ -36,8 +37,25 @@ _COMMANDS = {  # a backslash and a sign between dollars, where some readers of M
 
 
 def document(result: Result) -> Document:
-    """The verifications of a result with its provenance, as JSON values."""
-    return {"provenance": result.provenance, "verifications": [one.to_json() for one in result.verifications]}
+    """The verifications of a result with its provenance, as JSON values.
+
+    All values are kept; of the further numbers of a seed (``detail``), those of the worst seed and of every seed that is not consistent.
+    A stored result keeps all of them.
+    """
+    return {"provenance": result.provenance, "verifications": [_compact(one) for one in result.verifications]}
+
+
+def _compact(verification: Verification) -> dict[str, Any]:
+    """One verification without the details of ordinary seeds, and without fields that are the same on all of them."""
+    stored = verification.to_json()
+    for record, evidence in zip(stored["seeds"], verification.evidence):
+        ordinary = evidence is not verification.worst and evidence.verdict == "consistent"
+        for name in ("evidence", "control"):
+            values = record[name]
+            if ordinary:
+                values.pop("detail", None)
+            record[name] = {key: value for key, value in values.items() if value not in ({}, "") and (key, value) not in USUAL}
+    return stored
 
 
 def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
@@ -178,6 +196,15 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def _lines(documents: Sequence[Document]) -> str:
+    """The documents as JSON, one claim a line: a new run changes the lines of the claims that changed."""
+    parts = []
+    for one in documents:
+        claims = ",\n".join(json.dumps(claim, ensure_ascii=False, separators=(",", ":")) for claim in one["verifications"])
+        parts.append(f'{{"provenance": {json.dumps(one["provenance"], ensure_ascii=False)},\n"verifications": [\n{claims}\n]}}')
+    return "[" + ",\n".join(parts) + "]\n"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Writes the page and the JSON beside it; whatever raises an error becomes one line, and 2 is returned."""
     from ..theories import list_theories
@@ -193,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
             documents = json.loads(stored.read_text(encoding="utf-8"))
         else:
             raise ValueError(f"{stored} does not exist; name the results that the page is made from")
-        texts = {stored: json.dumps(documents, indent=1, ensure_ascii=False) + "\n", page: ledger(documents, list_theories())}
+        texts = {stored: _lines(documents), page: ledger(documents, list_theories())}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The theories, one folder each. To add a theory, write its folder and name it in :data:`THEORIES`."""
+"""The theories, one folder each. To add a theory, write its folder and add its name to :data:`THEORIES`."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -25,12 +25,12 @@ THEORIES = (  # folders, in the order of the report
 )
 
 T = TypeVar("T")
-LIST = "`transformer-theory list`"  # shows theories, claims and experiments
+LIST = "`transformer-theory list`"  # the command that shows all names
 
 
 @cache
 def list_theories() -> tuple[Theory, ...]:
-    """All theories, in the order of the report; their packages are imported now."""
+    """All theories, in the order of the report. The first call imports their packages."""
     return tuple(import_module(f".{name}", __name__).THEORY for name in THEORIES)
 
 
@@ -56,11 +56,11 @@ def experiment(name: str) -> type[Experiment]:
     """The class of one experiment by its name, ``"theory.figure"``.
 
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), or that of a theory (its experiments are listed).
+        ValueError: an unknown name (the nearest one is suggested), or the name of a theory (its experiments are listed).
     """
     if record := {record.name: record for record in list_theories()}.get(name):
-        there = some(kind.name for kind in record.experiments)
-        raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {there}")
+        experiments = some(kind.name for kind in record.experiments)
+        raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {experiments}")
     return _named("experiment", name, _experiments())
 
 
@@ -80,7 +80,7 @@ def claims(name: str) -> tuple[Claim, ...]:
 
 
 def named(name: str) -> Theory | Claim | type[Experiment]:
-    """The theory, the claim or the experiment of that name.
+    """The theory, claim or experiment of that name.
 
     Raises:
         ValueError: an unknown name; the nearest one is suggested.
@@ -92,11 +92,11 @@ def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
     """The records of the named theories, in the given order; all if None.
 
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), or none.
+        ValueError: an unknown name (the nearest one is suggested), or no name.
     """
     if theories is None:
         return list_theories()
-    chosen = tuple(dict.fromkeys(given if isinstance(given, Theory) else theory(given) for given in theories))
+    chosen = tuple(dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in theories))
     if not chosen:
         raise ValueError(f"theories must name at least one, got none; there are: {', '.join(THEORIES)}")
     return chosen
@@ -110,9 +110,9 @@ def objectives() -> "Objectives":
 
 
 def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
-    """Runs the check of one claim and its control, once per seed: ``verify("attention_svm/global-direction")``.
+    """Runs the check and the control of one claim on each seed: ``verify("attention_svm/global-direction")``.
 
-    For the claims of a whole theory: ``[verify(c.id) for c in theory("crate").claims]``.
+    For all claims of a theory: ``[verify(claim.id) for claim in theory("crate").claims]``.
 
     Raises:
         ValueError: an unknown id (the nearest one is suggested), or no seed.
@@ -123,9 +123,11 @@ def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
 
 
 def cite(name: str) -> str:
-    """BibTeX of a theory (all its papers), a claim (by its id), a key of the bibliography or, by its folder, of all that a stored result
-    cites; then that of this library. ``cite("software")`` is that of the library alone.
+    """BibTeX for a name, followed by the entry of this library.
 
+    Args:
+        name: a theory (all its papers), the id of a claim, a key of the bibliography, the folder of a stored result (all that it cites),
+            or ``"software"`` for this library alone.
     Raises:
         ValueError: an unknown name (the nearest one is suggested), or a folder that does not hold a result.
     """
@@ -135,14 +137,14 @@ def cite(name: str) -> str:
     keys["software"] = ()
     if name not in keys and Path(name).is_dir():
         keys[name] = cited_keys(Result.load(name))
-    found = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
-    return "\n".join([*([sources.bibtex(found)] if found else []), sources.software()])
+    cited = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
+    return "\n".join([*([sources.bibtex(cited)] if cited else []), sources.software()])
 
 
 def cited_keys(result: Result) -> tuple[str, ...]:
-    """Keys of a result's sources, of its rows' and of its claims', without those that this bibliography does not hold."""
-    stated = [*result.sources, *(row.source for row in result.table), *(one.source for one in result.verifications)]
-    return tuple(dict.fromkeys(source.key for source in stated if source is not None and source.known))
+    """Keys of the sources of a result, its rows and its claims, without those missing from the bibliography."""
+    cited = [*result.sources, *(row.source for row in result.table), *(one.source for one in result.verifications)]
+    return tuple(dict.fromkeys(source.key for source in cited if source is not None and source.known))
 
 
 def _claims() -> dict[str, Claim]:

@@ -183,7 +183,7 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["verify", "stand_in/goood"], "unknown claim or theory 'stand_in/goood'; did you mean 'stand_in/good'?"),
-        (["verify", "qqq"], "unknown claim or theory 'qqq'; there are: all, stand_in"),
+        (["verify", "qqq"], "unknown claim or theory 'qqq'; there are: all, quick, training, stand_in"),
         (["verify", "all", "--seeds", "0"], "--seeds: must be a whole number from 1 on, got '0'"),
         (["verify", "stand_in/good", "qqq"], "unknown claim or theory 'qqq'"),
         (["verify", "all", "--sedes", "3"], "unknown option '--sedes'; did you mean '--seeds'?"),

@@ -1,7 +1,7 @@
 """The command line: ``transformer-theory`` = ``python -m transformer_theory``.
 
-Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one line says
-what was expected, what came, what to do; nothing is written); 130 interrupted or terminated.
+Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one
+line on stderr states what was expected, what was given and what to do; nothing is written); 130 interrupted or terminated.
 
 :mod:`.parsers` defines the options, :mod:`.fields` those of an experiment; :mod:`.commands`, :mod:`.claims`, :mod:`.training` and
 :mod:`.report` run the commands; :mod:`.terminal` shows output and progress.
@@ -20,11 +20,11 @@ from ..core.errors import NotConverged
 from .terminal import NAME
 
 INTERRUPTED = 130
-WRITING = ("compare", "run", "report")  # commands that write files; verify does with --out
+WRITING = ("compare", "run", "report")  # commands that always write files; verify writes some if given --out
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; errors of the input become one line on stderr."""
+    """Runs one command and returns its exit code. Errors in the input are reported in one line on stderr."""
     argv = list(sys.argv[1:] if argv is None else argv)
     flags: Mapping[str, str] = {}
     try:
@@ -34,12 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = parse(argv)
             flags = options.flags
             return options.command(options)
-    except SystemExit as leaving:  # --help and --version
-        return int(leaving.code or 0)
+    except SystemExit as exit_request:  # --help and --version
+        return int(exit_request.code or 0)
     except KeyboardInterrupt:
         warnings.filterwarnings("ignore", module="joblib")  # silence its warnings about aborted workers
         return _interrupted(argv)
-    except BrokenPipeError:  # the reader of our output has gone, as in `transformer-theory list | head -1`
+    except BrokenPipeError:  # the reader of our output has closed it, as in `transformer-theory list | head -1`
+        # Python flushes stdout on exit, which would raise the error again: redirect stdout to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except (ValueError, OSError) as error:
@@ -51,33 +52,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM.
 
-    If a plain KeyboardInterrupt leaves an ``exec`` of source text (some imports of scipy call one), Python ends itself by SIGINT although
-    the exception was caught later. A subclass is spared, so the exit code stays.
+    If a plain KeyboardInterrupt propagates out of an ``exec`` of source text (some scipy imports call ``exec``), Python exits by SIGINT
+    even if the exception is caught later. It does not do so for a subclass, so our exit code is returned.
     """
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Treats SIGTERM (``kill``, a batch system's time limit) as Ctrl-C, so that partial output is removed; handlers of the caller stay."""
+    """Treats SIGTERM (``kill``, a batch system's time limit) as Ctrl-C, so that partial output is removed.
+
+    A handler that the caller has installed is not replaced.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
 
-    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    main_thread = threading.current_thread() is threading.main_thread()  # no other may set handlers
-    replaced = [number for number, handler in usual.items() if main_thread and signal.getsignal(number) == handler]
+    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    main_thread = threading.current_thread() is threading.main_thread()  # only this thread may set signal handlers
+    replaced = [number for number, handler in defaults.items() if main_thread and signal.getsignal(number) == handler]
     for number in replaced:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
         for number in replaced:
-            signal.signal(number, usual[number])
+            signal.signal(number, defaults[number])
 
 
 def _interrupted(argv: list[str]) -> int:
     writes = argv[:1] and (argv[0] in WRITING or (argv[0] == "verify" and any(word.partition("=")[0] == "--out" for word in argv)))
-    return _say("interrupted; nothing was written" if writes else "interrupted", INTERRUPTED)
+    return _print_line("interrupted; nothing was written" if writes else "interrupted", INTERRUPTED)
 
 
 def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:
@@ -86,11 +90,12 @@ def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]
     if "--traceback" in argv:
         traceback.print_exc()
     message = str(error)
-    if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with a number
-        message = f"cannot open {error.filename} (permission denied); look at its permissions, or choose another place"
-    return _say(with_flags(message, flags), code)
+    if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with the errno
+        message = f"cannot open {error.filename} (permission denied); change its permissions, or choose another path"
+    return _print_line(with_flags(message, flags), code)
 
 
-def _say(message: str, code: int) -> int:
+def _print_line(message: str, code: int) -> int:
+    """Prints the message on one line of stderr and returns the exit code."""
     print(f"{NAME}: {' '.join(message.split())}", file=sys.stderr)
     return code

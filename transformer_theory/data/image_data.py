@@ -1,4 +1,4 @@
-"""Images with their classes: one byte per value for the training of networks, and cut into tokens for the theories."""
+"""Images with their classes, stored as bytes. Networks train on the images; for the theories they are cut into tokens."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from .bridges import codebook, patches
 from .tokens import TokenData, stratified
 
 MAX_SAMPLES = 2000  # images for the theories
-WORDS = 64
+WORDS = 64  # visual words: size of the codebook of patches
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -22,13 +22,13 @@ class Images:
 
     Attributes:
         pixels: 0 ... 255, uint8, ``[n, channels, size, size]``.
-        labels: number of the class in ``names``, int64, ``[n]``.
-        names: of the classes; a part of a data set keeps those of the whole.
-        name: for headings; it says if the files are not the official ones.
-        sources: where the data come from.
+        labels: class of each image, an index into ``names``, int64, ``[n]``.
+        names: names of the classes; a subset of the images keeps all of them.
+        name: name of the data set for headings; it states if the files are not the official ones.
+        sources: references for the data.
 
     Raises:
-        ValueError: a field has the wrong type or shape, there is no image, they are not square, or a label has no name.
+        ValueError: a field has the wrong type or shape, there are no images, they are not square, or a label has no name.
     """
 
     pixels: UInt8[Tensor, "n c h w"]
@@ -39,8 +39,8 @@ class Images:
 
     def __post_init__(self):
         if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
-            came = f"{self.pixels.dtype} {list(self.pixels.shape)}"
-            raise ValueError(f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {came}; convert them")
+            given = f"{self.pixels.dtype} {list(self.pixels.shape)}"
+            raise ValueError(f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {given}; convert them")
         n, _, height, width = self.pixels.shape
         if not self.pixels.numel() or height != width:
             raise ValueError(f"pixels must be at least one square image, got {list(self.pixels.shape)}; crop them")
@@ -59,13 +59,13 @@ class Images:
         return f"Images({self.name!r}, {len(self)} of {shape}, {self.classes} classes)"
 
     def __getitem__(self, index) -> "Images":
-        """The images at ``index`` (a slice or a tensor of positions); the names stay whole."""
+        """The images at ``index``: a slice, an integer or a tensor of positions. All class names are kept."""
         if isinstance(index, int | np.integer):
-            index = slice(int(index), int(index) + 1 or None)  # for -1 the end is None, since 0 would leave nothing
+            index = slice(int(index), int(index) + 1 or None)  # the slice -1:0 would be empty, -1:None is not
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
     def mixed(self, generator: torch.Generator) -> "Images":
-        """The same images in random order: the first ones are then a random sample, also of a folder, which is sorted by class."""
+        """The same images in random order, so that the first ones are a random sample even if the images were sorted by class."""
         return self[torch.randperm(len(self), generator=generator)]
 
     @property
@@ -84,27 +84,28 @@ class Images:
         return self.pixels.shape[-1]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
-        """A random split in two with ``share`` of the images in the first part, stratified by class; the order is kept.
+        """Splits the images at random, stratified by class: ``share`` of them in the first part, the rest in the second, both in order.
 
         Raises:
-            ValueError: the share leaves one part empty.
+            ValueError: one part would be empty.
         """
         first, second = stratified(len(self), self.labels, share, generator, what="images")
         return self[first], self[second]
 
     def tokens(self, patch_size: int, *, max_samples: int = MAX_SAMPLES, words: int = WORDS, generator: torch.Generator) -> TokenData:
-        """The images as tokens; a stratified sample if there are more than ``max_samples``.
+        """The images as tokens; a stratified sample of them if there are more than ``max_samples``. The fields of the result:
 
-        * images [n, channels, size, size] in [0, 1], float64; labels;
-        * tokens [n, (size / patch_size)^2, patch_size^2 channels]: patches, row by row; query: the last patch;
-        * ids: visual words in [0, words), a k-means codebook of the patches, fewer if there are fewer patches; word 0 is the emptiest;
-        * next_id = words + label: "the token that follows the image is its class", in a vocabulary of words + classes.
+        * images [n, channels, size, size] in [0, 1], float64, and labels;
+        * tokens [n, (size / patch_size)^2, patch_size^2 channels]: the patches, row by row; the query is the last patch;
+        * ids: for each patch its visual word, the nearest centre of a k-means codebook. There are ``words`` words, or fewer if there are
+          fewer distinct patches; word 0 has the centre of smallest norm;
+        * next_id = words + label: the class is the token that follows the image. The vocabulary has words + classes entries.
 
         Args:
             patch_size: side of a patch, pixels; divides ``size``.
             max_samples: largest number of images.
             words: size of the codebook.
-            generator: of the sample and the codebook.
+            generator: draws the sample and seeds the codebook.
         Raises:
             ValueError: patch_size does not divide the size, or max_samples or words is less than 1.
         """
@@ -112,7 +113,8 @@ class Images:
         chosen = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
         scaled = chosen.pixels.double() / 255
         cut = patches(scaled, patch_size)
-        # Integers up to 255 are exact in half precision, which takes a quarter of the memory.
+        # k-means cannot find more clusters than there are distinct patches. They are counted in half precision, in which integers up to 255
+        # are exact and which takes a quarter of the memory of float64.
         words = min(words, len(patches(chosen.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
         ids, _ = codebook(cut, words, generator=generator)
         return TokenData(

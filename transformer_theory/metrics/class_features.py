@@ -1,11 +1,12 @@
-"""Metrics of the classes in the features of each block: coding rates and neural collapse, with permuted labels as the null distribution.
+"""How well each block's features separate the classes: coding rates and neural collapse, with permuted labels as the null distribution.
 
 The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A network has a class
 token if the first token of the first block's input, and no other, is the same in every sequence.
 
-With few samples per class the null is far from zero, so it has to be computed. Labels may arrive sorted, and then a permutation within a
-batch would change nothing. Therefore samples are stored, each with a random key, and their labels are permuted at the end. At most 16 d
-samples are stored, those with the smallest keys: a uniform draw from all samples, independent of their order.
+With few samples per class these metrics are far from zero even for random labels, so the null distribution has to be computed. Samples may
+arrive sorted by class; a batch then has one class, and permuting its labels changes nothing. Therefore samples of all batches are stored,
+and their labels are permuted in ``compute``. At most 16 d samples are stored: each gets a random key, and those with the smallest keys
+stay, which is a uniform draw from all samples, independent of their order.
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`papyan2020prevalence` (neural collapse).
 """
 
@@ -24,23 +25,23 @@ from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
 PERMUTATIONS = 4
-SAMPLES_PER_DIMENSION = 16  # stored
+SAMPLES_PER_DIMENSION = 16  # samples that are stored, per dimension of the features
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
 NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
 NULL_KIND = "permuted labels"
 
 
 class ClassFeatures(Metric):
-    """Base of the metrics that need classes: streams the features of each block with their labels.
+    """Base class of the metrics that need labels: stores the features of each block with their labels.
 
-    Forward passes without labels, and features that are not finite, are ignored. A merged state contains the samples of the union. The
-    permutations depend on the order of the samples, so nulls of a merged state need not equal those of one batch to the last digit.
+    Forward passes without labels and features that are not finite are ignored. The permutations depend on the order of the samples, so the
+    null values after a merge may differ slightly from those of one pass over the same samples.
 
     Args:
         seed: seed of the keys and the permutations.
 
     Attributes:
-        samples: by layer, features [n, d], labels [n] and keys [n] of all samples, or of a uniform draw of 16 d of them.
+        samples: for each layer the features [n, d], labels [n] and keys [n] of all samples, or of a uniform draw of 16 d of them.
         class_token: whether the feature is the class token; None before the first features.
     """
 
@@ -83,17 +84,17 @@ class ClassFeatures(Metric):
         return features
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds features, labels and keys of a layer."""
+        """Adds samples of a layer: their features, labels and keys."""
         self._store(layer, self._joined(layer, samples))
 
     def _joined(self, layer: int, samples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The stored samples of a layer followed by more."""
+        """The stored samples of a layer, followed by these; nothing is stored."""
         if layer not in self.samples:
             return samples
         return tuple(torch.cat([stored, more.to(stored)]) for stored, more in zip(self.samples[layer], samples))
 
     def _store(self, layer: int, samples: tuple[Tensor, ...]) -> None:
-        """Replaces the stored samples of a layer; of more than 16 d those with the smallest keys."""
+        """Replaces the stored samples of a layer. If there are more than 16 d, those with the smallest keys are stored."""
         features, labels, keys = samples
         limit = SAMPLES_PER_DIMENSION * features.shape[1]
         if len(keys) > limit:
@@ -131,18 +132,19 @@ class ClassFeatures(Metric):
 
     @property
     def note(self) -> str:
-        """Which token was measured, a note for people."""
+        """Whether the class token or the mean of the tokens was measured."""
         return "at the class token" if self.class_token else "at the mean of the tokens"
 
 
 class FeatureRates(ClassFeatures):
-    """R, R^c and ΔR of the features, scaled to norm 1, after each block, in nats; null: ΔR with permuted labels.
+    """R, R^c and ΔR = R - R^c in nats, of the features after each block, scaled to norm 1. The null: permuted labels.
 
-    The rates are exact for any number of samples: beyond 16 d, second moments by class are streamed. The null then repeats the stored
-    samples up to the total number and assigns them to classes of the true sizes, which makes it about 5 % too low.
+    The rates are exact for any number of samples: beyond 16 d samples they are computed from second moments by class, to which each batch
+    adds. The null has only the stored samples. They are repeated up to the total number of samples and assigned to classes of the true
+    sizes; as there are fewer different samples, the null of ΔR is about 5 % too low.
 
     Args:
-        eps: distortion for features of norm 1; squared inside.
+        eps: distortion for features of norm 1; the formulas contain its square.
         seed: seed of the keys and the permutations.
     """
 
@@ -152,7 +154,7 @@ class FeatureRates(ClassFeatures):
 
     def reset(self) -> None:
         super().reset()
-        self.moments: dict[int, SecondMoments] = {}  # by layer, as soon as there are more samples than are stored
+        self.moments: dict[int, SecondMoments] = {}  # only of layers with more samples than are stored
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
@@ -161,6 +163,7 @@ class FeatureRates(ClassFeatures):
             rate, within, sizes, _ = self.rates(layer)
             null = self.null_draws(layer, sizes, draws=draws, generator=generator)
             columns: dict[str, Any] = {"unit": "nats", "layer": layer, "n": sum(sizes), "note": self.note}
+            # R does not depend on the labels, so the null of R^c = R - ΔR follows from that of ΔR.
             nulls = Null(NULL_KIND, null), Null(NULL_KIND, tuple(rate - reduction for reduction in null))
             rows += [
                 Measurement("network", "network", RATE_REDUCTION, rate - within, null=nulls[0], side=">=", **columns),
@@ -173,7 +176,7 @@ class FeatureRates(ClassFeatures):
         return unit_norm(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds features, labels and keys to the stored samples and, if these are too many, to the moments."""
+        """Adds samples to the stored ones and, once these exceed 16 d, to the moments."""
         together = self._joined(layer, samples)
         if layer in self.moments:
             self.moments[layer].update(*samples[:2])
@@ -184,11 +187,11 @@ class FeatureRates(ClassFeatures):
 
     def merge_samples(self, other: Any) -> None:
         for layer, samples in other.samples.items():
-            # Without moments the other state's stored samples are all of its samples.
+            # Without moments, the other metric has stored all of its samples.
             if layer not in other.moments:
                 self.add_samples(layer, *samples)
                 continue
-            # With moments, its stored samples are a part of those behind the moments and must not be counted again.
+            # With moments, these already contain the other metric's stored samples, which must not be counted again.
             if layer not in self.moments:
                 self.moments[layer] = SecondMoments()
                 if layer in self.samples:
@@ -210,7 +213,7 @@ class FeatureRates(ClassFeatures):
                 self.moments[layer].counts, self.moments[layer].moments = state[f"{layer}.counts"], state[f"{layer}.moments"]
 
     def rates(self, layer: int) -> tuple[float, float, list[int], int]:
-        """R and R^c in nats, the sizes of the classes, and the dimension of the features of a layer."""
+        """Of a layer: R and R^c in nats, the number of samples of each class, and the dimension of the features."""
         features, labels, _ = self.samples[layer]
         if layer in self.moments:
             state = self.moments[layer]
@@ -222,23 +225,25 @@ class FeatureRates(ClassFeatures):
     def null_draws(
         self, layer: int, sizes: Sequence[int], *, draws: int = 0, generator: torch.Generator | None = None
     ) -> tuple[float, ...]:
-        """ΔR of a layer in nats with permuted labels, one number per permutation.
+        """ΔR of a layer in nats with permuted labels, one value per permutation.
 
         Args:
-            sizes: of the classes, as :meth:`rates` returns them.
-            draws: number of permutations; four if 0.
+            sizes: numbers of samples of the classes, as :meth:`rates` returns them.
+            draws: number of permutations; if 0, four.
             generator: generator of the permutations; a new one with seed ``seed`` if None.
         """
         features = self.samples[layer][0]
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
         (m, d), n, sizes = features.shape, sum(sizes), list(sizes)
-        # If m of n samples are stored, each represents about n / m of them. A row that is repeated r times contributes r x x^T to a Gram
-        # matrix, as much as the single row sqrt(r) x, so the repeated matrix is never formed.
+        # If m of n samples are stored, each represents about n / m of them: ``samples`` lists n indices of stored rows, with repetition.
+        # A row x that occurs r times contributes r x x^T to the second moments, as much as the single row sqrt(r) x, so rows are scaled
+        # instead of repeated.
         samples = torch.arange(n) % m
         repeats = torch.bincount(samples, minlength=m).to(features)
         rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
         reductions = []
         for _ in range(draws or PERMUTATIONS):
+            # A permutation of the labels: cut the shuffled samples into groups of the sizes of the classes and add up the groups' rates.
             within = 0.0
             for members in samples[torch.randperm(n, generator=generator)].split(sizes):
                 if len(members):
@@ -253,16 +258,17 @@ class NeuralCollapse(ClassFeatures):
     """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
 
     Three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2, with permuted labels as the null (one permutation
-    unless more draws are requested). NC3 needs the classifier, which blocks do not have. Of more than 16 d samples a uniform draw of 16 d
-    is measured. The value is None if it is undefined: with fewer than two classes, or if class means coincide.
+    unless more draws are requested). NC3 is not measured: it compares features with the classifier, and a block has none. If there are more
+    than 16 d samples, a uniform draw of 16 d is measured. The value is None where it is undefined: with fewer than two classes, or if class
+    means coincide.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Three rows per layer; none without labels."""
         rows: list[Measurement] = []
         for layer, (features, labels, _) in sorted(self.samples.items(), key=lambda item: item[0]):
-            source = torch.Generator().manual_seed(self.seed) if generator is None else generator
-            orders = [torch.randperm(len(labels), generator=source).to(labels.device) for _ in range(max(draws, 1))]
+            permuting = torch.Generator().manual_seed(self.seed) if generator is None else generator
+            orders = [torch.randperm(len(labels), generator=permuting).to(labels.device) for _ in range(max(draws, 1))]
             nulls = [_collapse(features, labels[order]) for order in orders]
             for number, (quantity, value) in enumerate(zip((NC1, NC2_NORMS, NC2_ANGLES), _collapse(features, labels))):
                 permuted = tuple(x for null in nulls if (x := null[number]) is not None)
@@ -283,9 +289,10 @@ class NeuralCollapse(ClassFeatures):
 
 
 def _collapse(features: Tensor, labels: Tensor) -> tuple[float | None, float | None, float | None]:
+    """NC1 and the two parts of NC2; None if undefined."""
     try:
         collapse = neural_collapse(features, labels)
-    except ValueError:  # one class, or means that coincide
+    except ValueError:  # fewer than two classes, or equal class means
         return None, None, None
     return collapse.nc1, collapse.nc2_norms, collapse.nc2_angles
 

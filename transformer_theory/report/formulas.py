@@ -1,7 +1,7 @@
-r"""Texts with formulas: how they are written, and how the page shows them without a network.
+r"""The mark-up of the report's texts, and its conversion to MathML, which browsers show without loading a script.
 
-In the report's texts, LaTeX between dollars is a formula, ``\$`` is a dollar, and backticks enclose code. A letter raised to a letter or
-digit, as in ``R^c``, is a formula without dollars too, since names of quantities are written so.
+LaTeX between dollars is a formula, ``\$`` is a literal dollar, and backticks enclose code. A letter with an exponent of one letter or digit,
+as in ``R^c``, is a formula even without dollars, because names of quantities contain such powers.
 """
 
 import re
@@ -20,7 +20,7 @@ _SPAN = re.compile(
 
 
 def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"], str]]:
-    """The parts of a text by kind: plain text, code, formulas in the line and displayed formulas, each without its delimiters."""
+    """The parts of a text with their kinds: plain text, code, inline formulas and displayed formulas, without delimiters."""
     end = 0
     for match in _SPAN.finditer(text):
         if match.start() > end:
@@ -37,7 +37,7 @@ def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"
 
 
 def mathml(text: str) -> Markup:
-    """The text escaped, with formulas as MathML and code in ``<code>``; formulas that the converter does not know are shown as LaTeX."""
+    """The text as HTML: escaped, with formulas as MathML and code in ``<code>``. A formula that cannot be converted is shown as LaTeX."""
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -51,37 +51,42 @@ def mathml(text: str) -> Markup:
 
 def paragraphs(text: str) -> Markup:
     """:func:`mathml` of a text whose paragraphs are separated by empty lines."""
-    found = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
-    return Markup("\n").join(Markup("<p>{}</p>").format(mathml(part)) for part in found)
+    parts = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return Markup("\n").join(Markup("<p>{}</p>").format(mathml(part)) for part in parts)
 
 
 @cache
 def _formula(latex: str, block: bool) -> Markup:
+    """A formula as MathML, or as LaTeX in ``<code>`` if latex2mathml cannot convert it; works around what latex2mathml does not support."""
     from latex2mathml.converter import convert
 
     latex = " ".join(latex.split())
-    readable = _ARG.sub(r"\\operatorname{arg\\,\1}", latex)  # the converter knows no \arg
-    readable = _OPERATOR.sub(r"\\mathrm{\1}", readable)  # the converter takes the star of \operatorname* for a letter
-    readable = _BIG.sub(lambda found: found["big"] + _SIGNS[found["name"]], readable)  # after \big it knows no names of delimiters
+    supported = _ARG.sub(r"\\operatorname{arg\\,\1}", latex)  # it does not know \arg
+    supported = _OPERATOR.sub(r"\\mathrm{\1}", supported)  # it reads the star of \operatorname* as a letter
+    supported = _BIG.sub(lambda match: match["big"] + _SIGNS[match["name"]], supported)  # it does not know names of delimiters after \big
     try:
-        converted = convert(readable, display="block" if block else "inline")
-    except Exception:  # the converter raises many kinds of errors; whatever it cannot read is shown as it is written
+        converted = convert(supported, display="block" if block else "inline")
+    except Exception:  # the converter raises many kinds of errors; a formula that it cannot read is shown as LaTeX
         return Markup("<code>{}</code>").format(latex)
     if not _plain(converted):
         return Markup("<code>{}</code>").format(latex)
+    # HTML needs no namespace. Bars keep their size, as in \lVert x \rVert_F, and have no space around them, unless \big enlarges them.
+    # A run of upright letters is one name.
     converted = converted.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
-    converted = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', converted)  # \lVert x \rVert_F: bars do not grow
+    converted = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', converted)
     converted = _TALLER.sub(r'<mo lspace="0" rspace="0"\1', converted)
     converted = _LETTERS.sub(lambda run: f"<mi>{''.join(re.findall(r'>(.)<', run[0]))}</mi>", converted)
-    return Markup(_functions_apart(converted))
+    return Markup(_space_functions(converted))
 
 
-def _functions_apart(converted: str) -> str:
-    """Thin spaces around names of functions, as LaTeX sets them: a browser would set ``\\ln\\ln t`` as one word."""
+def _space_functions(converted: str) -> str:
+    """Adds thin spaces around names of functions, as LaTeX does; browsers would show ``\\ln\\ln t`` as one word."""
     tree = ElementTree.fromstring(converted)
     for row in tree.iter():
         if row.tag not in ("math", "mrow", "mstyle", "mtd", "msqrt"):
             continue
+        # Insert a space between two neighbours of which one is a name, unless one of them is an operator, which has its own space, a space or
+        # text.
         spaced: list[ElementTree.Element] = []
         for child in row:
             before = spaced[-1] if spaced else None
@@ -93,7 +98,7 @@ def _functions_apart(converted: str) -> str:
 
 
 def _is_name(element: ElementTree.Element) -> bool:
-    """Whether an element is the name of a function, with indices or without: ``log``, ``log_2``, ``arg min_W``."""
+    """Whether an element is the name of a function, with or without indices: ``log``, ``log_2``, ``arg min_W``."""
     if element.tag == "mi":
         return len(element.text or "") > 1
     if element.tag in ("msub", "msup", "msubsup", "munder", "mover"):
@@ -105,9 +110,12 @@ _OPERATOR = re.compile(r"\\operatorname\*?\{([^{}]*)\}")
 _ARG = re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])")
 _BARS = re.compile(r'<mo(?: fence="false" stretchy="false")?>(&#x02016;|&#x02225;|&#x0007C;)</mo>')
 _BIG = re.compile(r"(?P<big>\\(?:big|Big|bigg|Bigg)[lrm]?)\s*\\(?P<name>\||[lr]?Vert(?![A-Za-z])|[lr]angle(?![A-Za-z]))")
+# the characters for the delimiters that _BIG finds
 _SIGNS = {"|": "‖", "Vert": "‖", "lVert": "‖", "rVert": "‖", "langle": "⟨", "rangle": "⟩"}
+# bars that \big has enlarged
 _TALLER = re.compile(r"<mo((?: [a-z]+=\"[^\"]*\")* minsize=\"[^\"]*\" maxsize=\"[^\"]*\">[‖|]</mo>)")
 _LETTERS = re.compile(r'(?:<mi mathvariant="normal">[A-Za-z]</mi>){2,}')  # a word in upright letters: one identifier
+# The elements and attributes of MathML that a converted formula may have; anything else is rejected by _plain.
 _ELEMENTS = """math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts
 mtable mtr mtd mstyle mpadded mphantom menclose mfenced none"""
 _ATTRIBUTES = """display displaystyle scriptlevel stretchy mathvariant movablelimits fence form accent accentunder minsize maxsize symmetric
@@ -116,8 +124,8 @@ notation open close"""
 
 
 def _plain(converted: str) -> bool:
-    """Whether the converted formula is MathML and nothing else: the converter passes markup inside ``\\text`` through unescaped, and
-    unknown commands as text."""
+    """Whether the converted formula contains MathML only. latex2mathml does not escape mark-up inside ``\\text``, and it copies unknown
+    commands as text, with their backslash."""
     try:
         tree = ElementTree.fromstring(converted)
     except ElementTree.ParseError:

@@ -1,7 +1,7 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
-A table that may be long breaks across pages (longtable). The table of all theories is one float per page, since longtable does not work in
-documents with two columns.
+Tables that may be long are a longtable, which breaks across pages. The table of all theories consists of floats, one per page, because
+longtable does not work in two-column documents.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,18 +21,19 @@ HEAD = "\n".join(
         r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}} % over all columns",
     ]
 )
-PAGE_LINES = 50  # lines of a float with its caption, in footnotesize
-LINE_LETTERS = 88  # letters in such a line of a narrow page
-PREFIX = "tt"  # of labels
-_LEFT, _RAGGED = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
+PAGE_LINES = 50  # most lines of a float, with its caption, in footnotesize
+LINE_LETTERS = 88  # characters in such a line on a narrow page
+CITATION_LETTERS = 12  # characters that a printed citation takes, about
+PREFIX = "tt"  # of the names in \label
+_LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""The table of all theories as a float (or several, if it is long), as wide as the text.
+    r"""The table of all theories as a float, or several if it is long, of the width of the text.
 
     Args:
-        results: one or several; runs that differ only in their seed are one line.
-        theories: records that give titles and order; the registry if None.
+        results: one or several; runs that differ only in their seed are averaged in one line.
+        theories: their records determine the titles and the order; if None, all registered theories.
     Raises:
         ValueError: there is no result.
     """
@@ -41,11 +42,12 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 
 def text(cell: Cell) -> str:
     r"""A cell: names escaped, formulas kept, sources as ``\cite``, notes on a line of their own."""
-    made = "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
-    return made.removeprefix(r"\newline")  # no line stands above it
+    joined = "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
+    return joined.removeprefix(r"\newline")  # a note without text before it needs no new line
 
 
 def _piece(piece: Piece) -> str:
+    """The LaTeX of one piece of a cell, by its kind."""
     if isinstance(piece, Source):
         return f"\\cite{f'[{{{escape(piece.locator)}}}]' if piece.locator else ''}{{{piece.key}}}"
     if isinstance(piece, Note):
@@ -59,7 +61,7 @@ def _piece(piece: Piece) -> str:
 
 
 def longtable(table: Table) -> str:
-    """A table that breaks across pages, in a text of one column."""
+    """A table that breaks across pages, for one-column documents."""
     head = _head(table)
     return "\n".join(
         [
@@ -83,7 +85,7 @@ def longtable(table: Table) -> str:
 
 
 def floats(table: Table) -> str:
-    """A table as floats that each fit a page; those after the first refer to it."""
+    """A table as floats, each of which fits on a page; those after the first refer to it in their captions."""
     parts = [HEAD]
     for number, blocks in enumerate(_pages(table)):
         label = f"tab:{PREFIX}-{table.name}"
@@ -107,7 +109,11 @@ def _caption(table: Table) -> str:
 
 
 def _pages(table: Table) -> list[list[Block]]:
-    """The blocks by page. The blocks that follow a strong heading move to a new page with it if they do not fit on its page."""
+    """The blocks of each page.
+
+    A strong heading and the blocks up to the next one form a group. A group that fits on a page is not split; a longer one is split between
+    blocks.
+    """
     groups: list[list[Block]] = []
     for block in table.blocks:
         if block.strong or not groups:
@@ -121,7 +127,7 @@ def _pages(table: Table) -> list[list[Block]]:
             needed = sum(sizes) if at == 0 and sum(sizes) <= PAGE_LINES else size
             if pages[-1] and used + needed > PAGE_LINES:
                 pages.append([])
-                used = 1
+                used = 1  # "Table 1, continued"
             pages[-1].append(block)
             used += size
     return pages
@@ -131,11 +137,12 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
     """An upper bound on the lines that a block takes on a page."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        # Lines of a cell in a column of this share of the width, rounded up; notes are set smaller, at three quarters of the width.
+        # Lines of a cell in a column that takes this share of the width, in per cent. -(-a // b) rounds up. A note starts a line of its own,
+        # in smaller type, whose characters take three quarters of the width.
         lines = 0
         letters = 0
         for piece in pieces(cell):
-            length = len(piece) if isinstance(piece, str) else 12
+            length = len(piece) if isinstance(piece, str) else CITATION_LETTERS
             lines, letters = (
                 (lines - (-length * 75 // (LINE_LETTERS * share)), letters) if isinstance(piece, Note) else (lines, letters + length)
             )
@@ -146,22 +153,23 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """Columns that share the width of the text, without the space between them."""
+    """The column specification: columns divide the width of the text, less the space between them, by their shares."""
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
     cells = []
-    for at, column in enumerate(columns):
-        hanging = "" if at else r"\hangindent=1em"  # the first column has many words
-        cells.append(rf">{{{_RAGGED if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
+    for index, column in enumerate(columns):
+        hanging = "" if index else r"\hangindent=1em"  # cells of the first column often wrap; later lines are indented
+        cells.append(rf">{{{_RIGHT if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
     return f"@{{}}{''.join(cells)}@{{}}"
 
 
 def _head(table: Table) -> list[str]:
+    """The row of column titles between rules."""
     return [r"\toprule", " & ".join(prose(column.head) for column in table.columns) + r" \\", r"\midrule"]
 
 
 def _block(block: Block, columns: Sequence[Column]) -> list[str]:
-    """Its heading stays with its first line, and the text below a line stays with that line."""
-    rows: list[tuple[str, bool]] = []  # with whether the next row must stay with it
+    """The rows of a block. No page break comes between the heading and the first line, nor between a line and the text below it."""
+    rows: list[tuple[str, bool]] = []  # each with whether the next row must stay on its page
     if block.heading:
         face = r"\textbf" if block.strong else r"\emph"
         note = rf"\newline {{\scriptsize {text(block.note)}}}" if block.note else ""
@@ -171,15 +179,16 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
         if line.below:
             rows.append((_across((r"\scriptsize " if line.cells else "") + text(line.below), columns), False))
-    # a bracket or star that follows an end of line would be taken for its argument
+    # A row ends in \\, or in \\* where a page break is forbidden. LaTeX would take a [ or * that follows for an argument of \\, hence the {}.
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
-    wide = [at > 0 and line.startswith(r"\TTacross") for at, line in enumerate(lines)]
-    spaced = [f"{line}\n\\addlinespace[2pt]" if after else line for line, after in zip(lines, wide)]
+    # Space follows each text below a line; a heading, which comes first, gets none.
+    below = [index > 0 and line.startswith(r"\TTacross") for index, line in enumerate(lines)]
+    spaced = [f"{line}\n\\addlinespace[2pt]" if space else line for line, space in zip(lines, below)]
     return [*spaced, r"\addlinespace[2pt]"] if lines else []
 
 
 def _heading(face: str, heading: Cell) -> str:
-    """The words of a heading in a face; its source and its note in the face of the text."""
+    """A heading: its words in the given font command, its source and its note in the normal font."""
     words = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
     rest = "".join(
         f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in words
@@ -188,5 +197,5 @@ def _heading(face: str, heading: Cell) -> str:
 
 
 def _across(content: str, columns: Sequence[Column]) -> str:
-    """A cell over all columns."""
+    """A row with one cell that spans all columns."""
     return rf"\TTacross{{{len(columns)}}}{{{content}}}"

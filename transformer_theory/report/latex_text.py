@@ -1,8 +1,8 @@
 r"""Text and formulas for pdflatex, in ASCII.
 
-Names are escaped letter by letter, so that nothing that comes from data or networks can become a command. In other texts the formulas
-between dollars stay as they are, except those that could read or write a file, define a command, or leave their dollars: these are shown as
-text.
+Names of data and networks are escaped character by character, so they cannot inject a command. Other texts may contain formulas between
+dollars. These are copied unchanged unless they could read or write a file, define a command or end the formula early; such a formula is
+escaped and shown as plain text.
 """
 
 import re
@@ -12,7 +12,7 @@ from .formulas import spans
 
 
 def _pairs(table: str) -> dict[str, str]:
-    """Characters and what stands for them, which alternate in a table of words."""
+    """A dict from a table in which each key is followed by its replacement, separated by white space."""
     words = table.split()
     return dict(zip(words[::2], words[1::2]))
 
@@ -30,12 +30,16 @@ _SPECIAL = (
     | {"\u00a0": "~", "\u202f": "~"}
     | {sign: rf"\ensuremath{{{command}}}" for sign, command in _IN_FORMULAS.items()}
 )
+# Combining Unicode accents and the letter or sign of the LaTeX command for each, e.g. U+0301 (acute) -> \'
 _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0328\u0331", "`'^~=u.\"rHvdckb"))
 _SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+# Greek letters that look like Latin ones have no command in LaTeX; the Latin letter is printed instead.
 _LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
 _LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
 _CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+# What a formula must not contain: commands that touch files or define others, ^^ (TeX's notation for arbitrary characters), the unescaped
+# signs of comments, parameters and alignment, and line breaks.
 _UNSAFE = re.compile(
     r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|csname|catcode|"
     r"begin|end|usepackage|loop|expandafter|the|show|tt|verb)(?![a-z])|\^\^|(?<!\\)[%#&]|\\\\"
@@ -43,35 +47,39 @@ _UNSAFE = re.compile(
 
 
 def escape(text: str) -> str:
-    r"""Plain text for LaTeX: its special characters, and the Unicode symbols of the report, as commands; a letter that pdflatex does not
-    have by its code point, ``"中" -> \texttt{U+4E2D}``."""
-    # Control characters, which no printable text contains, mark what must survive the escaping of single characters.
+    r"""Plain text for LaTeX. Special characters and the report's Unicode symbols become commands. A character that pdflatex cannot print is
+    replaced by its code point: ``"中" -> \texttt{U+4E2D}``."""
+    # Constructs of several characters are marked first, then each character is escaped, then the marks become LaTeX. The marks are control
+    # characters, which _printable has removed from the text: \0...\1 encloses an exponent, \2 is "ΔR", \3 an empty group.
     text = re.sub(r"ΔR\b", "\2", _printable(text))
     text = re.sub("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda m: f"10\0{''.join(_SUPERSCRIPTS[c] for c in m[1])}\1", text)
-    text = re.sub(r"([-,'])(?=\1)", "\\1\3", text)  # two of these would become one sign
+    text = re.sub(r"([-,'])(?=\1)", "\\1\3", text)  # LaTeX would join --, ,, and '' into one sign
     text = "".join(c if c.isascii() and c not in _SPECIAL else _command(c) for c in text)
     text = text.replace("\2", r"\ensuremath{\Delta R}").replace("\3", "{}")
     return re.sub("\0(.*?)\1", r"\\ensuremath{^{\1}}", text)
 
 
 def _printable(text: str) -> str:
-    """One line, composed, without control characters."""
+    """The text on one line, in Unicode's composed form (NFC), without control characters."""
     text = re.sub(r"[\t\n\r\v\f\x1c-\x1f\x85\u2028\u2029]+", " ", unicodedata.normalize("NFC", text))
     return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
 def _command(character: str) -> str:
     """The commands for a character that is special to LaTeX or is not ASCII."""
-    if found := _SPECIAL.get(character):
-        return found
-    first, *marks = unicodedata.normalize("NFD", character)
-    if marks and first.isascii() and all(mark in _ACCENTS for mark in marks):
+    if command := _SPECIAL.get(character):
+        return command
+    # An accented Latin letter: decompose it (NFD) and wrap the base letter in one command per accent.
+    base, *marks = unicodedata.normalize("NFD", character)
+    if marks and base.isascii() and all(mark in _ACCENTS for mark in marks):
         for mark in marks:
-            first = f"\\{_ACCENTS[mark]}{{{first}}}"
-        return first
+            base = f"\\{_ACCENTS[mark]}{{{base}}}"
+        return base
+    # A variant of ASCII letters or digits, such as a ligature or a full-width letter: print the plain ones (NFKD).
     plain = unicodedata.normalize("NFKD", character)
     if plain != character and plain.isascii() and plain.isalnum():
         return plain
+    # A Greek letter, without its accents. Unicode spells lambda as "lamda".
     if greek := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", unicodedata.name(plain[0], "")):
         letter = greek[2].replace("LAMDA", "LAMBDA").lower()
         letter = letter.title() if greek[1] == "CAPITAL" else letter
@@ -83,8 +91,8 @@ def _command(character: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Text with formulas between dollars, which stay, and code between backticks, which is set in typewriter type; the rest is escaped.
-    ``\$`` is a dollar."""
+    r"""Text for LaTeX: formulas between dollars are kept, code between backticks is set in typewriter type, the rest is escaped. ``\$`` is
+    a literal dollar."""
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -95,6 +103,7 @@ def prose(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
+    """The formula between dollars, or as escaped text if it is unsafe or its braces do not match."""
     latex = " ".join(latex.split())
     if _UNSAFE.search(latex) or not _balanced(latex):
         return escape(f"${latex}$")
@@ -102,7 +111,7 @@ def _formula(latex: str) -> str:
 
 
 def _balanced(latex: str) -> bool:
-    """Whether every brace is closed by one that belongs to it."""
+    """Whether the unescaped braces match."""
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", latex):
         depth += 1 if brace == "{" else -1
@@ -112,12 +121,14 @@ def _balanced(latex: str) -> bool:
 
 
 def _in_formula(character: str) -> str:
-    found = _command(character)
-    return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", found) if found.startswith(r"\ensuremath") else rf"{{\text{{{found}}}}}"
+    """The commands for a character inside a formula: a symbol without its \\ensuremath, anything else as \\text."""
+    command = _command(character)
+    return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", command) if command.startswith(r"\ensuremath") else rf"{{\text{{{command}}}}}"
 
 
 def typewriter(name: str) -> str:
-    """A path, a command or a checksum in typewriter type, which may break anywhere after a sign, and after eight letters."""
+    """A path, a command or a checksum in typewriter type. LaTeX may break the line after any punctuation and after every eight letters or
+    digits."""
     pieces = re.findall(r"\\?[A-Za-z0-9]{1,8}|[^A-Za-z0-9]", name)
     breakable = r"\allowbreak{}".join(map(escape, pieces))
     return rf"\texttt{{{breakable}}}" if pieces else ""

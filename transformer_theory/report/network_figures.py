@@ -1,4 +1,4 @@
-"""Figures of networks: the timeline, the learning curves, attention on the images, features in the plane."""
+"""Figures of networks: the timeline, learning curves, attention over the input images, features in a plane."""
 
 import textwrap
 from collections.abc import Sequence
@@ -17,25 +17,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # of trained networks, whose names are the user's
-_GREYS = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
+_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # colours of networks whose names the user has chosen
+# curves of the network itself in the timeline, beside those of the theories
+_MUTED = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
 
 
 @style()
 def timeline(group: Sequence[Series]) -> "Figure | None":
-    """Every theory's headline over the same training steps, one panel per network, each scaled so that 0 is its null and 1 (or -1) its
-    farthest value; the labels name the theory and the value that 1 stands for."""
+    """Every theory's headline over the training steps, one panel per network.
+
+    Each curve is scaled: 0 is its null, 1 or -1 the largest distance from it. Its label names the theory and the value at 1. A dot marks
+    the step at which half of the change is done.
+    """
     moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
     models = list(dict.fromkeys(s.model for s in moving))
     if not models:
         return None
-    rooted = False
+    square_root = False
     figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
     for ax, model in zip(panels, models):
         of_network = [s for s in moving if s.model == model and s.theory == NETWORK]
         for s in (s for s in moving if s.model == model):
             own = s in of_network
-            tint = _GREYS[of_network.index(s) % len(_GREYS)] if own else colour(s.theory)
+            tint = _MUTED[of_network.index(s) % len(_MUTED)] if own else colour(s.theory)
             kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
             line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
             if s.crossing is not None and s.scaled is not None:
@@ -45,14 +49,14 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
         ax.set_title(plain(model))
         ax.set_ylabel("0 = null,\n±1 = largest distance from it")
         ax.margins(x=0.02)
-        rooted = _steps([s for s in moving if s.model == model], ax)
+        square_root = _steps([s for s in moving if s.model == model], ax)
         label_ends(ax, fontsize=7.2)
-    panels[-1].set_xlabel(f"training step{', square-root scale' if rooted else ''}")
+    panels[-1].set_xlabel(f"training step{', square-root scale' if square_root else ''}")
     return figure
 
 
 def _label(s: Series) -> str:
-    """A curve's name, with its theory and the values that 0 and 1 stand for."""
+    """A curve's label: its theory, its quantity, the value at 1 and, without a null, the value at 0."""
     zero = "" if s.nulls is not None else f"0 = {format.amount(float(s.values.min()), s.unit)}, "
     one = s.scale if s.nulls is not None else float(s.values.max())
     name = s.label if s.theory == NETWORK else f"{plain(s.theory)}: {s.label}"
@@ -60,11 +64,12 @@ def _label(s: Series) -> str:
 
 
 def _steps(group: Sequence[Series], ax: "Axes") -> bool:
-    """Puts the steps on a square-root scale if the measurements crowd at the start; returns whether it did."""
+    """Sets up the axis of steps, with a square-root scale if the first measurements are much denser than later ones; returns whether so."""
     ax.locator_params(axis="x", integer=True)
     steps = max((s.steps for s in group), key=len)
     gaps = np.diff(steps)
-    # The first half of the gaps decides: a short last gap, where a training ends between two intervals, crowds nothing.
+    # Only the first half of the gaps is compared with the largest: the last gap is short if training ends between two regular intervals,
+    # which is no reason to change the scale.
     if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():
         return False
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
@@ -78,7 +83,7 @@ def _steps(group: Sequence[Series], ax: "Axes") -> bool:
 
 @style()
 def learning(result: Result) -> "Figure | None":
-    """The quantities of the networks that have a split (loss, accuracy, ...) over the training steps: a panel per quantity."""
+    """Loss, accuracy and the other quantities with a split over the training steps, a panel for each; shares come last."""
     group = [s for s in series(result) if s.theory == NETWORK and s.split]
     quantities = sorted(
         dict.fromkeys(s.quantity for s in group), key=lambda name: any(s.unit == "share" for s in group if s.quantity == name)
@@ -90,7 +95,7 @@ def learning(result: Result) -> "Figure | None":
     tints = {model: colour(model) if known else _TINTS[i % len(_TINTS)] for i, model in enumerate(models)}
     splits = list(dict.fromkeys(s.split for s in group))
     columns = min(2, len(quantities))
-    rows = -(-len(quantities) // columns)
+    rows = -(-len(quantities) // columns)  # rounded up
     figure, panels = axes(rows, columns, 7.6, max(2.5, 0.8 + 0.17 * len(models) * min(2, len(splits))) * rows)
     for ax, quantity in zip(panels, quantities):
         shown = [s for s in group if s.quantity == quantity]
@@ -110,7 +115,7 @@ def learning(result: Result) -> "Figure | None":
 
 @style()
 def attention(result: Result, model: str) -> "Figure | None":
-    """Where attention looks: on images if the tokens are a square grid of patches, otherwise the maps themselves; over steps and layers."""
+    """Attention maps at several steps and layers: over the input images if the tokens are a square grid of patches, otherwise alone."""
     found = attention_maps(result, model, 3)
     if found is None:
         return None
@@ -146,7 +151,7 @@ def attention(result: Result, model: str) -> "Figure | None":
 
 @style()
 def features(result: Result, models: Sequence[str]) -> "Figure | None":
-    """The networks' features in the plane of their two principal components, coloured and numbered by class."""
+    """The features of each network in the plane of its first two principal components, coloured and numbered by class."""
     labels = result.arrays.get("network/labels")
     shown = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
     if not shown or labels is None:
@@ -173,7 +178,7 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
 
 
 def per_cent(ax: "Axes") -> None:
-    """Shares on the upward axis in per cent."""
+    """Formats the ticks of the y-axis, which are shares, in per cent."""
     from matplotlib.ticker import PercentFormatter
 
     low, high = ax.get_ylim()
@@ -181,17 +186,17 @@ def per_cent(ax: "Axes") -> None:
 
 
 def positions(length: int, count: int) -> list[int]:
-    """At most ``count`` positions from first to last."""
+    """At most ``count`` indices into a sequence of this length, evenly spaced, with the first and the last."""
     return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
 
 
 def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
-    """Patches tinted by heat in [0, 1], with the image as dark ink above them: RGB ``[h, w, 3]``."""
+    """An image over its heat map: each patch is tinted by its heat in [0, 1], and ink darkens the tint. RGB ``[h, w, 3]``."""
     import matplotlib
 
     tint = matplotlib.colormaps["YlOrBr"](np.clip(heat, 0, 1) * 0.8)[..., :3]
-    tall, wide = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]
-    return np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.6 * ink[..., None])
+    height, width = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]  # of a patch, pixels
+    return np.kron(tint, np.ones((height, width, 1))) * (1 - 0.6 * ink[..., None])
 
 
 def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
@@ -200,6 +205,7 @@ def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
+    # Over images, whose label is "attention received", _overlay uses the first 80 % of the colours.
     cmap = ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128))) if label != "attention" else "YlOrBr"
     bar = figure.colorbar(ScalarMappable(Normalize(0, top), cmap), ax=list(grid.ravel()), fraction=0.02, pad=0.012, aspect=28)
     bar.set_label(label, fontsize=7.5)

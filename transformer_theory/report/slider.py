@@ -1,7 +1,7 @@
-"""The step slider of the page: a network's attention maps and features at every stored step, as small numbers for the page's script.
+"""The step slider of the page: a network's attention maps and features at every stored step, quantised to bytes for the page's script.
 
-Maps are bytes on one scale for all steps; features are bytes in one plane and one box for all steps, so that the network moves and the
-scale does not. The same result gives the same bytes.
+All steps share one scale of attention, one plane and one bounding box of features, so that whatever moves on the page is a change of the
+network. The same result gives the same bytes.
 """
 
 import base64
@@ -19,8 +19,8 @@ from .timeline import series
 MAX_IMAGES = 6  # rows of maps
 MAX_LAYERS = 6  # columns of maps
 BUDGET = 2**18  # bytes of maps per network; longer sequences get fewer rows
-PIXELS = 64  # side of the largest image; of larger ones every second or third pixel is shown
-TINTS = 64  # colours of the maps
+PIXELS = 64  # largest side of an image; larger images are subsampled to every second pixel, every third, ...
+TINTS = 64  # number of colours of the maps
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Slider:
     """The steps of one network.
 
     Attributes:
-        model: its name.
-        captions: of each step, in words.
-        moving: whether features over training are stored.
-        largest: the share of attention of the darkest tint; None without maps.
-        on_images: whether the maps lie on images.
-        data: for the script, JSON values only.
+        model: name of the network.
+        captions: the caption of each step.
+        moving: whether the result holds the features at each step.
+        largest: the share of attention that the darkest tint stands for, as text; None without maps.
+        on_images: whether the maps are drawn over the input images.
+        data: input of the page's script, JSON values only.
     """
 
     model: str
@@ -45,11 +45,11 @@ class Slider:
 
 
 def slider(result: Result, model: str) -> Slider | None:
-    """The slider of a network; None if fewer than two steps were stored."""
+    """The slider of a network; None if fewer than two steps, or neither maps nor features at each step, were stored."""
     steps = result.arrays.get(f"network/{model}/steps")
     if steps is None or len(steps) < 2:
         return None
-    maps, points = _affordable(result, model, len(steps)), _points(result, model, len(steps))
+    maps, points = _maps_within_budget(result, model, len(steps)), _points(result, model, len(steps))
     if maps is None and points is None:
         return None
     data: dict[str, Any] = {"captions": _captions(result, model, steps)}
@@ -70,26 +70,29 @@ def _captions(result: Result, model: str, steps: np.ndarray) -> list[str]:
     return [f"step {int(step):,} of {int(steps[-1]):,}{measured.get(int(step), '')}" for step in steps]
 
 
-def _affordable(result: Result, model: str, steps: int) -> AttentionMaps | None:
-    """The maps of as many images as the budget of bytes allows."""
+def _maps_within_budget(result: Result, model: str, steps: int) -> AttentionMaps | None:
+    """The maps of as many images as :data:`BUDGET` allows; None if they were not stored at every step or one image is too large."""
     found = attention_maps(result, model, MAX_IMAGES)
     if found is None or len(found.maps) != steps:
         return None
     layers = min(MAX_LAYERS, found.maps.shape[1])
+    # One byte per number: the cost of one image is steps x layers x rows x columns of its map.
     rows = BUDGET // (steps * layers * found.maps.shape[-2] * found.maps.shape[-1])
     return attention_maps(result, model, min(MAX_IMAGES, rows)) if rows else None
 
 
 def _maps(found: AttentionMaps) -> dict[str, Any]:
+    """The maps for the script: ``heat`` [steps, layers, images, *grid] and, if they lie on images, the images and their ink as bytes."""
     layers = positions(found.maps.shape[1], MAX_LAYERS)
     maps, grid = found.maps[:, layers], list(found.maps.shape[-2:])
     data = {"layers": layers, "images": maps.shape[2], "grid": grid, "shape": grid, "heat": _bytes(maps / found.largest)}
     if found.images is not None:
-        stride = -(-max(found.images.shape[-2:]) // PIXELS)
+        stride = -(-max(found.images.shape[-2:]) // PIXELS)  # rounded up, so that the side is at most PIXELS
         images = [image[:, ::stride, ::stride] for image in found.images]
         data["shape"] = list(images[0].shape[1:])
         data["inputs"] = _bytes(np.stack([_colours(image) for image in images]))
         data["ink"] = _bytes(np.stack([ink(image) for image in images]))
+    # Over an image the darkest fifth of the colours would hide its ink.
     return {**data, "tints": _tints(0.8 if found.images is not None else 1.0)}
 
 
@@ -100,14 +103,14 @@ def _colours(image: np.ndarray) -> np.ndarray:
 
 
 def _tints(end: float) -> list[list[int]]:
-    """Colours from the smallest to the largest share of attention, RGB of 0 to 255; those of the figures."""
+    """The colours of the figures from the smallest to the largest share of attention, RGB from 0 to 255; ``end`` in (0, 1] cuts the map."""
     import matplotlib
 
     return np.round(255 * matplotlib.colormaps["YlOrBr"](np.linspace(0, end, TINTS))[:, :3]).astype(int).tolist()
 
 
 def _points(result: Result, model: str, steps: int) -> dict[str, Any] | None:
-    """Features in the plane, and the median of each class among them: ``[steps, n + classes, 2]`` as bytes."""
+    """Features in the plane, followed by the median of each class: ``[steps, n + classes, 2]`` as bytes."""
     points, labels = result.arrays.get(f"network/{model}/features over training"), result.arrays.get("network/labels")
     if points is None or labels is None or points.ndim != 3 or len(points) != steps or not points.size or len(labels) < points.shape[1]:
         return None
@@ -119,12 +122,13 @@ def _points(result: Result, model: str, steps: int) -> dict[str, Any] | None:
     centres = np.stack([np.median(points[:, labels == label], axis=1) for label in classes], axis=1)
     low, high = points.min(axis=(0, 1)), points.max(axis=(0, 1))
     span = float((high - low).max()) or 1.0  # one scale for both axes
+    # Map the square with this side, centred on the bounding box of all steps, to [0, 1].
     placed = (np.concatenate([points, centres], axis=1) - (low + high - span) / 2) / span
     tints = [to_hex(matplotlib.colormaps["tab10"](i)) for i in range(10)]
     return {"points": _bytes(placed), "labels": labels.tolist(), "classes": classes.tolist(), "tints": tints}
 
 
-def _bytes(shares: np.ndarray) -> str:
-    """Numbers in [0, 1] as bytes of 0 to 255, in base64; what is not finite is 0."""
-    whole = np.round(255 * np.clip(np.nan_to_num(shares), 0, 1)).astype(np.uint8)
-    return base64.b64encode(whole.tobytes()).decode()
+def _bytes(values: np.ndarray) -> str:
+    """Numbers, clipped to [0, 1], as bytes from 0 to 255 in base64; NaN becomes 0."""
+    quantised = np.round(255 * np.clip(np.nan_to_num(values), 0, 1)).astype(np.uint8)
+    return base64.b64encode(quantised.tobytes()).decode()

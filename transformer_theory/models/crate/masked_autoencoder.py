@@ -1,15 +1,15 @@
-r"""CRATE-MAE: an autoencoder that completes masked images; its decoder inverts the layers of its encoder.
+r"""CRATE-MAE: an autoencoder that reconstructs the masked patches of images; each decoder layer inverts an encoder layer.
 
-    Z^0 = [class token; patches, a mask token for each masked one] + positions
+    Z^0 = [class token; embedded patches, each masked one replaced by the mask token] + positions
     encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = .5
     between         Y^0 = LN(Z^L)
     decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),      Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
     loss            mean squared error over the masked patches; pixels are a linear map of LN(Y^L)
 
-Unlike in a usual masked autoencoder, mask tokens pass through the encoder, which sees all tokens and is as wide as the decoder. Positions
-are fixed sines and cosines. Weights and names are those of the released network (:meth:`CRATEMAE.from_released`). Three of its weights are
-counted in the published sizes but unused in its forward pass: ``pos_embed``, a second table of positions (``decoder_pos_embed`` is the one
-that is added), and the weight and bias of ``decoder_embed``, a linear map between the halves.
+Unlike in a usual masked autoencoder, the encoder processes the mask tokens too, and it has the same width as the decoder. Positions are
+fixed sines and cosines. Weights and their names are those of the released network (:meth:`CRATEMAE.from_released`). Three of its weights
+are counted in the published sizes although its forward pass does not use them: ``pos_embed``, a second table of positions (the table that
+is added is ``decoder_pos_embed``), and the weight and bias of ``decoder_embed``, a linear map between encoder and decoder.
 Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
 Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
 """
@@ -32,7 +32,7 @@ from .layers import PreNorm, Stack
 from .released import autoencoder_sizes
 from .sparsification import Ista
 
-ENCODER_ISTA = partial(Ista, lam=0.5)  # five times the classifier's weight of the l1 norm
+ENCODER_ISTA = partial(Ista, lam=0.5)  # lambda is five times that of the CRATE classifier
 
 Tokens = Float[Tensor, "batch n dim"]
 Images = Float[Tensor, "batch c h w"]
@@ -40,19 +40,19 @@ Mask = Bool[Tensor, "batch seq"]
 
 
 class PatchProjection(nn.Module):
-    """A linear map of patches [batch, seq, patch_dim], stored as a convolution ``proj``, as released."""
+    """A linear map of patches [batch, seq, patch_dim]; its weights are those of a convolution ``proj``, as in the released network."""
 
     def __init__(self, patches: Patches, dim: int):
         super().__init__()
         self.proj = nn.Conv2d(patches.channels, dim, patches.patch_size, stride=patches.patch_size)
-        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # with the fan-in and fan-out of a linear map
+        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # flat, so that fan-in and fan-out are those of the linear map
 
     def forward(self, cut: Float[Tensor, "batch n patch_dim"]) -> Tokens:
         return functional.linear(cut, patch_matrix(self.proj.weight), self.proj.bias)
 
 
 class Rotation(nn.Module):
-    r""":math:`Y D^\top` with D = ``weight`` [dim, dim]: a rotation in the theory, free here."""
+    r""":math:`Y D^\top` with D = ``weight`` [dim, dim], a rotation in the theory; here D is not constrained."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -64,8 +64,8 @@ class Rotation(nn.Module):
 
 
 class DecoderLayer(nn.Sequential):
-    r"""The inverse of a layer: rotate, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`, then undo a compression,
-    :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`. Its halves are children 0 and 1."""
+    r"""The inverse of an encoder layer. Child 0 rotates, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`; child 1 undoes a compression,
+    :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`."""
 
     def __init__(self, dim: int, *, attention: nn.Module):
         super().__init__(PreNorm(dim, Rotation(dim)), PreNorm(dim, attention))
@@ -79,11 +79,11 @@ class CRATEMAE(nn.Module):
     """A masked autoencoder for images; :meth:`encode` is its encoder.
 
     Args:
-        image_size, patch_size, channels: of the images.
+        image_size, patch_size, channels: sides of an image and of a patch in pixels, and number of channels.
         dim: width of encoder and decoder, a multiple of 4.
-        depth: layers of the encoder, and of the decoder.
+        depth: number of layers of the encoder, and also of the decoder.
         heads: number of heads, of width dim / heads.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer of both halves.
+        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer of the encoder and the decoder.
         sparsify: called as ``sparsify(dim)`` for each layer of the encoder.
     Raises:
         ValueError: sizes do not fit.
@@ -111,8 +111,9 @@ class CRATEMAE(nn.Module):
         self.mask_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
         self.pos_embed = nn.Parameter(positions.clone(), requires_grad=False)
         self.decoder_pos_embed = nn.Parameter(positions, requires_grad=False)
+        # pos_embed and decoder_embed are not used; they hold weights of the released network.
         self.decoder_embed = nn.Linear(dim, dim)
-        # In the released network each block is a stack of one layer, and the names of the weights show it.
+        # In the released network each block is a stack of one layer, which is part of the names of its weights.
         self.blocks = nn.Sequential(
             *(Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify) for _ in range(depth))
         )
@@ -136,13 +137,13 @@ class CRATEMAE(nn.Module):
             state_dict: the weights of the released autoencoder, as :func:`.load_weights` returns them, or a checkpoint that
                 :func:`.unwrap` accepts.
             heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576) as released.
-            sparsify: the sparsification of the encoder. The weights do not determine its lambda, which is .5 in the released code and 5 in
-                another version of it, ``partial(Ista, lam=5.0)``.
+            sparsify: the sparsification of the encoder. The weights do not determine its lambda: the released code has .5, another version
+                of that code has 5 (``partial(Ista, lam=5.0)``).
         Returns:
-            A network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w], masked)``
-            gives patches.
+            A network in the dtype of ``pos_embed``, on the CPU, with copies of the weights; ``model(images [batch, c, h, w], masked)``
+            returns patches.
         Raises:
-            ValueError: weights are missing, unknown or of another shape (all are listed), or heads do not fit.
+            ValueError: weights are missing, unknown or of the wrong shape (the message lists all of them), or heads do not fit.
         """
         weights = unwrap(state_dict)
         sizes = autoencoder_sizes(weights, heads=heads)
@@ -168,6 +169,7 @@ class CRATEMAE(nn.Module):
         return self.norm(self.blocks(tokens))
 
     def forward(self, images: Images, masked: Mask) -> Float[Tensor, "batch seq patch_dim"]:
+        # The class token is dropped: it has no patch.
         return self.decoder_pred(self.decoder_norm(self.decoder_blocks(self.encode(images, masked))))[:, 1:]
 
     def loss(self, images: Images, masked: Mask) -> Float[Tensor, ""]:
@@ -191,7 +193,7 @@ class CRATEMAE(nn.Module):
 
 
 def _decoder_block(dim: int, attention: nn.Module) -> nn.Module:
-    """A block of the decoder, one layer, with the names of the released network."""
+    """A decoder block of one layer, whose weights have the names of the released network."""
     return nn.Sequential(OrderedDict(layers=nn.Sequential(DecoderLayer(dim, attention=attention))))
 
 
@@ -199,25 +201,25 @@ def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: floa
     """A random mask, [batch, seq], that hides ``seq - floor(seq (1 - share))`` patches of each image, drawn uniformly.
 
     Args:
-        batch, seq: number of images, and of patches per image.
-        generator: source of the random numbers; the mask is on its device.
+        batch, seq: number of images, and number of patches per image.
+        generator: source of the random numbers; the mask is created on its device.
         share: share of the patches to hide, in (0, 1).
     Raises:
         ValueError: the share is not inside (0, 1).
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")
-    # In floating point 1 - 0.9 is slightly below 0.1, so that of 10 patches none would stay visible without the 1e-9.
-    count = seq - int(seq * (1 - share) + 1e-9)
-    order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)
-    return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :count], True)
+    # The 1e-9 absorbs rounding: in floating point 10 (1 - 0.9) is slightly below 1, and its floor would leave no patch visible.
+    hidden = seq - int(seq * (1 - share) + 1e-9)
+    order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)  # a random permutation per image
+    return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :hidden], True)
 
 
 def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
-    r"""Positions of a class token (zeros) and of side x side patches, [1, 1 + side^2, dim], row by row.
+    r"""Positions of a class token (zeros) and of side x side patches, row by row, [1, 1 + side^2, dim].
 
-    The first half of the channels encodes the column r, the second half the row, as :math:`\sin(r\omega_i), \cos(r\omega_i)` with
-    :math:`\omega_i = 10000^{-4i/d}`, i < d / 4.
+    With d = dim, the first d / 2 channels encode the column and the others the row. Each encodes its number r as
+    :math:`\sin(r\omega_i)`, then :math:`\cos(r\omega_i)`, for :math:`\omega_i = 10000^{-4i/d}`, i < d / 4.
 
     Raises:
         ValueError: 4 does not divide dim.

@@ -7,8 +7,9 @@ For tokens Y (rows) and a dictionary D (d x m, atoms are columns) a step from th
 a proximal gradient step on 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z), Z >= 0. A CRATE layer takes one step from Z = Y with a square D
 (:func:`from_tokens`); CRATE-alpha takes two from zero with more atoms than dimensions (:func:`overcomplete_code`).
 
-Blocks map tokens [batch, n, d] to the new tokens or, if their ``skip`` is true, to the change that the layer adds to them. Training moves
-the dictionary freely, so a step may become too long to descend: ``relative_step()`` is its ratio to 1/L, the longest safe step.
+A block maps tokens [batch, n, d] to the new tokens or, if its ``skip`` is true, to a change that the layer adds to the tokens. Training
+does not constrain the dictionary, so a fixed eta may become too large for the objective to fall. ``relative_step()`` is eta L, with L of
+:func:`curvature`: a step with eta <= 1/L never increases the objective.
 
 Sources: :cite:t:`beck2009fast`; :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers). Notation: docs/notation.md.
 """
@@ -21,7 +22,7 @@ from torch.nn import functional
 from ...core.validation import integers, positive, same_dtype
 from .attention import Batch
 
-ONE_PRODUCT_TOKENS = 4  # tokens per dimension from which one product with A is faster than two with D
+ONE_PRODUCT_TOKENS = 4  # n / d from which one product with A is faster than two with D
 
 Code = Float[Tensor, "*batch n m"]
 Tokens = Float[Tensor, "*batch n d"]
@@ -51,14 +52,14 @@ def ista_step(code: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float,
 def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float, lam: float) -> Tokens:
     r"""One step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`.
 
-    The argument of the rectifier is linear in Y. Many tokens are therefore multiplied once, by :math:`A = I + \eta D^\top (I - D)`; for few
-    tokens two products with D are cheaper than forming A.
+    The argument of the rectifier is :math:`Y A^\top - \eta\lambda` with :math:`A = I + \eta D^\top (I - D)`. For many tokens A is formed
+    once and one product with it is enough; for few tokens two products with D are cheaper than forming A.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
     """
     d = len(dictionary)
-    if tokens.numel() < ONE_PRODUCT_TOKENS * d * d:
+    if tokens.numel() < ONE_PRODUCT_TOKENS * d * d:  # numel is n d, over all batches
         return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
     check_dictionary(tokens, dictionary)
     # Form A in the precision of D: under autocast the difference I - D would be rounded to bfloat16 before it is scaled by eta.
@@ -80,7 +81,7 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
     code, point, momentum = start, start, 1.0
     for _ in range(steps):
         new = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
-        # t+ solves t+^2 - t+ = t^2, the recursion from which the rate 1/k^2 follows; the first step, t = 1, does not extrapolate.
+        # t+ solves t+^2 - t+ = t^2; the rate 1/k^2 follows from this recursion. At the first step t = 1, so nothing is extrapolated.
         next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         point = new + (momentum - 1) / next_momentum * (new - code)
         code, momentum = new, next_momentum
@@ -123,8 +124,8 @@ def check_dictionary(tokens: Tokens, dictionary: Dictionary) -> None:
         raise ValueError(f"tokens [..., n, d] and dictionary [d, m] must share d, got {list(tokens.shape)} and {list(dictionary.shape)}")
 
 
-class _Dictionary(nn.Module):
-    """Base of the blocks: a dictionary D = ``weight``, [d, m], the step size eta and the weight lambda of the l1 norm."""
+class _DictionaryBlock(nn.Module):
+    """Base class of the blocks: holds the dictionary D = ``weight``, [d, m], the step size eta and the weight lambda of the l1 norm."""
 
     skip = False
 
@@ -136,12 +137,12 @@ class _Dictionary(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=0.0)
 
     def relative_step(self) -> float:
-        """eta ||D||_2^2: up to 1 every step descends, above 2 a step may ascend."""
+        """eta ||D||_2^2. If it is at most 1, no ISTA step increases the objective; if it is above 2, a step may increase it."""
         return self.eta * curvature(self.weight.detach())
 
 
-class Ista(_Dictionary):
-    r"""ISTA from Z = Y, which replaces the tokens: :math:`Z \leftarrow \mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
+class Ista(_DictionaryBlock):
+    r"""ISTA steps from Z = Y; the result replaces the tokens: :math:`Z \leftarrow \mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
 
     Args:
         dim: d; the dictionary ``weight`` is d x d.
@@ -149,7 +150,7 @@ class Ista(_Dictionary):
         lam: weight of the l1 norm.
         steps: number of steps; 1 in the papers.
     Raises:
-        ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step.
+        ValueError: ``eta`` or ``lam`` is not positive and finite, or ``steps`` is below 1.
     """
 
     def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1, steps: int = 1):
@@ -164,14 +165,14 @@ class Ista(_Dictionary):
         return code
 
 
-class Fista(_Dictionary):
-    r"""FISTA from Z = Y, which replaces the tokens: ISTA steps with Nesterov's momentum.
+class Fista(_DictionaryBlock):
+    r"""FISTA, i.e. ISTA steps with Nesterov's momentum, from Z = Y; the result replaces the tokens.
 
     Args:
         dim, eta, lam: as :class:`Ista`.
         steps: number of steps; the first one equals a step of :class:`Ista`.
     Raises:
-        ValueError: ``eta`` or ``lam`` is not positive and finite, or there is no step.
+        ValueError: ``eta`` or ``lam`` is not positive and finite, or ``steps`` is below 1.
     """
 
     def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1, steps: int = 4):
@@ -183,8 +184,9 @@ class Fista(_Dictionary):
         return fista_steps(tokens, tokens, self.weight, eta=self.eta, lam=self.lam, steps=self.steps)
 
 
-class OvercompleteIsta(_Dictionary):
-    r"""Two ISTA steps from zero in an overcomplete dictionary; a second dictionary decodes the code. A layer adds :math:`Z_2 \hat D^\top`.
+class OvercompleteIsta(_DictionaryBlock):
+    r"""Two ISTA steps from zero in an overcomplete dictionary. A second dictionary :math:`\hat D`, the decoder, maps the code back to
+    tokens; the layer adds :math:`Z_2 \hat D^\top`.
 
     Args:
         dim: d.

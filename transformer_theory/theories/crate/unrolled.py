@@ -17,7 +17,7 @@ from .sparse_coding import lasso, signed_dictionary
 from .steps import exact_step, lipschitz, paper_step, released_step
 
 LAYERS, LAM, ISTA_STEPS = 6, 0.1, 40
-GROWTH_LIMIT = 1e4  # factor by which tokens may grow before I + beta W^T W loses its identity to rounding
+GROWTH_LIMIT = 1e4  # largest growth of the tokens: beyond it the identity in I + beta W^T W is lost to rounding
 LASSO_RTOL = 1e-8  # relative to the first objective: smaller decreases are rounding errors
 
 Sequences = Float[Tensor, "m n d"]
@@ -26,7 +26,7 @@ Step = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Tokens through unrolled steps.
+    """The tokens before and after each unrolled step.
 
     Attributes:
         states: tokens before the first and after each step, [layers + 1, m, n, d].
@@ -47,8 +47,9 @@ class Trajectory:
 
 
 def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: int = LAYERS) -> Trajectory:
-    r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each. Once tokens have grown by ``GROWTH_LIMIT`` they stop
-    moving.
+    r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each.
+
+    Tokens that have grown by more than the factor ``GROWTH_LIMIT`` are not changed any further.
 
     Args:
         tokens: [m, n, d].
@@ -68,14 +69,14 @@ def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: i
 
 
 def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
-    r"""The three compressions as steps: exact (kappa = 1/L), paper (kappa beta = 1/2), tied residual (released form, V_k = U_k^T / 2).
+    r"""The three forms of a compression step: exact (kappa = 1/L), paper (kappa beta = 1/2), and tied residual (released, V_k = U_k^T / 2).
 
     Args:
         bases: U_k, [K, d, p].
         n: tokens in a sequence.
         eps: distortion (squared inside).
     Returns:
-        Functions of tokens [m, n, d], by name.
+        Functions from tokens [m, n, d] to tokens, by name of the form.
     Raises:
         ValueError: ``eps`` is not positive.
     """
@@ -88,23 +89,23 @@ def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
 
 
 def guaranteed_rates(run: Trajectory, bases: Bases, *, eps: float) -> Float[Tensor, " layers"]:
-    r"""Upper bound for exact steps, kappa = 1/L: :math:`R^c_0 - \sum_{j<l} \|\nabla R^c_j\|^2 / (2L)`, nats, [layers + 1].
+    r"""Upper bound on R^c for exact steps, kappa = 1/L: :math:`R^c_0 - \sum_{j<l} \|\nabla R^c_j\|^2 / (2L)`, nats, [layers + 1].
 
     Raises:
         ValueError: shapes do not fit.
     """
     # The descent lemma with kappa = 1/L: each step lowers R^c by at least ||grad||^2 / (2L).
     L = lipschitz(bases, n=run.states.shape[-2], eps=eps)
-    slopes = torch.stack([rate_gradient(state, bases, eps=eps).square().sum((-2, -1)).mean() for state in run.states[:-1]])
-    return run.rates[0] - torch.cat([slopes.new_zeros(1), slopes.cumsum(0) / (2 * L)])
+    squared_norms = torch.stack([rate_gradient(state, bases, eps=eps).square().sum((-2, -1)).mean() for state in run.states[:-1]])
+    return run.rates[0] - torch.cat([squared_norms.new_zeros(1), squared_norms.cumsum(0) / (2 * L)])
 
 
 def sparse_code(tokens: Float[Tensor, "n d"], bases: Bases) -> tuple[Float[Tensor, "n m"], Float[Tensor, " steps"], float]:
     r"""Code of the tokens in D = [U, -U] by ``ISTA_STEPS`` steps of ISTA from zero with eta = 1/L.
 
     Returns:
-        The code [n, 2 K p]; the objective per token before and after each step; the largest change of the objective in a step, in units of
-        the guaranteed decrease L/2 ||Z+ - Z||^2 (in theory at most -1).
+        The code [n, 2 K p]; the objective per token before the first and after each step; the largest ratio of the change of the objective
+        in a step to the guaranteed decrease L/2 ||Z+ - Z||^2. In theory the ratio is at most -1.
     Raises:
         ValueError: shapes do not fit.
     """
@@ -115,7 +116,7 @@ def sparse_code(tokens: Float[Tensor, "n d"], bases: Bases) -> tuple[Float[Tenso
     for _ in range(ISTA_STEPS):
         new = ista_step(code, tokens, dictionary, eta=1 / L, lam=LAM)
         objective.append(lasso(new, tokens, dictionary, lam=LAM) / len(tokens))
-        # Near convergence both numbers are rounding errors, and so would be their ratio.
+        # Near convergence both numbers are rounding errors, and their ratio is meaningless.
         guaranteed = float(0.5 * L * (new - code).square().sum() / len(tokens))
         if guaranteed > LASSO_RTOL * float(objective[0]):
             worst = max(worst, float(objective[-1] - objective[-2]) / guaranteed)

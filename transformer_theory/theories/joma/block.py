@@ -1,4 +1,4 @@
-r"""One block of attention and an MLP: its data, its weights, its forms of attention, and the paper's samplers.
+r"""One block of attention and an MLP: data, weights, forms of attention, and the paper's samplers.
 
 A sample is a context :math:`x \in R^M` over M contextual tokens (counts or shares), a query m and a target. Tokens have orthonormal
 embeddings U. The query attends to the context with logits :math:`z_m`, the residual stream adds the embedding of the query, and K units
@@ -8,8 +8,7 @@ receive the sum:
     u_m .
 
 U is orthonormal, so gradient descent on :math:`w_k` is gradient descent on :math:`(v_k, a_k)`. These are the state; the embedding dimension
-never enters. The units are the logits of a loss; layers above them would enter only through :math:`g_k = -\partial L / \partial h_k\,
-\phi'`.
+never enters. The :math:`h_k` are the logits of a loss; layers above them would only change :math:`g_k = -\partial L / \partial h_k\, \phi'`.
 
 The attention b is one of
 
@@ -18,8 +17,9 @@ The attention b is one of
     \text{exponential } b = e^{z/T} \circ x / A, \qquad
     \text{softmax } b = \frac{e^{z/T} \circ x}{\sum_l e^{z_l/T} x_l},
 
-with a constant A and a temperature T. Each form has a curve :math:`\phi(z)` and a factor :math:`\kappa` such that training conserves
-:math:`\phi(z_l) - \kappa \sum_k v_{kl}^2` (see :mod:`.invariants`): :math:`z^2` and 1 for linear attention, :math:`z` and 1/(2T) otherwise.
+with a constant A and a temperature T. Each form has a curve :math:`\phi(z)`, not to be confused with the activation above, and a factor
+:math:`\kappa`. :mod:`.invariants` states when training conserves :math:`\phi(z_l) - \kappa \sum_k v_{kl}^2`. The curve and the factor are
+:math:`z^2` and 1 for linear attention, and :math:`z` and 1/(2T) otherwise.
 
 Shapes: n samples, M tokens, Q queries, K units, ``*runs`` independent runs. Source: :cite:t:`tian2024joma`.
 """
@@ -42,9 +42,9 @@ class Contexts:
     """Samples of equal weight.
 
     Attributes:
-        counts: occurrences of each token in each context, or its share, at least 0; each row has a positive sum, ``[n, M]``.
-        query: number of the query of each sample, from 0, ``[n]``.
-        targets: number of the target of each sample, from 0, ``[*runs, n]``; runs can have different targets.
+        counts: number of occurrences, or share, of each token in each context, >= 0; each row has a positive sum, ``[n, M]``.
+        query: index of each sample's query, ``[n]``.
+        targets: index of each sample's target, ``[*runs, n]``; runs can have different targets.
 
     Raises:
         ValueError: a count is negative or not finite, a context is empty, lengths differ, or a query or target is negative.
@@ -82,12 +82,12 @@ class Contexts:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The trained numbers of a block, or their velocities.
+    """The trained parameters of a block, or their velocities.
 
     Attributes:
         logits: attention logits z, ``[*runs, Q, M]``.
         lower: lower layer v, ``[*runs, K, M]``.
-        offset: component a of the lower layer along each query, ``[*runs, K, Q]``.
+        offset: component a of the lower layer along the embedding of each query, ``[*runs, K, Q]``.
     """
 
     logits: Float[Tensor, "*runs Q M"]
@@ -98,7 +98,7 @@ class Block:
         for name in ("logits", "lower", "offset"):
             object.__setattr__(self, name, as_float64(name, getattr(self, name)))
 
-    @no_type_check  # the shapes of the new block are checked
+    @no_type_check  # the constructor checks the shapes of the new block
     def plus(self, velocity: "Block", step: float) -> "Block":
         """``self + step * velocity``."""
         return Block(self.logits + step * velocity.logits, self.lower + step * velocity.lower, self.offset + step * velocity.offset)
@@ -106,7 +106,7 @@ class Block:
 
 @runtime_checkable
 class AttentionForm(Protocol):
-    """A form of attention: what the dynamics and the invariants call."""
+    """A form of attention: the methods that the dynamics and the invariants call."""
 
     @property
     def factor(self) -> float:
@@ -118,7 +118,7 @@ class AttentionForm(Protocol):
         ...
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
-        r"""Gradient with respect to the logits, :math:`(\partial b / \partial z)^\top \gamma`, from that with respect to b."""
+        r"""Gradient with respect to the logits, :math:`(\partial b / \partial z)^\top \gamma`, from the gradient :math:`\gamma` with respect to b."""
         ...
 
     def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -219,7 +219,7 @@ def gaussian_block(
         units: K; cross-entropy needs at least one unit per target.
         scale: standard deviation of all entries.
         generator: draws all entries.
-        runs: leading shape of independent draws. Default: a single one without a leading axis.
+        runs: leading shape of independent draws. Default: a single draw without a leading axis.
         logit: mean of z.
     """
     Q, M = contexts.queries, contexts.tokens
@@ -239,14 +239,13 @@ def zero_block(contexts: Contexts, *, units: int, runs: tuple[int, ...] = ()) ->
 
 
 def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
-    r"""One context per class: its distinct tokens form a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}`, common ones are uniform in [0,
-    1/2].
+    r"""One context per class, with a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}` over its distinct tokens.
 
-    Each context is divided by its sum. The defaults are the sizes of the paper's Fig. 2.
+    The weights of the common tokens are uniform in [0, 1/2]. Each context is divided by its sum. The defaults are the sizes of the paper's Fig. 2.
 
     Args:
         generator: draws the common tokens.
-        distinct, common: D and the number of common tokens; the distinct ones come first.
+        distinct, common: D and the number of common tokens; the distinct tokens come first.
         classes: K, number of contexts.
     """
     i, token = torch.arange(classes, dtype=torch.float64), torch.arange(distinct, dtype=torch.float64)
@@ -268,9 +267,10 @@ def sampled_contexts(
     generator: torch.Generator, *, n: int = 32, tokens: int = 8, length: int = 16, classes: int = 5, queries: int = 1
 ) -> Contexts:
     """n contexts of ``length`` tokens each, as shares, drawn from a random distribution per class; the class is the target."""
+    # The cube concentrates the distributions on a few tokens.
     law = torch.rand(classes, tokens, generator=generator, dtype=torch.float64) ** 3
     targets = torch.arange(n) % classes
     ids = torch.multinomial(law[targets], length, replacement=True, generator=generator)
     counts = torch.zeros(n, tokens, dtype=torch.float64).scatter_add_(1, ids, torch.full(ids.shape, 1 / length, dtype=torch.float64))
-    query = torch.arange(n) // classes % queries
+    query = torch.arange(n) // classes % queries  # changes after each round of the classes, so that queries and classes are combined
     return Contexts(counts, query, targets)

@@ -1,13 +1,13 @@
 r"""The quantities of JoMA in a trained network: the stable rank of the MLP's lower layer, and the rebound of attention's entropy.
 
-The lower layer learns salient components first and the others later, so its *stable rank* :math:`\|W\|_F^2 / \|W\|_2^2` falls and comes
-back. Its null is the stable rank of a Gaussian matrix of the same shape, :func:`gaussian_rank`.
+The lower layer learns salient components first and the others later, so its *stable rank* :math:`\|W\|_F^2 / \|W\|_2^2` falls and then
+rises again. Its null is the stable rank of a Gaussian matrix of the same shape, :func:`gaussian_rank`.
 
 The *rebound* of a head is its mean entropy minus the smallest mean entropy of any measurement so far: 0 while attention becomes sparser,
-positive once it spreads again. It has no null. It is at least 0 by construction, and on other batches the entropy differs, so a network
-that does not change has a rebound too; compare it with the spread of repeated measurements.
+positive once it spreads again. It has no null. It is never negative, and the entropy varies from batch to batch, so even an
+unchanged network has a positive rebound. Compare it with the spread of repeated measurements.
 
-The lower layer is the first matrix after the attention of the block; in a CRATE it is the dictionary.
+The lower layer is the first weight matrix after the attention of a block; in a CRATE it is the dictionary.
 Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
 """
 
@@ -32,36 +32,36 @@ TRACY_WIDOM_MEAN = -1.2065335745820  # mean of the Tracy-Widom law of order 1 (r
 
 
 def gaussian_rank(rows: int, columns: int) -> float:
-    r"""Stable rank of a Gaussian matrix, :math:`mn / E[\sigma_1^2]` for m >= n, by the Tracy-Widom law.
+    r"""Typical stable rank of an m x n Gaussian matrix, :math:`mn / E[\sigma_1^2]` for m >= n, by the Tracy-Widom law.
 
     .. math:: E[\sigma_1^2] \approx \mu - 1.2065\, s, \quad \mu = (\sqrt{m-1} + \sqrt n)^2, \quad
         s = (\sqrt{m-1} + \sqrt n) (1/\sqrt{m-1} + 1/\sqrt n)^{1/3} .
 
-    The error is at most 2.5 % from 16 x 4 on and 7 % at 4 x 4. Source: :cite:t:`johnstone2001distribution`.
+    The error is at most 2.5 % for 16 x 4 and larger matrices, and 7 % for 4 x 4. Source: :cite:t:`johnstone2001distribution`.
     """
     m, n = max(rows, columns), min(rows, columns)
     if n == 1:
         return 1.0  # a vector has one singular value
-    edges = math.sqrt(m - 1), math.sqrt(n)
-    scale = sum(edges) * (1 / edges[0] + 1 / edges[1]) ** (1 / 3)
-    return m * n / (sum(edges) ** 2 + TRACY_WIDOM_MEAN * scale)
+    roots = math.sqrt(m - 1), math.sqrt(n)
+    scale = sum(roots) * (1 / roots[0] + 1 / roots[1]) ** (1 / 3)
+    return m * n / (sum(roots) ** 2 + TRACY_WIDOM_MEAN * scale)
 
 
 class JointDynamics(AttentionStatistics):
     """Stable rank of the lower layer of every block, and rebound of the entropy of every head, in nats.
 
-    The entropies are added up by :class:`.AttentionStatistics`. :meth:`reset` keeps their smallest means (see :meth:`memory`).
+    :class:`.AttentionStatistics` accumulates the entropies. :meth:`reset` keeps the smallest mean of each head (see :meth:`memory`).
 
     Attributes:
-        ranks: stable rank and its null by layer.
-        least: smallest mean entropy of earlier measurements, ``[heads]`` by layer and first head; NaN where no row of weights counted.
+        ranks: the stable rank and its null, by layer.
+        least: smallest mean entropies of earlier measurements, ``[heads]``, by layer and first head; NaN if no row of weights was valid.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
 
     def __init__(self):
         self.least: dict[Place, Float[Tensor, " heads"]] = {}
-        self.sums = {}
+        self.sums = {}  # read by reset(), which the base class calls
         super().__init__()
 
     def update(self, activations: Activations) -> None:
@@ -77,6 +77,7 @@ class JointDynamics(AttentionStatistics):
         """One rank per layer with a matrix after its attention, one rebound per layer and head."""
         rows = [self._rank_row(layer, *ranks) for layer, ranks in sorted(self.ranks.items())]
         for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
+            # fmin ignores NaN, the mean entropy of a head without valid rows.
             least = torch.fmin(self.least.get((layer, first), entropies), entropies)
             for head, rebound in enumerate((entropies - least).tolist(), start=first):
                 value, reason = (rebound, "") if math.isfinite(rebound) else (None, "no row of weights is finite")
@@ -91,14 +92,14 @@ class JointDynamics(AttentionStatistics):
         return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=note, **columns)
 
     def reset(self) -> None:
-        """Starts a new measurement; the entropies of the last one are remembered."""
+        """Starts a new measurement; the smallest mean entropies so far are kept."""
         self.least = self.memory()
         super().reset()
         self.ranks: dict[int, tuple[float, float]] = {}
         self.attention: dict[int, str] = {}  # layer -> name of its attention module
 
     def merge(self, other: Any) -> None:
-        """Adds the state of another metric of this class, of the same measurement."""
+        """Adds the state of another metric of this class that belongs to the same measurement."""
         super().merge(other)
         self.attention = {**other.attention, **self.attention}
         self.ranks = {**other.ranks, **self.ranks}
@@ -120,7 +121,7 @@ class JointDynamics(AttentionStatistics):
         return self.least | {place: torch.fmin(self.least.get(place, entropies), entropies) for place, entropies in now.items()}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:
-        """Restores a :meth:`memory`."""
+        """Restores the result of :meth:`memory`."""
         self.least = dict(memory)
 
     def _entropies(self) -> dict[Place, Float[Tensor, " heads"]]:
@@ -133,5 +134,5 @@ def metrics() -> tuple[JointDynamics, ...]:
     return (JointDynamics(),)
 
 
-# A salient component is learnt first, so the rank falls; it comes back, but not above that of a random matrix.
+# A salient component is learnt first, so the rank falls. It rises again, but not above the rank of a random matrix.
 IN_NETWORKS = InNetworks(metrics=metrics, headline=LOWER_RANK, side="<=")

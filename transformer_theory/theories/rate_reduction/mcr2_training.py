@@ -1,7 +1,7 @@
-"""Training on the rate reduction: with labels, right or corrupted, or without labels, where the augmented copies of an image are a class.
+"""Training on the rate reduction, with labels (correct or corrupted) or without; then the augmented copies of an image form a class.
 
-The recipes follow the published commands. Samples are permuted in each epoch; the released loader keeps one order. The published label
-corruption is :func:`~transformer_theory.data.corruption.relabel_uniformly` before the supervised recipe.
+The recipes follow the published commands, but samples are permuted in each epoch; the released loader keeps one order. For the published
+label corruption, apply :func:`~transformer_theory.data.corruption.relabel_uniformly` to the labels first.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -28,19 +28,19 @@ class RateReductionRecipe:
     """A network and its training on the rate reduction, by stochastic gradient descent with momentum.
 
     Attributes:
-        name: of the data and the task.
-        build: makes the network, images ``[n, c, h, w]`` to features ``[n, d]``, which are normalised afterwards.
-        augment: random change of images that keeps their class, ``[n, c, h, w]`` to the same.
-        epochs: over all images.
-        learning_rate: until the first milestone.
-        milestones: epochs at whose end it falls to a tenth.
-        description: one sentence.
-        batch_size: samples per step: ``copies`` augmented copies of each of ``batch_size / copies`` images.
-        copies: 1 with labels; otherwise the size of a class.
+        name: name of the data and the task.
+        build: creates the network, which maps images ``[n, c, h, w]`` to features ``[n, d]``; training normalises the features.
+        augment: random change of images ``[n, c, h, w]`` that preserves their shape and class.
+        epochs: passes over all images.
+        learning_rate: the learning rate until the first milestone.
+        milestones: epochs after which the learning rate is divided by ten.
+        description: the data and augmentation, in one sentence.
+        batch_size: samples per step, that is, ``copies`` augmented copies of each of ``batch_size / copies`` images.
+        copies: augmented copies per image; 1 with labels, otherwise the size of each class.
         eps, gamma1, gamma2: see :class:`~.loss.MaximalCodingRateReduction`; eps is squared inside.
-        momentum, weight_decay: of stochastic gradient descent.
+        momentum, weight_decay: parameters of stochastic gradient descent.
     Raises:
-        ValueError: a size is below 1, copies do not divide the batch, or the learning rate is not positive.
+        ValueError: a size is below 1, ``copies`` does not divide ``batch_size``, or the learning rate is not positive.
     """
 
     name: str
@@ -73,20 +73,21 @@ def fit_supervised(
 
     Args:
         recipe: with one copy of each image.
-        model: of ``recipe.build``, or another with the same input and output.
+        model: made by ``recipe.build``, or another network with inputs and outputs of the same shapes.
         images: in [0, 1], in the model's precision, ``[n, c, h, w]``.
-        labels: ``[n]``, integers >= 0, right or corrupted.
-        generator: of batches and augmentation.
+        labels: ``[n]``, integers >= 0, correct or corrupted.
+        generator: source of the batches and augmentations.
     Returns:
         The loss of each step, nats per sample (-ΔR of the batch for the supervised recipe), ``[steps]``.
     Raises:
-        ValueError: the recipe is for training without labels, there are fewer images than a batch holds, or images and labels do not fit.
+        ValueError: the recipe is for training without labels, there are fewer images than a batch holds, or images and labels differ in
+            number.
         NotConverged: a loss is not finite.
     """
     if recipe.copies != 1:
         raise ValueError(f"{recipe.name} makes a class of each image's {recipe.copies} copies; call fit_self_supervised, without labels")
     if len(images) != len(labels):
-        raise ValueError(f"images and labels must be as many, got {len(images)} and {len(labels)}")
+        raise ValueError(f"images and labels must be equal in number, got {len(images)} and {len(labels)}")
 
     def batch(positions: Tensor) -> tuple[Tensor, Tensor]:
         return recipe.augment(images[positions]), labels[positions]
@@ -97,13 +98,13 @@ def fit_supervised(
 def fit_self_supervised(
     recipe: RateReductionRecipe, model: nn.Module, images: Images, *, generator: torch.Generator
 ) -> Float[Tensor, " steps"]:
-    """Trains without labels, in place: the augmented copies of an image are a class. The model ends in evaluation mode.
+    """Trains without labels, in place: the augmented copies of an image form a class. The model ends in evaluation mode.
 
     Args:
         recipe: with at least two copies of each image.
-        model: of ``recipe.build``, or another with the same input and output.
+        model: made by ``recipe.build``, or another network with inputs and outputs of the same shapes.
         images: in [0, 1], in the model's precision, ``[n, c, h, w]``.
-        generator: of batches and augmentation.
+        generator: source of the batches and augmentations.
     Returns:
         The loss of each step, nats per sample, ``[steps]``.
     Raises:
@@ -114,17 +115,17 @@ def fit_self_supervised(
         raise ValueError(f"{recipe.name} has one copy of each image, which makes no class; call fit_supervised, with labels")
 
     def batch(positions: Tensor) -> tuple[Tensor, Tensor]:
-        sources = torch.arange(len(positions)).repeat_interleave(recipe.copies)
-        return recipe.augment(images[positions[sources]]), sources
+        classes = torch.arange(len(positions)).repeat_interleave(recipe.copies)  # the number of the image within the batch
+        return recipe.augment(images[positions[classes]]), classes
 
     return _fit(recipe, model, images, batch, generator)
 
 
 def features_of(model: nn.Module, images: Images, *, batch_size: int = 512) -> Float[Tensor, "n d"]:
-    """Directions of images by a trained network, without gradients and in evaluation mode (its mode is restored).
+    """Normalised features of images, computed without gradients and in evaluation mode; the mode of the model is restored.
 
     Args:
-        model: images in, features out.
+        model: network that maps images to features.
         images: ``[n, c, h, w]``.
         batch_size: images per forward pass.
     Returns:

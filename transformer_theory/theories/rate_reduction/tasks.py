@@ -1,11 +1,12 @@
-r"""Maximal coding rate reduction as the objective of a training on images: the loss is taken of features instead of logits.
+r"""Maximal coding rate reduction as a training objective for images: the loss is a function of features instead of logits.
 
 .. math::
     \mathcal L = R^c(X|\Pi) - \gamma_2 R_{\gamma_1}(X), \qquad \text{rows of } X \text{ of norm } 1
 
-over the features X of *all* images of a step: the rates couple images, so parts of a batch have another loss than the whole. Every process
-computes the whole loss from the output of ``gather``, and the average of the gradients is that of one process
-(:mod:`~transformer_theory.training.objectives.protocol`). Targets of mixed images are soft memberships, for which R^c is defined as well.
+over the features X of *all* images of a step: the rates couple images, so the losses of parts of a batch do not add up to that of the batch.
+Every process computes the loss of the whole batch from the output of ``gather``, and the average of their gradients equals the gradient on
+a single process (:mod:`~transformer_theory.training.objectives.protocol`). Mixed images have soft memberships as targets, for which R^c is
+also defined.
 
 Source: :cite:t:`yu2020learning`; the loss itself is :class:`~.loss.MaximalCodingRateReduction`.
 """
@@ -37,19 +38,19 @@ from ...training.objectives.protocol import (
 from .evaluation import nearest_subspace
 from .loss import MaximalCodingRateReduction
 
-MAX_FITTED = 10_000  # training images whose features span the subspaces
+MAX_FITTED = 10_000  # largest number of training images to which the subspaces are fitted
 ACCURACY, REDUCTION = "accuracy of the nearest subspace", "rate reduction"
 
 
 @dataclass(frozen=True)
 class RateReduction:
-    """Rate reduction of features of norm 1, nats per sample. Fields and formula: :mod:`.tasks`."""
+    """Rate reduction of features of norm 1, in nats per sample; :mod:`.tasks` has the formula."""
 
     name: ClassVar[str] = "rate-reduction"
     score: ClassVar[str] = ACCURACY
 
     eps: float = setting(0.5**0.5, gt=0, help="distortion, squared inside")
-    gamma1: float = setting(1.0, gt=0, help="inside the determinant of R")
+    gamma1: float = setting(1.0, gt=0, help="factor inside the determinant of R")
     gamma2: float = setting(1.0, gt=0, help="weight of R")
     features: int = setting(128, ge=2, help="dimension of the features")
 
@@ -57,31 +58,32 @@ class RateReduction:
         check_settings(self)
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
-        """The classifier of that name with features instead of logits, ``[b, features]``."""
+        """The classifier of that name, with ``[b, features]`` features as outputs instead of logits."""
         return classifier(name, replace(sizes, num_classes=self.features))
 
     def loss(self, model: nn.Module, images: Batch, targets: Targets, gather: Gather) -> Float[torch.Tensor, ""]:
-        """The loss of all processes' images together.
+        """The loss of the images of all processes together.
 
         Raises:
-            ValueError: targets are no shares of classes, all images are of one class, or features are not finite.
+            ValueError: targets are not shares of classes, all images are of one class, or features are not finite.
         """
         check_targets(targets, len(images))
-        logits = model(images)
-        features = gather(unit_norm(logits.to(torch.promote_types(logits.dtype, torch.float32))))
+        raw = model(images)
+        # Half precision is raised to float32 before the features are normalised.
+        features = gather(unit_norm(raw.to(torch.promote_types(raw.dtype, torch.float32))))
         memberships = gather(targets.to(features.dtype))
         if int((memberships.sum(0) > 0).sum()) < 2:
             raise ValueError("a batch must hold images of two classes at least, which have a rate reduction, got one; take a larger batch")
-        certain = bool((memberships.amax(1) == 1).all())  # labels are faster than memberships
+        certain = bool((memberships.amax(1) == 1).all())  # every image has one class: the loss is faster with labels
         loss = MaximalCodingRateReduction(eps=self.eps, gamma1=self.gamma1, gamma2=self.gamma2)
         return loss(features, memberships.argmax(1) if certain else memberships).loss
 
     def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
-        """Accuracy of the nearest of the classes' principal subspaces; ΔR of the features, nats per sample, with permuted labels as null.
+        """Accuracy of classification by the nearest class subspace, and ΔR of the features (nats per sample) with permuted labels as null.
 
-        With few images both ΔR and its null are larger, so compare ΔR with the null of the same images only. The subspaces are those of up
-        to 10,000 training images, evenly spaced. Each has the dimension of a class at the optimum, d / k at most (12 of 128 for ten
-        classes); the published evaluation takes 30 for any d.
+        ΔR and its null both increase as the number of images decreases, so compare ΔR only with the null of the same images. The subspaces
+        are principal subspaces of the classes, fitted to up to 10,000 evenly spaced training images. Their dimension is d / k rounded down,
+        the largest that k orthogonal classes can all have (12 of 128 for ten classes); the published evaluation takes 30 for any d.
 
         Raises:
             ValueError: there is no image, or images and labels differ in number.
@@ -92,10 +94,10 @@ class RateReduction:
         fitted, features = (unit_norm(outputs(model, pixels, batch_size=batch_size)) for pixels in (known, images[0]))
         labels = images[1].cpu().long()
         rank = max(1, fitted.shape[1] // len(classes.unique()))
-        right = nearest_subspace(fitted, classes.cpu().long(), features, rank=rank) == labels
+        correct = nearest_subspace(fitted, classes.cpu().long(), features, rank=rank) == labels
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
         reduction, null = (float(rate_reduction(features, each, eps=self.eps)) for each in (labels, labels[order]))
         return [
-            measured(self.score, float(right.double().mean()), images, unit="share"),
+            measured(self.score, float(correct.double().mean()), images, unit="share"),
             measured(REDUCTION, reduction, images, unit="nats", null=Null("permuted labels", (null,)), side=">="),
         ]

@@ -1,9 +1,10 @@
 r"""Families of K classes that differ only in which tokens are distinct to them.
 
-All classes have the same D probabilities of distinct tokens and the same C common tokens with the same probabilities; ``per_query`` classes
-share a query. All overlaps are equal, :math:`E_{nn'} = E_0 = \sum_c f_c^2`, and the eigenvalues of E are :math:`(K-1) E_0` and
-:math:`-E_0`. Training preserves the symmetry, so the flows need O(D + C) numbers for any K and M (:mod:`.flow.symmetric`). Written
-out, the classes hold K (C + K D) probabilities.
+Every class has D distinct tokens of its own, with the same D probabilities in all classes, and shares C common tokens, whose probabilities
+are also the same in all classes; ``per_query`` classes share a query. Let :math:`f` be the normalised features of a class. The overlaps of
+any two classes are equal, :math:`E_{nn'} = E_0 = \sum_c f_c^2` over the common tokens; E has a zero diagonal, so its eigenvalues are
+:math:`(K-1) E_0` and :math:`-E_0`. Training preserves the symmetry, so the flows need O(D + C) numbers for any K and M
+(:mod:`.flow.symmetric`). Written out, a family has K (C + K D) probabilities.
 
 Source: :cite:t:`tian2023scan` (Cor. 2 and the synthetic data).
 """
@@ -18,17 +19,17 @@ from torch import Tensor
 from ...core.validation import as_float64, converted
 from .problem import SequenceClasses, WeakOverlap
 
-MAX_ENTRIES = 20_000_000  # probabilities of a family that is written out
+MAX_ENTRIES = 20_000_000  # largest number of probabilities that written_out() creates
 
 
 @dataclass(frozen=True, eq=False)
 class SymmetricClasses:
-    """K classes that differ only in which tokens are distinct to them. Numpy arrays and float32 tensors are converted.
+    """A family of K classes, as described in the docstring of the module. Numpy arrays and float32 tensors are converted.
 
     Attributes:
         classes: K, at least 2.
         vocab_size: M, at least K.
-        common: probabilities of the common tokens, the same in every class, positive, ``[C]``; C may be 0.
+        common: probabilities of the common tokens, positive, ``[C]``; C may be 0.
         distinct: probabilities of a class's distinct tokens, positive, ``[D]``, D at least 1; together with ``common`` they sum to one.
         per_query: number of classes that share a query; it divides K.
 
@@ -59,19 +60,19 @@ class SymmetricClasses:
         return float((self.common**2).sum() / ((self.common**2).sum() + (self.distinct**2).sum()))
 
     def weak_overlap(self) -> WeakOverlap:
-        """Assumption 2 at uniform attention, from the two eigenvalues of E."""
+        """Assumption 2 at uniform attention, from the two eigenvalues of E, with the bounds 1/K and sqrt(6/M)."""
         return WeakOverlap((self.classes - 1) * self.overlap, self.overlap, 1 / self.classes, math.sqrt(6 / self.vocab_size))
 
     def written_out(self) -> SequenceClasses:
         """The classes with all their probabilities. The common tokens come first, then the distinct ones of class 0, of class 1, ...
 
         Raises:
-            ValueError: there are more than twenty million probabilities.
+            ValueError: the family has more than ``MAX_ENTRIES`` probabilities.
         """
         K, D = self.classes, len(self.distinct)
         if K * (len(self.common) + K * D) > MAX_ENTRIES:
             raise ValueError(
-                f"written_out() holds up to {MAX_ENTRIES:,} probabilities, {K} classes of {D} tokens need more; keep the family"
+                f"written_out() creates at most {MAX_ENTRIES:,} probabilities, but {K} classes of {D} tokens need more; use the family itself"
             )
         own = torch.block_diag(*[self.distinct[None]] * K)
         P = torch.cat([self.common.expand(K, -1), own], dim=1)
@@ -82,15 +83,15 @@ class SymmetricClasses:
 def alike(
     classes: int, *, vocab_size: int, weights: Float[Tensor, " D"], common_share: float, common: int = 1, per_query: int | None = None
 ) -> SymmetricClasses:
-    """A family with a given share of common tokens.
+    """A family whose common tokens have a given total probability.
 
     Args:
         classes: K.
         vocab_size: M.
-        weights: of a class's distinct tokens, positive, with any sum, ``[D]``.
+        weights: relative probabilities of a class's distinct tokens, positive, with any sum, ``[D]``.
         common_share: probability of all common tokens together, in (0, 1), divided equally among them.
         common: C, at least 1.
-        per_query: number of classes that share a query. Default: all.
+        per_query: number of classes that share a query; all by default.
     Raises:
         ValueError: see :class:`SymmetricClasses`; or a weight, the share or the number of common tokens is out of range.
     """

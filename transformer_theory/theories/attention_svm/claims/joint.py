@@ -1,15 +1,18 @@
-r"""Claims about prompt and head trained together: p goes to p_mm if all inputs are support vectors of the head, to p_relax if not.
+r"""Claims about joint descent on a prompt p and a head v: p goes to p_mm if all inputs are support vectors of v, otherwise to p_relax.
 
-The theorem :cite:p:`tarzanagh2023maxmargin` assumes that moving attention off a selected token costs label margin: with tokens
-:math:`r_i = \sum_t s_{i,t} x_{i,t}` the largest label margin is at most :math:`\Gamma - \nu \max_i (1 - s_{i,a_i})` for some
-:math:`\nu > 0`, where :math:`\Gamma` is that of the selected tokens and i runs over the support vectors. :func:`price` is the largest such
-:math:`\nu` for a little attention, :math:`\partial\Gamma / \partial(1 - s_{i,a_i})` by the envelope theorem.
+The targets p_mm, p_relax and p_eq are defined in :mod:`~..dynamics.joint`.
 
-Inputs have two tokens each, one of them zero with a key of zero; the other is a random point, on the side of the label, with a random key.
-There a positive price suffices for all attention: :math:`1 / 2\Gamma^2` is the least :math:`\tfrac12\|v\|^2` with
-:math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, which is convex and increases in :math:`1 / s_{i,a_i}`. Draws are repeated until the head
-has the required support vectors and the directions that are compared differ enough. The third claim is about descent with equal steps for p
-and v: :mod:`~..dynamics.joint`.
+The theorem :cite:p:`tarzanagh2023maxmargin` assumes that moving attention off a selected token costs label margin. Let :math:`\Gamma` be
+the largest label margin of the selected tokens. For the averages :math:`r_i = \sum_t s_{i,t} x_{i,t}` in their place, the largest label
+margin is assumed to be at most :math:`\Gamma - \nu \max_i (1 - s_{i,a_i})` for some :math:`\nu > 0`, where i runs over the support vectors.
+:func:`price` is the largest such :math:`\nu` to first order in :math:`1 - s_{i,a_i}`, by the envelope theorem.
+
+Each input has two tokens. One is zero and has the key zero; the other is a random point, on the side of the label, with a random key. For
+such inputs a positive price implies the assumption for all attention weights, not only to first order: with :math:`\Gamma` the label margin
+of the averages, :math:`1 / (2\Gamma^2)` is the minimum of :math:`\tfrac12\|v\|^2` subject to
+:math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, which is convex and increasing in :math:`1 / s_{i,a_i}`. Draws are repeated until the head
+has the required support vectors and the compared directions differ enough. The third claim is about descent with steps of equal length for
+p and v.
 """
 
 from collections.abc import Callable
@@ -29,41 +32,41 @@ from ..solvers import frobenius_max_margin, frobenius_max_margins
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
 SOURCE = Source("tarzanagh2023maxmargin")
-MAX_COSINE = 0.97  # of the two directions, so that 700 steps separate them
+MAX_COSINE = 0.97  # largest cosine of the targets of a check and its control, so that 700 steps tell them apart
 THRESHOLD = 0.01
 N, D = 3, 3
-SELECT = torch.ones(N, dtype=torch.long)  # the tokens that are not zero
-SURPLUS = 2.0  # factor on the last input, which is then likely to exceed its label margin
-MAX_NORM = 2.5  # of head and prompt, so that 700 steps resolve them
+SELECT = torch.ones(N, dtype=torch.long)  # the position of the non-zero token in each input
+SURPLUS = 2.0  # factor of the last input, which then probably has label margin to spare
+MAX_NORM = 2.5  # largest norm of v_mm and p_mm, so that 700 steps suffice
 BATCH = 32  # instances per draw
-MIN_DUAL = 0.05  # smallest multiplier of the head in the tight case
+MIN_DUAL = 0.05  # least multiplier of every input in the head, if all are to be support vectors
 MIN_MARGIN = 0.1  # smallest margin that the target may require
-MIN_PRICE = 1e-3  # label margin per unit of attention; smaller prices count as none
+MIN_PRICE = 1e-3  # label margin per unit of attention; a lower price counts as zero
 Case = Callable[[JointTargets], bool]
 
 
 def price(instance: JointInstance, targets: JointTargets, select: Int[Tensor, " n"]) -> float:
-    r"""How fast the largest label margin falls as attention moves off a selected token of a support vector, where it falls least.
+    r"""The label margin that is lost per unit of attention moved off a selected token of a support vector, in the cheapest case.
 
     With multipliers :math:`\lambda` of the head and :math:`\mu = \lambda / \sum_j \lambda_j`, moving attention from a_i to t costs
     :math:`\mu_i Y_i (x_{i,a_i} - x_{i,t})^\top v_{mm} / \|v_{mm}\|` of label margin per unit of attention, to first order.
 
     Args:
         instance: tokens and labels, a single problem.
-        targets: its head for the selected tokens.
+        targets: the solutions for the selected tokens, of which the head is used.
         select: the selected tokens, ``[n]``.
     Returns:
         The smallest of these numbers over support vectors i and other tokens t. If it is not positive, the theorem's assumption fails.
     """
     chosen = instance.tokens[torch.arange(len(select)), select]
-    gains = ((chosen[:, None] - instance.tokens) @ targets.head.W).squeeze(-1) * instance.labels[:, None] / targets.head.norm
-    others = torch.ones_like(gains, dtype=torch.bool).scatter(1, select[:, None], False)
+    margin_loss = ((chosen[:, None] - instance.tokens) @ targets.head.W).squeeze(-1) * instance.labels[:, None] / targets.head.norm
+    others = torch.ones_like(margin_loss, dtype=torch.bool).scatter(1, select[:, None], False)
     shares = targets.head.dual / targets.head.dual.sum()
-    return float((shares[:, None] * gains)[others & targets.support[:, None]].min())
+    return float((shares[:, None] * margin_loss)[others & targets.support[:, None]].min())
 
 
 def _draw(generator: torch.Generator, case: Case, *, surplus: float = 1.0) -> tuple[JointInstance, JointTargets]:
-    """An instance of a case, whose margins are large enough for a few hundred steps; the last input is multiplied by ``surplus``."""
+    """An instance that satisfies ``case`` and needs a few hundred steps only; its last input is multiplied by ``surplus``."""
     for _ in range(MAX_DRAWS):
         labels = torch.randint(2, (BATCH, N), generator=generator).double() * 2 - 1
         chosen = torch.randn(BATCH, N, D, generator=generator, dtype=torch.float64)
@@ -73,6 +76,7 @@ def _draw(generator: torch.Generator, case: Case, *, surplus: float = 1.0) -> tu
         tokens, keys = (torch.stack([torch.zeros_like(v), v], -2) for v in (chosen, selected_keys))
         heads = frobenius_max_margins(Constraints(labels[..., None] * chosen, torch.ones_like(chosen[..., :1])))
         prompts = frobenius_max_margins(prompt(keys, SELECT.expand(BATCH, N)))
+        # A short solution has a large margin, which descent reaches in few steps.
         short = heads.solved & prompts.solved & (torch.maximum(heads.norm, prompts.norm) < MAX_NORM)
         for b in short.nonzero().squeeze(-1).tolist():
             instance = JointInstance(tokens[b], labels[b], keys=keys[b])
@@ -91,17 +95,18 @@ def _is_tight(targets: JointTargets) -> bool:
 
 
 def _is_relaxed(targets: JointTargets) -> bool:
-    enough = targets.equal_steps is targets.relaxed and bool((targets.relaxed.margins > MIN_MARGIN).all())
-    return enough and _differ(targets.relaxed.W, targets.sharp.W)
+    # joint_targets returns p_relax itself as p_eq if the other inputs have enough label margin to spare.
+    same = targets.equal_steps is targets.relaxed
+    return same and bool((targets.relaxed.margins > MIN_MARGIN).all()) and _differ(targets.relaxed.W, targets.sharp.W)
 
 
 def _is_between(targets: JointTargets) -> bool:
-    margins = targets.equal_steps.margins  # one per input, since the keys that are not selected are zero
+    margins = targets.equal_steps.margins  # one per input, which has one token that is not selected
     return bool((margins > MIN_MARGIN).all()) and _differ(targets.equal_steps.W, targets.relaxed.W)
 
 
 def _distance(instance: JointInstance, targets: JointTargets, target: Tensor, generator: torch.Generator) -> Evidence:
-    """1 - cosine of p to the target, on an instance with these targets for the second token of each input."""
+    """1 - cosine of p and ``target``, a column, after half of the steps and after all. ``targets`` are those of the selection ``SELECT``."""
     p, v = torch.randn(2, D, generator=generator, dtype=torch.float64) * 0.1
     half = joint_descent(instance, JointState(p, v), steps=350, rate=0.2)
     end = joint_descent(instance, half, steps=350, rate=0.2)

@@ -1,6 +1,6 @@
 """The state of a run: :func:`start` creates it, every kind of descent takes one and returns one, :func:`save` and :func:`load` store it.
 
-A run of 100 steps equals, bit for bit, a run of 40 steps followed by one of 60, also if the state is saved and loaded in between.
+A run of 100 steps equals, bit for bit, a run of 40 steps followed by one of 60, even if the state is saved and loaded in between.
 """
 
 import os
@@ -25,11 +25,11 @@ INSTANCE_HINT = "Instance(tokens, query, scores) makes one"
 
 @dataclass(frozen=True)
 class Carried:
-    """The numbers that a run in the span of the data (:mod:`.spaces`) updates in place of W. With them a run continues bit for bit.
+    """The numbers that a run in the span of the data (:mod:`.spaces`) updates instead of W; with them it continues bit for bit.
 
     Attributes:
-        origin: W where the run started, ``[trials, d, d_z]``.
-        taken: the coefficients of the steps so far, ``[trials, n, T]``.
+        origin: W at the start of the run, ``[trials, d, d_z]``.
+        taken: the coefficients of all steps so far, summed, ``[trials, n, T]``.
         values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
         W: the weights that these numbers stand for, ``[*trials, d, d_z]``.
         tokens, query: the data of the run. If W or the data differ, descent starts from W instead.
@@ -43,7 +43,7 @@ class Carried:
     query: Float[Tensor, "trials n d_z"]
 
     def belongs(self, W: Tensor, tokens: Tensor, query: Tensor) -> bool:
-        """Whether the run was on these data ``[...]`` and ended at this W."""
+        """Whether the run had these tokens and queries and ended at this W."""
         return torch.equal(self.W, W) and torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
 
 
@@ -78,13 +78,13 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
 
     Args:
         instance: the problems, one or a batch of trials.
-        W: the weights, ``[*trials, d, d_z]``; zero by default.
+        W: initial weights, ``[*trials, d, d_z]``; zero by default.
     Returns:
-        Those weights at step 0.
+        The initial weights as the state at step 0.
     Raises:
         ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are
             zero.
-        TypeError: no instance, or W is no tensor or array.
+        TypeError: ``instance`` is not an instance, or W is not a tensor or array.
     """
     check_instance(instance)
     shape = (*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1])
@@ -108,13 +108,13 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
 
     Args:
         instance: the problems, one or a batch of trials.
-        generator: of the random numbers.
+        generator: source of the random numbers.
         width: the number of columns, which bounds the rank of W; None for min(d, d_z), which allows every rank.
     Returns:
         Factors at step 0.
     Raises:
         ValueError: ``width`` is below one, or as :func:`start`.
-        TypeError: ``width`` is no integer, or as :func:`start`.
+        TypeError: ``width`` is not an integer, or as :func:`start`.
     """
     check_instance(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
@@ -128,10 +128,10 @@ def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
     """Writes a state to an npz file, atomically: a reader sees the old file or the new one.
 
     Args:
-        state: what a run returned.
-        path: of the file, in a directory that exists.
+        state: the result of a run or of :func:`start`.
+        path: the file to write, in an existing directory.
     Raises:
-        TypeError: no state.
+        TypeError: ``state`` is not a state.
     """
     check_type("state", state, State, Factors, hint=STATE_HINT)
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
@@ -145,8 +145,8 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
     """The state that :func:`save` wrote, bit for bit; nothing is unpickled.
 
     Raises:
-        ValueError: the file holds something else.
-        FileNotFoundError: there is none.
+        ValueError: the file does not contain a state.
+        FileNotFoundError: there is no such file.
     """
     wanted = f"{os.fspath(path)} must be an npz file of a saved State or Factors"
     try:
@@ -159,7 +159,7 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         arrays = {name: file[name] for name in file.files}
     step = int(arrays.pop("step", -1))
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    # A state has either all arrays of Carried or none; an incomplete set is left in ``tensors`` and refused below.
+    # A state has either all arrays of Carried or none. An incomplete set stays in ``tensors`` and is rejected below.
     complete = all(f"carried_{name}" in tensors for name in CARRIED)
     parts = {name: tensors.pop(f"carried_{name}") for name in CARRIED} if complete else {}
     if step >= 0 and set(tensors) == {"K", "Q"}:
@@ -173,23 +173,23 @@ def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:
     """Checks that descent can change the attention.
 
     Args:
-        kinds: classes that are accepted; all kinds of instances by default.
+        kinds: accepted classes; all classes of instances by default.
     Raises:
-        ValueError: inputs of one token, or a trial whose queries are all zero, whose attention is the same for every W.
+        ValueError: inputs have a single token, or all queries of a trial are zero, so that its attention is the same for every W.
         TypeError: not an instance of these classes.
     """
     check_type("instance", instance, *(kinds or (Instance, HeadInstance)), hint=INSTANCE_HINT)
     if instance.tokens.shape[-2] < 2:
         raise ValueError("inputs must have at least two tokens, got one: there is nothing to select")
     if bool((instance.query == 0).flatten(-2).all(-1).any()):
-        raise ValueError("every trial must have a non-zero query, got one with zeros alone: no W changes its attention")
+        raise ValueError("every trial must have a non-zero query, got one whose queries are all zero: no W changes its attention")
 
 
 def check_state(instance: Instance | HeadInstance, state: State | Factors, *kinds: type) -> None:
     """Checks that weights ``[*trials, d, d_z]`` or factors belong to the instance.
 
     Args:
-        kinds: classes of states that are accepted; weights and factors by default.
+        kinds: accepted classes of states; weights and factors by default.
     Raises:
         ValueError: another shape or type, or values that are not finite.
         TypeError: not an instance, or not a state of these classes.
@@ -209,5 +209,5 @@ def check_state(instance: Instance | HeadInstance, state: State | Factors, *kind
 
 
 def _uniform(*shape: int, generator: torch.Generator) -> Tensor:
-    """Independent entries, uniform in plus or minus one over the root of the number of rows."""
+    """Independent entries, uniform in plus or minus 1/sqrt(number of rows)."""
     return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) / shape[-2] ** 0.5

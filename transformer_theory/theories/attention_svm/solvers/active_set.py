@@ -1,16 +1,16 @@
-r"""The Frobenius problem on a few hundred constraints: which of them hold with equality, and the solution to rounding.
+r"""The Frobenius problem with up to a few hundred constraints: its active set and its solution, accurate up to rounding.
 
 .. math:: \min_W \tfrac12\|W\|_F^2 \quad\text{subject to}\quad \langle F_c, W\rangle \ge b_c \ \text{ or } = b_c, \qquad F_c = d_c z_c^\top.
 
-With the Gram matrix G of the F_c the dual is :math:`\max_\lambda b^\top\lambda - \tfrac12\lambda^\top G\lambda`, with
-:math:`\lambda_c \ge 0` for inequalities and free for equations, and :math:`W = \sum_c \lambda_c F_c`. :func:`solve` guesses the active set
-in one of two ways and :func:`polish` corrects the guess:
+With the Gram matrix G of the F_c the dual is :math:`\max_\lambda b^\top\lambda - \tfrac12\lambda^\top G\lambda`, where
+:math:`\lambda_c \ge 0` for inequalities, :math:`\lambda_c` is unrestricted for equations, and :math:`W = \sum_c \lambda_c F_c`. The active
+set consists of the constraints that hold with equality. :func:`solve` guesses it in one of two ways, and :func:`polish` corrects the guess:
 
 - :func:`block_pivoting` exchanges all indices of the wrong sign at once; it needs a well-conditioned G;
-- :func:`least_distance` solves a non-negative least-squares problem (:cite:t:`lawson1974solving`, ch. 23); it takes any G, and its residual
-  is zero exactly if the constraints contradict one another.
+- :func:`least_distance` solves a non-negative least-squares problem (:cite:t:`lawson1974solving`, ch. 23); it accepts any G, and its
+  residual is zero if and only if the constraints contradict one another.
 
-Only inner products of constraints enter, so the cost hardly depends on the dimensions of W.
+Where inner products of constraints suffice, the cost hardly depends on the dimensions of W.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
 
     Args:
         pairs: m constraints; their largest right-hand side is about one.
-        tol: margins may be wrong by half of this.
+        tol: twice the largest error of a margin that is accepted.
         start: a guess of the active set, ``[m]``, from an earlier solve; by default the constraints with a positive right-hand side.
     Raises:
         Contradiction: no W meets the constraints.
@@ -51,9 +51,10 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
     """
     if not len(pairs):
         return np.zeros((pairs.difference.shape[1], pairs.query.shape[1])), np.zeros(0)
-    # More constraints than entries of W are linearly dependent: G is singular, and pivoting seldom ends.
-    independent = LEAST_SQUARES_SIZE <= len(pairs) <= pairs.difference.shape[1] * pairs.query.shape[1]
-    active = block_pivoting(pairs, start) if start is not None or independent else None
+    # If there are more constraints than entries of W, they are linearly dependent: G is singular, and pivoting rarely terminates. With very
+    # few constraints least squares is faster. But only pivoting can use a guess of the active set, so it is always tried if there is one.
+    favours_pivoting = LEAST_SQUARES_SIZE <= len(pairs) <= pairs.difference.shape[1] * pairs.query.shape[1]
+    active = block_pivoting(pairs, start) if start is not None or favours_pivoting else None
     if active is None:
         active = (least_distance(pairs) > 0) | pairs.free
     return polish(pairs, active, tol)
@@ -76,21 +77,21 @@ def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray 
     fewest, patience = len(gram) + 1, PATIENCE
     for turn in range(PIVOTING_ROUNDS):
         where = active.nonzero()[0]
-        # The first factor shows the condition of G; later ones belong to subsets of about the same constraints.
-        inverse = cholesky_solver(gram[np.ix_(where, where)], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
-        if inverse is None:
+        # The condition of G is tested in the first round only: the later active sets consist of much the same constraints.
+        solve_active = cholesky_solver(gram[np.ix_(where, where)], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
+        if solve_active is None:
             return None
-        # The active constraints hold with equality, which determines the multipliers. The guess is right if the multipliers on the
-        # active set and the slacks outside it are all non-negative; ``sign`` holds both in one vector.
-        multipliers = inverse(rhs[where])
-        sign = gram[:, where] @ multipliers - rhs
-        sign[where] = multipliers
-        wrong = (sign < 0) & ~free
+        # Equality in the active constraints determines their multipliers. The guess is right if the multipliers on the active set and the
+        # slacks outside it are all non-negative; each constraint has one of the two numbers, so one vector holds them all.
+        multipliers = solve_active(rhs[where])
+        multiplier_or_slack = gram[:, where] @ multipliers - rhs
+        multiplier_or_slack[where] = multipliers
+        wrong = (multiplier_or_slack < 0) & ~free
         count = int(wrong.sum())
         if count == 0:
             return active
-        # Exchanging all wrong indices takes few rounds but may cycle. After PATIENCE rounds without a smaller number of wrong signs,
-        # only the wrong index with the largest number is exchanged: this rule (Murty's) is slow but cannot cycle.
+        # Exchanging all wrong indices usually needs few rounds but may cycle. After PATIENCE rounds in which the count has reached no new
+        # minimum, only the last wrong index is exchanged: this rule (Murty's) is slow but cannot cycle.
         if count < fewest:
             fewest, patience = count, PATIENCE
         elif patience > 0:
@@ -108,10 +109,11 @@ def least_distance(pairs: Pairs) -> np.ndarray:
         Contradiction: no W meets the constraints.
         NotConverged: least squares stopped early.
     """
-    # Least squares needs vectors with the Gram matrix G. With fewer constraints than entries of W a root of G is the smaller choice;
-    # otherwise the constraints themselves are, and their condition number is not squared.
-    wide = pairs.difference.shape[1] * pairs.query.shape[1] > len(pairs)
-    factor = root(pairs.gram) if wide else pairs.rows().T * pairs.length
+    # Least squares works on a matrix whose columns have the Gram matrix G. A root of G is such a matrix and is the smaller one if there are
+    # fewer constraints than entries of W. Otherwise the constraints themselves are the columns; this also avoids G, whose condition number
+    # is the square of theirs.
+    use_gram = pairs.difference.shape[1] * pairs.query.shape[1] > len(pairs)
+    factor = root(pairs.gram) if use_gram else pairs.rows().T * pairs.length
     if pairs.free.any():
         return _least_distance_on_equations(pairs, factor)
     weights = nearest(factor, pairs.rhs, pairs.length)
@@ -120,29 +122,30 @@ def least_distance(pairs: Pairs) -> np.ndarray:
 
 
 def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray:
-    """:func:`least_distance` in the affine space that the equations leave; the constraints are the columns of ``factor``."""
+    """:func:`least_distance` within the affine space of the W that meet the equations; the constraints are the columns of ``factor``."""
     free, scale = pairs.free, np.where(pairs.free, pairs.length, 1.0)
-    # Write the equations as E^T w = b, the columns of E scaled to length one. The singular value decomposition of E, cut at its numerical
-    # rank, gives the solution of least norm, left @ right @ b. A part of b outside the row space of E cannot be reached: equations that
-    # contain such a part contradict one another, and the part itself holds the weights that prove it.
+    # Write the equations as E^T w = b, with the columns of E scaled to length one. From the singular value decomposition of E, truncated at
+    # its numerical rank, the solution of least norm is left @ right @ b, once ``left`` is divided by sigma.
     left, sigma, right = np.linalg.svd(factor[:, free] / scale[free], full_matrices=False)
     rank = int((sigma > EQUATION_RANK_RTOL * sigma[0]).sum())
     left, right = left[:, :rank] / sigma[:rank], right[:rank]
     rhs = pairs.rhs[free] / scale[free]
+    # No w reaches the part r of b outside the row space of E. If r is not zero, the equations contradict one another, and r itself is the
+    # vector of weights that proves it: E r = 0, but b^T r = ||r||^2 > 0.
     unreachable = rhs - right.T @ (right @ rhs)
     size = np.abs(unreachable)
     if size.max() > EQUATION_RTOL * np.abs(rhs).max():
         weights = np.where(size > WEIGHT_RTOL * size.max(), unreachable, 0.0) / scale[free]
         raise Contradiction(spread(weights, free))
-    # Split each inequality into its part in the span of the equations, whose margin the equations fix, and the orthogonal rest. The fixed
-    # margin moves to the right-hand side, and the rest is a problem without equations. ``left`` has been divided by sigma, so
-    # left * sigma^2 @ left.T is the projection onto the span.
+    # Split each inequality into its projection onto the span of the equations and the orthogonal remainder. The equations fix the margin of
+    # the projection, which is subtracted from the right-hand side; the remainders form a problem without equations. ``left`` has been
+    # divided by sigma, so (left * sigma**2) @ left.T is the projection onto the span.
     inequalities = factor[:, ~free]
     overlap = left.T @ inequalities
     reduced = inequalities - (left * sigma[:rank] ** 2) @ overlap
     reduced_rhs = pairs.rhs[~free] - (right @ rhs) @ overlap
     length = np.linalg.norm(reduced, axis=0)
-    # An inequality whose rest is rounding has the same margin for every W that meets the equations.
+    # If the remainder of an inequality is zero up to rounding, its margin is the same for every W that meets the equations.
     fixed = length <= WEIGHT_RTOL * pairs.length[~free]
 
     def lifted(weights: np.ndarray) -> np.ndarray:
@@ -151,7 +154,7 @@ def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray
         full[free] = -(right.T @ (overlap @ weights)) / scale[free]
         return full
 
-    # A fixed margin that is too small is a contradiction of one inequality, the most violated one, with the equations.
+    # If a fixed margin is too small, the inequality contradicts the equations. The most violated one, with weight one, is the proof.
     if (reduced_rhs[fixed] > EQUATION_RTOL).any():
         raise Contradiction(lifted(np.where(fixed, reduced_rhs, -np.inf) == reduced_rhs[fixed].max()))
     weights = np.zeros(len(reduced_rhs))
@@ -164,8 +167,8 @@ def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray
 def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:
     r"""Multipliers, up to a factor, of the shortest vector w with ``factor.T @ w >= rhs``.
 
-    With the columns of E = (factor; rhs) and the last unit vector f, the residual of :math:`\min_{u \ge 0} \|Eu - f\|` is proportional to
-    (w, -1), and u to the multipliers (Lawson and Hanson, ch. 23).
+    Let E be ``factor`` with ``rhs`` as an additional last row, and f the last unit vector. The residual :math:`Eu - f` of
+    :math:`\min_{u \ge 0} \|Eu - f\|` is proportional to (w, -1), and u to the multipliers (Lawson and Hanson, ch. 23).
 
     Args:
         factor: ``[r, m]``.
@@ -177,8 +180,8 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 
     rows, m = factor.shape
     scaled = np.empty((rows + 1, m), order="F")
-    # The last row has the unit of a margin, the others that of a length. Any factor of the last row gives the same w; the shortest length
-    # makes it comparable with the other rows. Columns are scaled by their lengths so that long constraints do not hide short ones.
+    # The last row has the unit of a margin, the others that of a length. A positive factor of the last row only rescales w; the shortest
+    # length makes the row comparable with the others. Each column is divided by its length so that long constraints do not hide short ones.
     scaled[:rows], scaled[rows] = factor, rhs * length.min()
     scaled /= length
     try:
@@ -194,7 +197,7 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
     """W and multipliers for an active set, which is corrected while a multiplier has the wrong sign or a margin is too small."""
     # The classical active-set rule, one exchange at a time: drop the constraint with the most negative multiplier; once there is none, add
-    # the most violated constraint. The guesses are right up to rounding, so there is mostly no exchange.
+    # the most violated constraint. The guesses are right up to rounding, so usually no exchange is needed.
     for _ in range(EXCHANGES):
         W, multipliers, slack = _met_with_equality(pairs, active, tol)
         signed = np.where(pairs.free, 0.0, multipliers)
@@ -214,20 +217,21 @@ def _met_with_equality(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np
 
     where = active.nonzero()[0]
     block = pairs.gram[np.ix_(where, where)]
-    inverse = cholesky_solver(block)  # None if the active constraints are dependent: least squares then picks the shortest multipliers
+    # None if the active constraints are linearly dependent: least squares then chooses the multipliers of least norm.
+    solve_active = cholesky_solver(block)
     multipliers, W = np.zeros(len(active)), np.zeros((pairs.difference.shape[1], pairs.query.shape[1]))
     slack = -pairs.rhs
     for _ in range(REFINEMENTS):
         if np.abs(slack[where]).max(initial=0) < 1e-3 * tol:
             break
-        part = np.zeros(len(active))
-        part[where] = inverse(-slack[where]) if inverse else lstsq(block, -slack[where])[0]  # pyright: ignore[reportOptionalSubscript]
-        # Iterative refinement: the margins that are missing are computed from W, and G^-1 turns them into a correction. It is added to W
-        # itself, not to the multipliers alone: where constraints nearly cancel, the multipliers are much larger than W, and a W formed
-        # from them would inherit their rounding errors.
-        multipliers, W = multipliers + part, W + pairs.combine(part)
+        correction = np.zeros(len(active))
+        correction[where] = solve_active(-slack[where]) if solve_active else lstsq(block, -slack[where])[0]  # pyright: ignore[reportOptionalSubscript]
+        # Iterative refinement: the errors of the active margins are computed from W, and G^-1 turns them into a correction of the
+        # multipliers. Its combination of constraints is added to W: where constraints nearly cancel, the multipliers are much larger than
+        # W, and a W formed from their sum would inherit their rounding errors.
+        multipliers, W = multipliers + correction, W + pairs.combine(correction)
         slack = pairs.slack(W)
-    # Refinement fails where the condition number of G is near 1e16. That of the constraints themselves is its root.
+    # Refinement fails if the condition number of G is near 1e16. That of the constraints themselves is only its square root.
     error = np.abs(slack[where]).max(initial=0)
     if error > tol / 2 and len(where) * W.size <= DENSE_SIZE:
         by_rows = _met_by_rows(pairs, where)
@@ -249,18 +253,19 @@ def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarra
     basis, triangle, order = qr(part.rows().T, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
     rank = int((np.abs(triangle.diagonal()) > EPSILON * abs(triangle[0, 0])).sum())
     basis, triangle, order = np.asarray(basis)[:, :rank], triangle[:rank, :rank], order[:rank]
-    # With rows F = (Q R)^T, the shortest w with F w = b is Q R^-T b. Refinement repeats this for the margins that are still missing, while
-    # the largest error falls.
-    W, slack, smallest = np.zeros(shape), -part.rhs, np.inf
+    # With rows F = (Q R)^T, the shortest w with F w = b is Q R^-T b. Refinement repeats this with the remaining errors of the margins as b,
+    # as long as the largest error decreases.
+    W, slack, smallest_error = np.zeros(shape), -part.rhs, np.inf
     for _ in range(ROW_REFINEMENTS):
         step = basis @ solve_triangular(triangle, -(slack / length)[order], trans=1)
         candidate = W + step.reshape(shape)
         candidate_slack = part.slack(candidate)
         error = float(np.abs(candidate_slack).max())
-        if not error < smallest:
+        if not error < smallest_error:  # also if the error is NaN
             break
-        W, slack, smallest = candidate, candidate_slack, error
-    # The multipliers are the coordinates of W in the rows, R^-1 Q^T w; a second round removes the rounding of the first.
+        W, slack, smallest_error = candidate, candidate_slack, error
+    # The multipliers are the coefficients of W as a combination of the rows, R^-1 Q^T w; a second round corrects the rounding errors of the
+    # first.
     weights = np.zeros(len(part))
     for _ in range(2):
         remainder = W - part.combine(weights / length)
@@ -273,8 +278,8 @@ def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def root(gram: np.ndarray) -> np.ndarray:
     """R with R^T R = gram and as few rows as its rank."""
-    # A Cholesky factor is cheap, but it is exact only for a matrix that is clearly positive definite; its pivots show whether it is. The
-    # eigenvectors tell directions of a semidefinite matrix from rounding.
+    # A Cholesky factor is cheap but accurate only if the matrix is clearly positive definite, which its pivots show. Otherwise the
+    # eigenvalues separate the range of a semidefinite matrix from rounding errors.
     try:
         lower = np.linalg.cholesky(gram)
         if lower.diagonal().min() > CHOLESKY_RTOL * lower.diagonal().max():

@@ -1,6 +1,6 @@
-"""The effect of training on compression through the layers: an observation of the papers, in small networks. It is no theorem.
+"""The effect of training on compression through the layers: an observation of the papers, not a theorem, checked in small networks.
 
-The fall of the rate is no sign of what was learnt: on shuffled labels it is larger (docs/theories/crate.md).
+The fall of the rate does not measure what was learnt: it is larger with shuffled labels (docs/theories/crate.md).
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from ..in_networks import AFTER
 from ..layer_curves import curves
 from ..networks import DataParts, accuracy, crate, digit_parts, fit
 
-NETWORKS, DEPTH = 3, 3  # single networks differ, so their mean is compared with the threshold
+NETWORKS, DEPTH = 3, 3  # networks vary, so the mean over three is compared with the threshold
 STEPS, BATCH, LEARNING_RATE = 100, 32, 7e-3
-MAX_SEQUENCES = 64  # on which rates are measured
+MAX_SEQUENCES = 64  # test sequences on which rates are measured
 
 
 def _untrained(data: DataParts, seed: int) -> nn.Module:
@@ -28,7 +28,7 @@ def _trained(data: DataParts, seed: int) -> nn.Module:
 
 
 def _fall(generator: torch.Generator, network: Callable[[DataParts, int], nn.Module]) -> Evidence:
-    """R^c of the last layer over that of the first, mean over networks."""
+    """The mean over networks of the ratio of R^c in the last layer to that in the first."""
     data = digit_parts(seed=0)
     models = [network(data, seed) for seed in torch.randint(2**31, (NETWORKS,), generator=generator).tolist()]
     ratios = [_ratio(model, data) for model in models]

@@ -18,15 +18,15 @@ from ..problem import LANDSCAPE, MCR2
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
 SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # of the regularised problem
-CONSTRUCTED = 5  # critical points in closed form
-GRADIENT_RTOL = 1e-9  # of critical points, in units of the penalty
-LEVEL_ATOL = 1e-6  # eigenvalues of the Hessian in units of the penalty, and disorder, below which they count as zero
+CONSTRUCTED = 5  # number of constructed critical points, the first of _others()
+GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in units of the penalty
+LEVEL_ATOL = 1e-6  # a smaller disorder or entry of X counts as zero
 
 
-def _best_of_ascents(generator: Generator, target: float, *, first: int = 3, limit: int = 10) -> float:
-    """The largest ΔR of the first ascents under rank <= 4, continued with further starts until the target is met or the limit is."""
+def _best_of_ascents(generator: Generator, target: float, *, min_starts: int = 3, max_starts: int = 10) -> float:
+    """The largest ΔR of ``min_starts`` ascents under rank <= 4, or of more if they miss the target, but of at most ``max_starts``."""
     best, starts = 0.0, 0
-    while starts < first or (best < target - 1e-9 and starts < limit):
+    while starts < min_starts or (best < target - 1e-9 and starts < max_starts):
         features, labels, _ = maximise(SIZES, RANKS, DIM, eps=EPS, generator=generator)
         best, starts = max(best, float(rate_reduction(features, labels, eps=EPS))), starts + 1
     return best
@@ -35,13 +35,13 @@ def _best_of_ascents(generator: Generator, target: float, *, first: int = 3, lim
 def _optimum(generator: Generator) -> Evidence:
     target = optimum(SIZES, DIM, eps=EPS, budget=RANKS).value
     best = _best_of_ascents(generator, target)
-    attained = best >= target - 1e-9  # otherwise the search failed, which is no evidence against the statement
+    attained = best >= target - 1e-9  # otherwise the search failed, which does not count against the statement
     return Evidence(best - target, 1e-9, "<=", converged=attained, detail={"reached": best, "closed form": target})
 
 
 def _optimum_control(generator: Generator) -> Evidence:
     collapsed = flat_reduction(SIZES, (1, 1, 1), DIM, eps=EPS)
-    return Evidence(_best_of_ascents(generator, collapsed, first=1) - collapsed, 1e-9, "<=")
+    return Evidence(_best_of_ascents(generator, collapsed, min_starts=1) - collapsed, 1e-9, "<=")
 
 
 def _geometry(generator: Generator) -> Evidence:
@@ -59,7 +59,7 @@ def _problem() -> Regularised:
 
 
 def _start(problem: Regularised, generator: Generator) -> Tensor:
-    """Gaussian entries with standard deviation from 0.1 to 3."""
+    """Gaussian entries, whose standard deviation is log-uniform between 0.1 and 3.2."""
     scale = 10 ** (1.5 * float(torch.rand((), generator=generator)) - 1)
     return scale * torch.randn(sum(problem.sizes), problem.dim, dtype=torch.float64, generator=generator)
 
@@ -70,10 +70,16 @@ def _ends(problem: Regularised, generator: Generator, count: int) -> list[Tensor
 
 
 def _others(problem: Regularised, generator: Generator, *, searches: int) -> Iterator[Tensor]:
-    """Critical points that are no maximisers: five constructed ones (singular values at the smaller root, two classes on one line), which
-    the seed only rotates, then those that a search for zeros of the gradient finds from random starts."""
+    """Critical points that are not maximisers.
+
+    The first five are constructed: four have singular values at the smaller root, and one has two classes on a line; for another seed they
+    are only rotated. The others are zeros of the gradient found by a search from random starts.
+    """
+    # Numbers of singular values at the smaller and at the larger root, per class.
     for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 0, 1))):
         yield orthogonal_critical_point(problem, smaller, larger, generator=generator)
+    # Two classes of rank one on the line of the first class, with third class zero: the singular value is near the critical one, and the
+    # search for zeros of the gradient finds it.
     first, second, _ = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator).split(problem.sizes)
     left = torch.linalg.svd(second, full_matrices=False).U[:, :1]
     line = torch.linalg.svd(first, full_matrices=False).Vh[:1]

@@ -1,4 +1,4 @@
-"""Ends of ascents of the rate reduction, and its critical points.
+"""Where ascents of the rate reduction end, and the critical points of the rate reduction.
 
 Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`.
 """
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
-SMALL_SIZES, SMALL_DIM = (3, 4, 4), 4  # of the others, whose Hessian has 44 rows
-GRADIENT_RTOL, LEVEL_ATOL = 1e-9, 1e-6  # of critical points; both in the problem's unit
+SMALL_SIZES, SMALL_DIM = (3, 4, 4), 4  # of the other two problems: X has 44 entries
+GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in the problem's unit
+LEVEL_ATOL = 1e-6  # largest Hessian eigenvalue that counts as no direction of ascent, in the same unit; also the accepted disorder
 CONSTRAINED, PENALTY, SPHERES = "constrained scale and rank", "penalty", "spheres"
-KINDS = (  # of critical points, as the arrays number them: label, marker, colour
+KINDS = (  # label, marker and colour of each kind of critical point, in the order of their numbers in the arrays
     ("end of an ascent", "o", "rate_reduction"),
     ("zero of the gradient, searched", "x", "attention_svm"),
     ("constructed", "s", "null"),
@@ -38,17 +39,17 @@ STEEPNESS = "smallest of the largest Hessian eigenvalues at all other critical p
 
 @dataclass(frozen=True)
 class Landscape(RandomExperiment):
-    """Ends of random starts: every maximiser is orthogonal and flat, but only the best of them keeps all dimensions.
+    """Where random starts end: every maximiser has orthogonal classes with flat spectra, but only the best maximisers keep all dimensions.
 
-    First under the constraint on the scale, three classes of 20 samples with rank at most 4 in 12 dimensions. Then with a penalty instead,
-    11 samples in 4 dimensions, where every critical point can be classified by all eigenvalues of its Hessian: ends of ascents, zeros of
-    the gradient found by a search that ignores the direction of ascent, and constructed saddles. Last the same under the constraint, with
-    the Hessian along the spheres.
+    The first problem has the constraint on the scale: three classes of 20 samples with rank at most 4 in 12 dimensions. The second replaces
+    the constraint by a penalty and has 11 samples in 4 dimensions, few enough to classify every critical point by all eigenvalues of its
+    Hessian. Its points are the ends of ascents, zeros of the gradient found by a search that may also converge to saddles, and constructed
+    saddles. The third is as small as the second but has the constraint; its Hessian is taken along the spheres.
     """
 
-    starts: int = setting(100, ge=1, help="ascents of the constrained problem, and as many ascents and searches of the other")
+    starts: int = setting(100, ge=1, help="random starts: ascents of the first problem; ascents and searches of the others")
     eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-    share: float = setting(0.5, gt=0, lt=1, help="penalty, as a share of the largest that leaves maximisers other than zero")
+    share: float = setting(0.5, gt=0, lt=1, help="penalty, as a share of the bound below which every class has non-zero maximisers")
 
     name = "rate_reduction.landscape"
     sources = (MCR2, LANDSCAPE)
@@ -80,15 +81,16 @@ class Landscape(RandomExperiment):
     def _regularised(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
         problem = Regularised(SMALL_SIZES, SMALL_DIM, self.eps, self.share * largest_penalty(SMALL_SIZES, SMALL_DIM, eps=self.eps))
         ascents, searches, constructed = [], [], []
-        typical = (SMALL_DIM * self.eps**2) ** 0.5  # the size of X at which αS is about 1
+        typical = (SMALL_DIM * self.eps**2) ** 0.5  # entries of X at which αS is about d² I; starts vary around it by a factor of 10
         for _ in range(self.starts):
             size = typical * 10 ** float(torch.rand((), generator=generator) - 0.5)
             start = size * torch.randn(sum(SMALL_SIZES), SMALL_DIM, dtype=torch.float64, generator=generator)
             ascents.append(ascend(problem, start))
             searches.append(polish(problem, start))
+        # Numbers of singular values at the smaller and at the larger root, per class; one at the smaller root makes a saddle.
         for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 1, 1))):
             constructed.append(orthogonal_critical_point(problem, smaller, larger, generator=generator))
-        classified = []
+        classified = []  # kind, value, disorder and largest Hessian eigenvalue of each critical point
         for number, (kind, points) in enumerate(zip(KINDS, (ascents, searches, constructed))):
             critical = [X for X in points if float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.penalty]
             classified += [(number, problem.value(X), problem.disorder(X), problem.steepest(X)) for X in critical]
@@ -96,15 +98,15 @@ class Landscape(RandomExperiment):
             yield _row(quantity, len(critical) / len(points), PENALTY, unit="share", n=len(points), source=LANDSCAPE, note=note)
         table = torch.tensor(classified, dtype=torch.float64)
         yield Arrays({f"{NAME}/critical": table.numpy()})
-        level = table[:, 3] <= LEVEL_ATOL
-        worst = float(table[level, 2].max()) if bool(level.any()) else float("nan")
+        no_ascent = table[:, 3] <= LEVEL_ATOL
+        worst = float(table[no_ascent, 2].max()) if bool(no_ascent.any()) else float("nan")
         judged = {"predicted": 0.0, "op": "<=", "threshold": LEVEL_ATOL, "verdict": judge(worst, "<=", LEVEL_ATOL)}
         note = "0: orthogonal classes with singular values 0 or one common number"
-        yield _row(DISORDER, worst, PENALTY, n=int(level.sum()), source=LANDSCAPE, note=note, **judged)
-        steepness = float(table[~level, 3].min())
+        yield _row(DISORDER, worst, PENALTY, n=int(no_ascent.sum()), source=LANDSCAPE, note=note, **judged)
+        steepness = float(table[~no_ascent, 3].min())
         judged = {"predicted": 1e-3, "op": ">=", "threshold": 1e-3, "verdict": judge(steepness, ">=", 1e-3)}
-        yield _row(STEEPNESS, steepness, PENALTY, n=int((~level).sum()), source=LANDSCAPE, note="in units of the penalty", **judged)
-        ends = table[(table[:, 0] == 0) & level, 1]
+        yield _row(STEEPNESS, steepness, PENALTY, n=int((~no_ascent).sum()), source=LANDSCAPE, note="in units of the penalty", **judged)
+        ends = table[(table[:, 0] == 0) & no_ascent, 1]
         if len(ends):
             share = float((ends > ends.max() - 1e-9).double().mean())
             note = f"values {float(ends.min()):.4f} to {float(ends.max()):.4f} nats"
@@ -113,7 +115,7 @@ class Landscape(RandomExperiment):
             )
 
     def _on_spheres(self, generator: torch.Generator) -> Iterator[Measurement]:
-        """All eigenvalues again, under the constraint on the scale. No source states them, so these rows have none."""
+        """The same two quantities under the constraint on the scale. No paper states them, so the rows have no source and no prediction."""
         problem = OnSpheres(SMALL_SIZES, SMALL_DIM, self.eps)
         shape = (sum(SMALL_SIZES), SMALL_DIM)
         starts = [problem.project(torch.randn(shape, dtype=torch.float64, generator=generator)) for _ in range(self.starts)]
@@ -121,14 +123,14 @@ class Landscape(RandomExperiment):
         points += [on_lines(problem, lines, generator=generator) for lines in ((0, 1, 2), (0, 0, 1), (0, 0, 0))]
         critical = [X for X in points if float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.unit]
         classified = torch.tensor([(problem.disorder(X), problem.steepest(X)) for X in critical], dtype=torch.float64)
-        level, note = classified[:, 1] <= LEVEL_ATOL, "observed; no source states it"
-        yield _row(DISORDER, float(classified[level, 0].max()), SPHERES, n=int(level.sum()), note=note)
-        yield _row(STEEPNESS, float(classified[~level, 1].min()), SPHERES, n=int((~level).sum()), note=f"in units of α; {note}")
+        no_ascent, note = classified[:, 1] <= LEVEL_ATOL, "observed; no source states it"
+        yield _row(DISORDER, float(classified[no_ascent, 0].max()), SPHERES, n=int(no_ascent.sum()), note=note)
+        yield _row(STEEPNESS, float(classified[~no_ascent, 1].min()), SPHERES, n=int((~no_ascent).sum()), note=f"in units of α; {note}")
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Left: the rate reduction that each start reaches, sorted, beside the optimum. Right: critical points of the regularised problem
-        by value and largest eigenvalue of the Hessian; maximisers lie at zero, saddles with a direction of ascent above, X = 0 below."""
+        """Left: sorted rate reductions that the starts reach, with the optimum. Right: value and largest Hessian eigenvalue of the critical
+        points of the problem with a penalty. The eigenvalue is zero at maximisers, positive at saddles, and negative at X = 0."""
         figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
         values = result.arrays[f"{NAME}/reached"]
         line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")

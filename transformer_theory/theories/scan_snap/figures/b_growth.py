@@ -1,4 +1,4 @@
-"""The growth of B on two time scales (Figure 9): the value of B at the snapping time depends on the ratio of the rates alone."""
+"""The growth of B (Theorem 4, Figure 9): for given K and M its value at the snapping time depends only on the ratio of the learning rates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ SPREAD_ATOL = 1e-12
 
 @dataclass(frozen=True)
 class BGrowth(Experiment):
-    """B(t) in closed form for several learning rates of attention at a fixed ratio of the rates, in two panels.
+    """B(t) in closed form for several learning rates of attention; each panel has a fixed ratio of the rates of decoder and attention.
 
-    The published figure states neither C_0 nor K; with C_0 = 1 and K = 1 the curves fill its axes, which end at 0.8 and 1.6.
+    The published figure states neither C_0 nor K; with C_0 = 1 and K = 1 the curves fill its axes (B up to 0.8 and 1.6).
 
     Raises:
         ValueError: a setting is out of range, or ``vocab_sizes``, ``ratios`` and ``ends`` have different lengths.
@@ -53,15 +53,15 @@ class BGrowth(Experiment):
             raise ValueError(f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; make them equal")
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """B at the end of each curve beside the integral of gamma by quadrature, and its spread at t0."""
+        """B at the end of each curve, compared with a numerical integral of gamma, and the spread of B(t0) over the learning rates."""
         for panel, (M, ratio, end) in enumerate(zip(self.vocab_sizes, self.ratios, self.ends)):
             times = torch.linspace(0, end, 201, dtype=torch.float64)
-            curves, starts, at_t0 = [], [], []
+            curves, snapping_times, at_t0 = [], [], []
             for eta_z in self.eta_z:
                 rates = {"classes": self.classes, "vocab_size": M, "eta_y": ratio * eta_z}
                 curves.append(printed_B(times, eta_z=eta_z, constant=self.constant, **rates))
-                starts.append(snapping_time(**rates))
-                t0 = torch.tensor([starts[-1]], dtype=torch.float64)
+                snapping_times.append(snapping_time(**rates))
+                t0 = torch.tensor([snapping_times[-1]], dtype=torch.float64)
                 at_t0.append(float(printed_B(t0, eta_z=eta_z, constant=self.constant, **rates)[0]))
                 yield self._end(eta_z, end, rates, float(curves[-1][-1]))
             spread = max(at_t0) - min(at_t0)
@@ -78,7 +78,7 @@ class BGrowth(Experiment):
                 setting=f"M = {M}, eta_Y / eta_Z = {ratio:g}",
                 note=f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y",
             )
-            arrays = {"times": times.numpy(), "b": torch.stack(curves).numpy(), "t0": np.array(starts), "b_t0": np.array(at_t0)}
+            arrays = {"times": times.numpy(), "b": torch.stack(curves).numpy(), "t0": np.array(snapping_times), "b_t0": np.array(at_t0)}
             yield Arrays({f"{NAME}/{key}_{panel}": value for key, value in arrays.items()})
 
     def _end(self, eta_z: float, end: float, rates: dict, value: float) -> Measurement:
@@ -87,13 +87,14 @@ class BGrowth(Experiment):
         def rate(t: float) -> float:
             return float(gamma(torch.tensor([t], dtype=torch.float64), **rates)[0])
 
-        area = eta_z * quad(rate, 0, end, epsabs=0, epsrel=1e-10, limit=200)[0]
+        # The printed B is ln(C_0 + 4 Gamma) / 4, where Gamma is eta_Z times the integral of gamma.
+        big_gamma = eta_z * quad(rate, 0, end, epsabs=0, epsrel=1e-10, limit=200)[0]
         return Measurement(
             NAME,
             "figure",
             B_AT_END,
             value,
-            predicted=float(np.log(self.constant + 4 * area) / 4),
+            predicted=float(np.log(self.constant + 4 * big_gamma) / 4),
             basis="recomputed",
             source=FIGURE,
             setting=f"M = {rates['vocab_size']}, eta_Z = {eta_z:g}, t = {end:g}",

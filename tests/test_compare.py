@@ -89,12 +89,14 @@ def test_the_seeds_decide(digits, unchecked):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_claims_checked_by_other_processes_are_the_same(digits, unchecked):
+def test_other_processes_measure_the_same(digits, unchecked):
     theory = replace(tt.crate.THEORY, claims=tt.crate.THEORY.claims[:2])
-    few = {"theories": [theory], "networks": (), "claim_seeds": 2}
-    there, here = (tt.compare(digits[:30], workers=workers, **few) for workers in (2, None))
-    assert there.table == here.table
-    assert [len(one.seeds) for one in there.verifications] == [2, 2]
+    few = {"theories": [theory], "networks": ("ViT",), "steps": 1, "claim_seeds": 2}
+    distributed, local = (tt.compare(digits[:30], workers=workers, **few) for workers in (2, None))
+    assert distributed.table == local.table
+    assert distributed.arrays.keys() == local.arrays.keys()
+    assert all((distributed.arrays[name] == array).all() for name, array in local.arrays.items())
+    assert [len(one.seeds) for one in distributed.verifications] == [2, 2]
 
 
 def test_missing_inputs_are_reported(generator):

@@ -1,4 +1,4 @@
-"""Comparing stored networks: what is measured of each on test images, under which name, and what is refused."""
+"""Comparison of stored networks: measurements on test images, names, and errors."""
 
 import importlib
 import shutil
@@ -15,6 +15,7 @@ from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.metrics import AttentionMaps
+from transformer_theory.probes.features import features
 from transformer_theory.training import monitor, saved
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.evaluate import evaluate, maps, measure_metrics, stored_networks
@@ -184,12 +185,12 @@ def test_a_masked_autoencoder_is_measured_in_its_encoder_with_nothing_hidden(tmp
     settings = replace(SETTINGS, epochs=1, batch_size=32)
     train((TRAIN, test), settings, tmp_path / "mae", objective=MaskedAutoencoding(), hardware=CPU)
     (network,) = stored_networks([tmp_path / "mae"], test)
-    data = COMPARE._tokens(test[:20], 0)
-    features = COMPARE._features(network.measured, data, seed=0, layer=network.last_block, inputs="images")
+    data = image_sets.tokens_of(test[:20], torch.Generator().manual_seed(0))
+    measured = features(network.measured, data, layer=network.last_block, inputs="images")
     inner = network.saved.model.network.autoencoder
     images = (data.images.float() - network.saved.model.mean) / network.saved.model.std
     with torch.no_grad():
-        torch.testing.assert_close(inner.norm(features.tokens.float()), inner.encode(images))
+        torch.testing.assert_close(inner.norm(measured.tokens.float()), inner.encode(images))
     first, second = (measure_metrics(network, test, metrics=lambda: theory_metrics("rate_reduction"), seed=0) for _ in range(2))
     assert first == second
     assert {row.layer for row in first if row.layer is not None} == {0, 1}

@@ -15,7 +15,10 @@ controls. Stored networks (of ``transformer-theory train``) can replace the smal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +26,14 @@ from torch import Tensor, nn
 
 from . import data as data_module
 from .core import parallel
-from .core.claims import Verification, verify_claims
+from .core.claims import Verification
 from .core.errors import nearest
 from .core.measurement import Arrays, Measurement, Table, collect
 from .core.metric import Metric
 from .core.result import Result, provenance
 from .core.statistics import over_heads
 from .core.theory import Theory, Unsupported
-from .core.validation import integers
+from .core.validation import integers, seed_numbers, usable_device
 from .data import Images, TokenData, image_sets
 from .probes.features import features
 from .theories import choose, objectives
@@ -47,6 +50,8 @@ FEATURE_SEQUENCES = 512  # validation sequences whose features the theories rece
 
 Data = TokenData | tuple[Images, Images] | str | Path
 Stream = Iterator[Measurement | Arrays]
+View = tuple[list[Measurement | Arrays], list[Measurement | Arrays]]
+"""One view of the data (the raw tokens, or the features of a network): what is measured in the network, and by the theories on the data."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +61,30 @@ class Plan:
     Attributes:
         raw: the tokens that the theories receive.
         images: training and test images; None if the data are tokens.
+        parts: training and validation tokens of the small networks; None if there is none to train.
         theories: to compare.
         recipes: of the small networks to train.
         networks: stored networks to measure.
         steps: optimiser steps of each small network.
         seed: of the split, the networks and the theories.
         device: where networks run.
-        progress: is called with one line per stage.
     """
 
     raw: TokenData
     images: tuple[Images, Images] | None
+    parts: tuple[TokenData, TokenData] | None
     theories: tuple[Theory, ...]
     recipes: tuple[Recipe, ...]
     networks: tuple[StoredNetwork, ...]
     steps: int
     seed: int
     device: str
-    progress: Callable[[str], None]
 
-    def metrics(self) -> list[Metric]:
-        """Fresh metrics of all theories that have some."""
-        return [metric for theory in self.theories if theory.in_networks for metric in theory.in_networks.metrics()]
-
-    def generator(self) -> torch.Generator:
-        """A fresh generator with the plan's seed."""
-        return torch.Generator().manual_seed(self.seed)
+    def jobs(self) -> list[Callable[[], View]]:
+        """One job per small network, then one for the raw tokens; they share nothing, so each may run in another process."""
+        inputs = (self.parts, self.theories, self.steps, self.seed, self.device)
+        trainings = [partial(_small_network, recipe, *inputs) for recipe in self.recipes] if self.parts else []
+        return [*trainings, partial(_raw_tokens, self.raw, self.theories, self.seed)]
 
 
 def compare(
@@ -125,37 +128,44 @@ def compare(
     started = time.perf_counter()
     chosen = choose(theories)
     recipes = _recipes((() if models else tuple(RECIPES)) if networks is None else networks)
-    numbers, claim_numbers = _seeds("seeds", seeds, minimum=1), _seeds("claim_seeds", claim_seeds, minimum=0)
+    numbers, claim_numbers = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
     integers(steps=steps)
-    _check_device(device)
-    report = progress or (lambda text: None)
+    usable_device(device)
     source, stored = _read(data, models, device)
     rows: list[Measurement] = []
     arrays: dict[str, np.ndarray] = {}
-    with torch.random.fork_rng(devices=[]), parallel.workers(workers), parallel.one_thread():
-        # With several processes, the claims start now and are verified while this process trains the networks.
+    with (
+        torch.random.fork_rng(devices=[]),
+        parallel.workers(workers),
+        parallel.one_thread(),
+        parallel.progress_listener(progress or (lambda text: None)),
+    ):
+        plans = [Plan(*_inputs(source, recipes, seed), chosen, recipes, tuple(stored), steps, seed, device) for seed in numbers]
         claims = [claim for theory in chosen for claim in theory.claims] if claim_numbers else []
-        outcomes = verify_claims(claims, claim_numbers) if claims else iter(())
-        for seed in numbers:
-            plan = Plan(*_inputs(source, seed, report), chosen, recipes, tuple(stored), steps, seed, device, report)
-            table, seed_arrays = collect(_stream(plan))
-            rows += table.replace(data=plan.raw.name, seed=seed)
+        parallel.progress(f"{plans[0].raw.name}: {len(chosen)} theories, {len(recipes)} small networks, {len(claims)} claims")
+        # One stream of jobs, the longest first, so that all workers are busy until the end; its results come in the order of the jobs.
+        jobs = [job for plan in plans for job in plan.jobs()] + [partial(claim.run, seed) for claim in claims for seed in claim_numbers]
+        results = parallel.stream(_run, ({"job": job} for job in jobs))
+        for plan in plans:
+            table, seed_arrays = collect(_measurements(plan, results))
+            rows += table.replace(data=plan.raw.name, seed=plan.seed)
             arrays = arrays or seed_arrays  # figures show the first seed
-        verified = tuple(_verified(chosen, outcomes, report)) if claims else ()
+        verified = tuple(_verified(chosen, claim_numbers, results)) if claims else ()
         record = provenance(seed=numbers[0] if len(numbers) == 1 else None, device=device, started=started)
-    rows += [row for one in verified for row in one.measurements()]
+    raw = plans[0].raw
+    rows += [row for verification in verified for row in verification.measurements()]
     settings = {
-        "data": plan.raw.name,
-        "n": len(plan.raw),
-        "seq": plan.raw.tokens.shape[1],
-        "dim": plan.raw.tokens.shape[2],
+        "data": raw.name,
+        "n": len(raw),
+        "seq": raw.tokens.shape[1],
+        "dim": raw.tokens.shape[2],
         "theories": [theory.name for theory in chosen],
         "networks": [recipe.name for recipe in recipes],
         **({"models": {one.name: str(one.file or "in memory") for one in stored}} if stored else {}),
         **({"steps": steps} if recipes else {}),
         "seeds": list(numbers),
     }
-    sources = tuple(dict.fromkeys([*plan.raw.sources, *(source for theory in chosen for source in theory.sources)]))
+    sources = tuple(dict.fromkeys([*raw.sources, *(source for theory in chosen for source in theory.sources)]))
     return Result("compare", settings, Table(rows), arrays, verified, sources, record)
 
 
@@ -172,82 +182,96 @@ def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tupl
 
 
 def _inputs(
-    source: TokenData | tuple[Images, Images], seed: int, progress: Callable[[str], None]
-) -> tuple[TokenData, tuple[Images, Images] | None]:
-    """The tokens for one seed. Of images, the tokens are those of the test images, and both parts are returned in random order."""
+    source: TokenData | tuple[Images, Images], recipes: Sequence[Recipe], seed: int
+) -> tuple[TokenData, tuple[Images, Images] | None, tuple[TokenData, TokenData] | None]:
+    """The first three fields of a plan. Images are put into random order, and the theories receive the tokens of the test images."""
     if isinstance(source, TokenData):
-        return source, None
-    progress(f"{len(source[1])} test images: cutting tokens")
-    train, test = (part.mixed(torch.Generator().manual_seed(seed)) for part in source)
-    return _tokens(test, seed), (train, test)
-
-
-def _tokens(images: Images, seed: int) -> TokenData:
-    """The images as tokens, in the same patches as :func:`data.load`."""
-    return image_sets.tokens_of(images, torch.Generator().manual_seed(seed))
-
-
-def _stream(plan: Plan) -> Stream:
-    """All measurements of one seed except the claims."""
-    views = {"": plan.raw}
-    if plan.recipes or not plan.networks:
-        yield from _trained_networks(plan, views)
-    if plan.networks:
-        yield from _stored_networks(plan, views)
-    for model, tokens in views.items():
-        for theory in plan.theories:
-            if theory.on_data is not None:
-                plan.progress(f"{f'features of {model}' if model else 'raw tokens'}: {theory.title}")
-                yield from _on_data(theory, tokens, model, plan)
-
-
-def _trained_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
-    """Trains and measures the small networks, and adds their features to the views of the data."""
-    if plan.raw.labels is None or len(plan.raw.labels.unique()) < 2:
-        reason = "training needs labels of at least two classes"
-        yield Measurement("network", "network", ACCURACY, None, unit="share", reason=reason)
-        return
-    if plan.images is None:
-        train, validation = plan.raw.split(TRAIN_SHARE, plan.generator())
+        raw, images = source, None
     else:
-        train, validation = _tokens(plan.images[0], plan.seed), plan.raw
-    if not plan.networks:
-        yield _pictured(validation, validation.images)
-    for recipe in plan.recipes:
-        trained = monitored_training(
-            recipe,
-            train,
-            validation,
-            metrics=plan.metrics,
-            steps=plan.steps,
-            seed=plan.seed,
-            featured=FEATURE_SEQUENCES,
-            device=plan.device,
-            progress=plan.progress,
-        )
-        yield from trained.rows
-        yield trained.arrays
-        yield from _headlines(plan.theories, recipe.name, trained.rows)
-        views[recipe.name] = tokens = _features(trained.model, validation[:FEATURE_SEQUENCES], seed=plan.seed)
-        yield _projections(recipe.name, tokens, trained.queries)
+        parallel.progress(f"{len(source[1])} test images: cutting tokens")
+        train, test = (part.mixed(_generator(seed)) for part in source)
+        raw, images = image_sets.tokens_of(test, _generator(seed)), (train, test)
+    parts = None
+    if recipes and raw.labels is not None and len(raw.labels.unique()) > 1:
+        parts = raw.split(TRAIN_SHARE, _generator(seed)) if images is None else (image_sets.tokens_of(images[0], _generator(seed)), raw)
+    return raw, images, parts
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _run(*, job: Callable[[], Any]) -> Any:
+    return job()
+
+
+def _measurements(plan: Plan, results: Iterator[View]) -> Stream:
+    """All measurements of one seed except the claims: networks first, then the theories on each view of the data."""
+    on_data: list[Measurement | Arrays] = []
+    if plan.parts is not None:
+        if not plan.networks:
+            yield _pictured(plan.parts[1], plan.parts[1].images)
+        for recipe in plan.recipes:
+            in_network, on_features = next(results)
+            parallel.progress(f"{recipe.name}: trained and measured")
+            yield from in_network
+            on_data += on_features
+    elif plan.recipes or not plan.networks:
+        yield Measurement("network", "network", ACCURACY, None, unit="share", reason="training needs labels of at least two classes")
+    _, on_raw = next(results)
+    stored: dict[str, TokenData] = {}
+    if plan.networks:
+        yield from _stored_networks(plan, stored)
+    yield from (*on_raw, *on_data)
+    for name, tokens in stored.items():
+        yield from _on_data(plan.theories, tokens, name, plan.seed)
+
+
+def _small_network(
+    recipe: Recipe, parts: tuple[TokenData, TokenData], theories: tuple[Theory, ...], steps: int, seed: int, device: str
+) -> View:
+    """Trains and measures a small network, and runs the theories on its features."""
+    train, validation = parts
+    trained = monitored_training(
+        recipe,
+        train,
+        validation,
+        metrics=partial(_metrics, theories),
+        steps=steps,
+        seed=seed,
+        featured=FEATURE_SEQUENCES,
+        device=device,
+        progress=parallel.progress,
+    )
+    tokens = _features(trained.model, validation[:FEATURE_SEQUENCES], seed=seed)
+    headlines, projections = _headlines(theories, recipe.name, trained.rows), _projections(recipe.name, tokens, trained.queries)
+    return [*trained.rows, trained.arrays, *headlines, projections], [*_on_data(theories, tokens, recipe.name, seed)]
+
+
+def _raw_tokens(tokens: TokenData, theories: tuple[Theory, ...], seed: int) -> View:
+    return [], [*_on_data(theories, tokens, "", seed)]
+
+
+def _metrics(theories: Iterable[Theory]) -> list[Metric]:
+    return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
 
 
 def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
-    """Measures the stored networks on test images, and adds their features to the views of the data."""
+    """Measures the stored networks on test images, and adds their features to ``views``."""
     assert plan.images is not None
     train, test = plan.images
     yield _pictured(plan.raw, test.pixels[:PICTURED].double() / 255)
     rows: list[Measurement] = []
     for network in plan.networks:
-        plan.progress(f"{network.name}: {len(test)} test images")
+        parallel.progress(f"{network.name}: {len(test)} test images")
         rows += measure_objective(network, train, test)
     rows += side_by_side(runs_of(plan.networks))
     shares = {row.quantity: row.unit == "share" for row in rows}
     for quantity in sorted(shares, key=lambda name: not shares[name]):  # one quantity at a time, accuracies first
         yield from Table(rows).select(quantity=quantity)
     for network in plan.networks:
-        plan.progress(f"{network.name}: metrics of all theories, beside untrained networks")
-        measured = measure_metrics(network, test, metrics=plan.metrics, seed=plan.seed)
+        parallel.progress(f"{network.name}: metrics of all theories, beside untrained networks")
+        measured = measure_metrics(network, test, metrics=partial(_metrics, plan.theories), seed=plan.seed)
         yield from _timeline(network, plan.theories, measured)
         yield from _headlines(plan.theories, network.name, measured)
         yield from _by_layer(plan.theories, measured)
@@ -269,18 +293,21 @@ def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequ
     yield from (row for row in measured if row.theory not in known)
 
 
-def _on_data(theory: Theory, tokens: TokenData, model: str, plan: Plan) -> Stream:
-    """A theory on raw tokens or on the features of a network; unsupported data give one row with the reason."""
-    assert theory.on_data is not None
-    problem = theory.on_data.read(tokens)
-    if isinstance(problem, Unsupported):
-        yield Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason, model=model)
-        return
-    for item in theory.on_data.measure(problem, plan.generator()):
-        if isinstance(item, Arrays):
-            yield item if not model else Arrays({f"{model}::{name}": array for name, array in item.items()})
-        else:
-            yield replace(item, model=model)
+def _on_data(theories: Iterable[Theory], tokens: TokenData, model: str, seed: int) -> Stream:
+    """The theories on raw tokens or on the features of a network; unsupported data give one row with the reason."""
+    for theory in theories:
+        if theory.on_data is None:
+            continue
+        parallel.progress(f"{f'features of {model}' if model else 'raw tokens'}: {theory.title}")
+        problem = theory.on_data.read(tokens)
+        if isinstance(problem, Unsupported):
+            yield Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason, model=model)
+            continue
+        for item in theory.on_data.measure(problem, _generator(seed)):
+            if isinstance(item, Arrays):
+                yield item if not model else Arrays({f"{model}::{name}": array for name, array in item.items()})
+            else:
+                yield replace(item, model=model)
 
 
 def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measurement]) -> Iterator[Measurement]:
@@ -289,9 +316,8 @@ def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measuremen
     No theorem covers a network of several layers trained by AdamW, so there is no verdict.
     """
     for theory in theories:
-        if theory.in_networks is None:
+        if (inside := theory.in_networks) is None:
             continue
-        inside = theory.in_networks
         measured = Table(rows).select(theory=theory.name, quantity=inside.headline).where(lambda row: row.value is not None)
         absent = Measurement(theory.name, "in network", inside.headline, None, reason=f"no layer of {model} has it", model=model)
         absent = replace(absent, side=inside.side, scope="training", source=theory.sources[0])
@@ -312,11 +338,11 @@ def _by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterat
             yield from (replace(row, step=None) for row in mean_over_heads(headlines))
 
 
-def _verified(theories: Iterable[Theory], outcomes: Iterator[Verification], progress: Callable[[str], None]) -> Iterator[Verification]:
+def _verified(theories: Iterable[Theory], seeds: Sequence[int], results: Iterator[Any]) -> Iterator[Verification]:
     for theory in theories:
-        progress(f"{theory.title}: {len(theory.claims)} claim{'s' if len(theory.claims) != 1 else ''} with controls")
-        for _ in theory.claims:
-            yield next(outcomes)
+        parallel.progress(f"{theory.title}: {len(theory.claims)} claim{'s' if len(theory.claims) != 1 else ''} with controls")
+        for claim in theory.claims:
+            yield Verification.of(claim, seeds, islice(results, len(seeds)))
 
 
 def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str = -1, inputs: str = "tokens") -> TokenData:
@@ -334,7 +360,7 @@ def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str 
         patches[position] = False
     k = min(CODEBOOK_SIZE, len(tokens.tokens[:, patches].flatten(0, 1).unique(dim=0)))
     ids = torch.full(tokens.tokens.shape[:2], k)
-    ids[:, patches], _ = data_module.codebook(tokens.tokens[:, patches], k, generator=torch.Generator().manual_seed(seed))
+    ids[:, patches], _ = data_module.codebook(tokens.tokens[:, patches], k, generator=_generator(seed))
     return replace(tokens, ids=ids, next_id=k + 1 + data.labels, vocab_size=k + 1 + data.classes)
 
 
@@ -372,21 +398,3 @@ def _recipes(names: Sequence[str]) -> tuple[Recipe, ...]:
         if name not in RECIPES:
             raise ValueError(f"unknown network {name!r}{nearest(name, RECIPES)}")
     return tuple(RECIPES[name] for name in names)
-
-
-def _seeds(name: str, seeds: int | Iterable[int], *, minimum: int) -> tuple[int, ...]:
-    if isinstance(seeds, int):
-        integers(minimum=minimum, **{name: seeds})
-        return tuple(range(seeds))
-    numbers = tuple(dict.fromkeys(int(seed) for seed in seeds))
-    if len(numbers) < minimum or any(not 0 <= seed < 2**32 for seed in numbers):
-        raise ValueError(f"{name} must be a number or a list of numbers in [0, 2**32), got {list(numbers)}; pass e.g. {name}=3")
-    return numbers
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
-        first = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that torch can use here, got {device!r} ({first}); use 'cpu'") from error

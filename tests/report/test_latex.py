@@ -167,6 +167,8 @@ def named(*rows, **settings):
 def test_macros_of_one_name_get_the_columns_in_which_they_differ():
     crate = lambda quantity, value, **columns: Measurement("crate", "figure", quantity, value, **columns)  # noqa: E731
     assert named(crate("share of α = 0.5", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointFiveUp"}
+    assert named(crate("share of α = 0.125", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointOneTwoFiveUp"}
+    assert named(crate("loss of 1,797 images", 0.0)) == {0.0: "TTcrateLossOneSevenNineSevenImagesUp"}
     assert named(crate("q", 0.0, layer=0), crate("q", 1.0, layer=12)) == {0.0: "TTcrateQUpLayerZero", 1.0: "TTcrateQUpLayerOneTwo"}
     settings = named(crate("rate", 0.0, setting="paper form"), crate("rate", 1.0, setting="released form"))
     assert settings == {0.0: "TTcrateRateUpPaperForm", 1.0: "TTcrateRateUpReleasedForm"}

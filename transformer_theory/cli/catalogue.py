@@ -1,4 +1,4 @@
-"""``list``: theories with their claims and experiments, or the description of one of them; whole names at any width from 80 columns on."""
+"""``list``: theories with their claims and experiments, or the description of one of them. From a width of 80 on, no name is cut."""
 
 import argparse
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from .terminal import console
 
 
 def list_theories(options: argparse.Namespace) -> int:
-    """Theories with their claims and experiments, or the description of one of them.
+    """Prints all theories with their claims and experiments, or the description of the one that is named.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: the name is unknown.
     """
     from ..theories import list_theories, named
 
@@ -42,7 +42,7 @@ def catalogue(theories: Iterable[Theory]) -> Group:
 
 
 def describe(record: Theory | Claim | type[Experiment]) -> Group:
-    """A theory, a claim or an experiment with its texts; formulas as LaTeX between dollars."""
+    """The description of a theory, a claim or an experiment, with formulas as LaTeX between dollars."""
     sources: tuple[Source, ...]
     if isinstance(record, Theory):
         parts = [_item(record.name, record.question), _wrapped(record.statement), Text("assumptions", style="dim")]

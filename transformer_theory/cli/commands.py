@@ -1,4 +1,4 @@
-"""``compare`` and ``run``."""
+"""The commands ``compare`` and ``run``."""
 
 import argparse
 import sys
@@ -6,15 +6,15 @@ import sys
 from ..core.errors import nearest
 from .terminal import NAME, console, progress_line
 
-MAX_ROWS = 20  # that run prints
+MAX_ROWS = 20  # largest number of rows that run prints
 
 
 def compare_theories(options: argparse.Namespace) -> int:
-    """Every theory on the same data, and in the same trained networks, stored with its page.
+    """Compares theories on the same data and in the same trained networks; stores the result with its page.
 
     Raises:
-        ValueError: unsuitable data, theories or networks.
-        OSError: the folder exists or cannot be written, or there is no such network.
+        ValueError: data, theories or networks are unknown or do not fit.
+        OSError: the folder exists or cannot be written, or a network does not exist.
     """
     from .. import data, report
     from ..compare import compare
@@ -48,7 +48,7 @@ def compare_theories(options: argparse.Namespace) -> int:
         with progress_line() as progress:
             compare(read, theories, device=options.device, progress=progress, **given).write_into(folder)
             progress("writing the report")
-            result = Result.load(folder)  # the report is made from what is stored
+            result = Result.load(folder)  # from the stored files, as `report` makes it
             report.write(result, folder)
     console().print(terminal.summary(result))
     if options.models:
@@ -59,7 +59,7 @@ def compare_theories(options: argparse.Namespace) -> int:
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    """The names between the commas, each once; none for ``"none"``."""
+    """The names in a comma-separated list, without duplicates; empty for ``"none"``."""
     from ..training.recipes import RECIPES
 
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -76,7 +76,7 @@ def _networks(text: str) -> tuple[str, ...]:
 
 
 def run_experiment(options: argparse.Namespace) -> int:
-    """One experiment, stored with its figure; violated rows are printed first, then those with a reference."""
+    """Runs one experiment and stores it with its figure. Prints violated rows first, then those with a prediction or a threshold."""
     from dataclasses import fields, replace
 
     from ..core.files import atomic_directory

@@ -1,4 +1,4 @@
-"""Command-line options from the fields of an experiment: name, range, default and help text."""
+"""Derives command-line options from the fields of an experiment: name, range, default and help text."""
 
 import argparse
 import re
@@ -11,17 +11,18 @@ from ..core.experiment import range_text
 
 
 def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
-    """Adds ``--field-name`` for each field; options that are not given stay absent, so that ``quick()`` or a recipe can fill them.
+    """Adds an option ``--field-name`` for each field.
+
+    The parsed namespace lacks options that are not given, so that ``quick()`` or a recipe can supply their values. Fields may be int,
+    float, str, bool (``--x``, ``--no-x``), Literal or a tuple such as ``tuple[int, ...]`` (several words), each also with ``| None``.
 
     Args:
-        parser: or a group of one.
-        kind: an experiment or another dataclass, or an instance of one, whose values are then shown as the defaults.
-        without: fields that get no option.
-
-    Understood: int, float, str, bool (``--x``, ``--no-x``), Literal, ``tuple[int, ...]`` (several words), and each of them ``| None``.
+        parser: the parser, or a group of it.
+        kind: an experiment or another dataclass, or an instance, whose values are then shown as defaults.
+        without: names of fields that get no option.
 
     Raises:
-        TypeError: a field of another type (a defect of the experiment, not of the user's input).
+        TypeError: a field has another type, which is a bug in the experiment, not an error of the user.
     """
     hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
     for field in fields(kind):
@@ -31,22 +32,23 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
             field.default if field.default is not MISSING else field.default_factory() if callable(field.default_factory) else "required"
         )
         default = default if isinstance(kind, type) else getattr(kind, field.name)
-        reads = _reads(hints[field.name], field.name, default)
+        argument = _argument(hints[field.name], field.name, default)
         text = "; ".join(part for part in (field.metadata.get("help"), range_text(field)) if part)
-        reads["help"] = f"{text} {reads['help']}".strip().replace("%", "%%")  # argparse reads % as a format
-        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **reads)
+        argument["help"] = f"{text} {argument['help']}".strip().replace("%", "%%")  # argparse formats help texts with %
+        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **argument)
     if getattr(kind, "seed", 0) is None:
         parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message of the library with the names of options: ``"patch_size must"`` becomes ``"--patch-size must"``.
+    """Replaces names of fields in an error message by their options: ``"patch_size must"`` becomes ``"--patch-size must"``.
 
-    A name of several words is replaced wherever it stands by itself; a single word, such as ``dim``, in front of a first "must" or where it
-    gets a value, ``size=``.
+    A name with an underscore is replaced wherever it is a word of its own. A name without one, such as ``dim``, may be an English word, so
+    it is replaced only before "must" at the start of the message and in assignments, ``size=``.
 
     Args:
-        flags: the option of each field.
+        message: an error message of the library.
+        flags: for each field the name of its option.
     """
     for name, flag in flags.items():
         message = re.sub(rf"(?<![\w/.'\"-]){name}= ?", f"{flag} ", message)
@@ -55,13 +57,14 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
     return message
 
 
-def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
+def _argument(hint: Any, name: str, default: Any) -> dict[str, Any]:
+    """The arguments of ``add_argument`` for a field of this type."""
     shown = " ".join(map(_shown, default)) if isinstance(default, tuple) else _shown(default)
-    usual = {"help": "" if default is None else f"(default: {shown})"}  # the field's own text describes None
+    usual = {"help": "" if default is None else f"(default: {shown})"}  # if the default is None, the help text of the field explains it
     if get_origin(hint) in (Union, types.UnionType):
         inner = [part for part in get_args(hint) if part is not type(None)]
         if len(inner) == 1:
-            return _reads(inner[0], name, default)
+            return _argument(inner[0], name, default)
     if hint is bool:
         return usual | {"action": argparse.BooleanOptionalAction}
     if hint in (int, float, str):
@@ -69,7 +72,7 @@ def _reads(hint: Any, name: str, default: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return usual | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
     if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
-        return _reads(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
+        return _argument(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
     raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")
 
 
@@ -78,6 +81,8 @@ def _shown(value: Any) -> str:
 
 
 class _NoSeed(argparse.Action):
+    """A hidden ``--seed`` that explains why there is none, where argparse would report an unknown option."""
+
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         raise argparse.ArgumentError(self, "this experiment draws no random numbers, so it takes no seed; leave it out")
 

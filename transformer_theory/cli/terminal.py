@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "transformer-theory"
-WIDTH = 160  # columns if the output is no terminal and COLUMNS is not set
+WIDTH = 160  # width in characters if the output is not a terminal and COLUMNS is not set
 
 
 def console() -> "Console":
-    """A console for the result. In a pipe or a file it is wide enough for a table, or as wide as COLUMNS says, without trailing blanks."""
+    """A console for results. In a pipe or a file it is as wide as COLUMNS, or :data:`WIDTH`, and drops trailing blanks."""
     from rich.console import Console
 
     if sys.stdout.isatty():
@@ -36,7 +36,7 @@ class _Trimmed:
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows one line of progress: on a terminal a moving line with the time, in a log one per stage (on stderr)."""
+    """Yields a function that shows a stage of progress on stderr: in a line that is updated on a terminal, otherwise in a new line."""
     from rich.console import Console
 
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""``train`` and ``evaluate``: networks on images, with a table of progress."""
+"""The commands ``train`` and ``evaluate``, for networks on images, and the progress table of ``train``."""
 
 import argparse
 import contextlib
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from ..training.monitor import Moment
 
 INTERRUPTED = 130
-WIDTH = 80  # columns of the table of progress, at most
-WRAP = 9  # characters of a line of its titles
-FIRST, ROWS = 5, 30  # the first intervals are shown, then this many over the whole training
+WIDTH = 80  # largest width of the progress table, characters
+WRAP = 9  # width at which its column titles wrap, characters
+FIRST, ROWS = 5, 30  # number of first intervals that all get a row, and of rows over the whole training
 
 
 def train_network(options: argparse.Namespace) -> int:
     """Trains a network on images and stores it with its page.
 
     Raises:
-        ValueError: data, settings or folder that do not fit.
-        FileExistsError: the folder holds something and is not to be replaced.
+        ValueError: data, settings or folder do not fit.
+        FileExistsError: the folder is not empty, and --overwrite was not given.
     """
     from .. import report
     from ..core.metric import Metric
@@ -52,15 +52,15 @@ def train_network(options: argparse.Namespace) -> int:
     run = stored_run(folder / LAST) if options.resume else None
     images = read_images(options.data, size=options.size, progress=None if _first_process() else lambda line: None)
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
-    if run is not None:  # options that are not given keep their values
+    if run is not None:  # the stored run determines settings that are not given as options
         settings = Settings.from_stored({**run["settings"], "network": options.network})
     kind = objectives()[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
     objective = kind(**({} if run is None else _stored_values(run["objective"], kind)) | _given(options, kind))
     augmentation = replace(settings.augmentation, **_given(options, Augmentation))
     settings = replace(settings, augmentation=augmentation, **_given(options, Settings))
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
-    asked = options.theories.split(",") if options.theories else None if run is None else run["theories"]
-    theories = () if asked in (["none"], []) else choose(asked)
+    requested = options.theories.split(",") if options.theories else None if run is None else run["theories"]
+    theories = () if requested in (["none"], []) else choose(requested)
     if options.overwrite and not options.resume and _first_process():
         clear(folder)
     started = False
@@ -101,24 +101,24 @@ def train_network(options: argparse.Namespace) -> int:
         print(f"network: {folder / BEST}, of step {tested[0].step}")
         with progress_line() as progress:
             progress("writing the report")
-            page = report.write(Result.load(folder), folder)  # the report is made from what is stored
+            page = report.write(Result.load(folder), folder)  # from the stored files, as `report` makes it
         print(f"report: {page}")
     return 0
 
 
 def evaluate_network(options: argparse.Namespace) -> int:
-    """Test accuracy of a trained network, class by class.
+    """Prints the test accuracy of a trained network and a table of its classes.
 
     Raises:
-        ValueError: a file that is no trained network, or images that do not fit it.
-        FileNotFoundError: there is none.
+        ValueError: the file is not a trained network, or the images do not fit it.
+        FileNotFoundError: there is no such network.
     """
     from ..data.image_sets import images
     from ..theories import objectives
     from ..training.evaluate import evaluate
     from ..training.folder import network_file
 
-    network_file(options.network)  # before images are read
+    network_file(options.network)  # raises its errors before images are read, which takes long
     train, test = images(options.data, size=options.size)
     measured, classes = evaluate(options.network, train, test, objectives=objectives())
     _print_measured(measured)
@@ -130,22 +130,23 @@ def evaluate_network(options: argparse.Namespace) -> int:
 
 
 def _stored_values(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """The stored values of an objective, if they are of this one."""
+    """The stored settings of an objective; none if another objective was stored."""
     return {field.name: stored[field.name] for field in fields(kind) if field.name in stored} if stored.get("name") == kind.name else {}
 
 
 def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
-    """The fields of a record that were given as options."""
+    """The fields of a dataclass that were given as options, with their values."""
     given = {field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _first_process() -> bool:
+    """Whether this is the only process or, under torchrun, the one of rank 0, which alone writes and prints."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
 def _print_measured(rows: Iterable[Measurement]) -> None:
-    """One line per quantity and layer; a share of the images with its interval."""
+    """Prints one line per quantity and layer, with the interval if there is one."""
     for row in rows:
         layer = "" if row.layer is None else f", layer {row.layer}"
         name = f"{row.split} {row.quantity}{layer}" + (f" ({row.setting})" if row.setting else "")
@@ -174,11 +175,12 @@ def _class_table(classes):
 
 @contextlib.contextmanager
 def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
-    """Shows a training: a line for some tens of intervals and, on a terminal, a moving one with the step, the time left, the loss and the
-    score. On stderr, at most 80 columns wide; of several processes only the first shows anything.
+    """Shows the progress of training on stderr: a table with a row for some intervals and, on a terminal, a status line that is updated.
+
+    Output is at most 80 characters wide. Of several processes only the first prints.
 
     Args:
-        score: the quantity that chooses the best network; its column is always shown.
+        score: quantity by which the best network is chosen; it always has a column.
     """
     if not _first_process():
         yield lambda moment: None
@@ -192,7 +194,7 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
         return
     with Progress(BarColumn(10), TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        last = ""  # score
+        last = ""  # the last measured score, for the status line
 
         def show(moment: "Moment") -> None:
             nonlocal last
@@ -208,7 +210,7 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
 
 
 class _Lines:
-    """The table of intervals, a line at a time; its columns are the objective's quantities that fit."""
+    """The progress table, written row by row. Its columns are those of the objective's quantities that fit into the width."""
 
     def __init__(self, score: str):
         self.score = score
@@ -216,6 +218,7 @@ class _Lines:
         self.shown, self.part = 0, -1
 
     def show(self, moment: "Moment", write: Callable[[str], None]) -> None:
+        """Writes the row of a moment with measurements, after the titles if it is the first; skips rows when there are too many."""
         if moment.measured is None:
             return
         measured = _columns(moment.measured)
@@ -226,6 +229,7 @@ class _Lines:
             height = max(map(len, titles))
             for words in zip(*([""] * (height - len(title)) + title for title in titles)):
                 write(self._line(list(words)))
+        # After the first intervals, one row for each of ROWS equal parts of the training.
         part = int(ROWS * moment.done)
         if self.shown >= FIRST and part == self.part:
             return
@@ -245,9 +249,10 @@ class _Lines:
         return " ".join(cell.rjust(width) for cell, width in zip(cells, self.widths)).rstrip()
 
     def _fitting(self, names: list[str]) -> list[str]:
+        """The quantities whose columns fit beside the fixed ones, the score first in priority, in their given order."""
         left = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
         chosen = []
-        for name in sorted(names, key=lambda name: name != self.score):  # the others stay in their order
+        for name in sorted(names, key=lambda name: name != self.score):  # a stable sort: the score, then the others in order
             left -= 1 + _width(_title(_validation(name)))
             if left < 0:
                 break
@@ -268,7 +273,7 @@ def _width(title: list[str]) -> int:
 
 
 def _columns(table: Iterable[Measurement]) -> dict[str, Measurement]:
-    """The objective's measurements by quantity, without those of layers and of other settings."""
+    """The objective's measurements of the whole network by quantity, without those under a setting."""
     return {row.quantity: row for row in table if row.layer is None and not row.setting}
 
 

@@ -57,6 +57,38 @@ def integers(*, minimum: int = 1, **values: object) -> None:
             raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+def seed_numbers(name: str, seeds: int | Iterable[int], *, minimum: int = 1) -> tuple[int, ...]:
+    """The seeds of a list, without repetition, or 0 to n - 1 for a number n.
+
+    Args:
+        name: of the argument, for errors.
+        seeds: a list or a number.
+        minimum: smallest number of seeds.
+    Raises:
+        ValueError: too few seeds, or one outside [0, 2^32).
+    """
+    if isinstance(seeds, int):
+        integers(minimum=minimum, **{name: seeds})
+        return tuple(range(seeds))
+    numbers = tuple(dict.fromkeys(int(seed) for seed in seeds))
+    if len(numbers) < minimum or any(not 0 <= seed < 2**32 for seed in numbers):
+        raise ValueError(f"{name} must be a number or a list of numbers in [0, 2**32), got {list(numbers)}; pass e.g. {name}=3")
+    return numbers
+
+
+def usable_device(device: str) -> None:
+    """Checks that torch can use a device.
+
+    Raises:
+        ValueError: it cannot; the message gives torch's reason.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that torch can use here, got {device!r} ({reason}); use 'cpu'") from error
+
+
 def finite(**tensors: Shaped[Tensor, "..."]) -> None:
     """Checks that tensors hold neither NaN nor infinity.
 

@@ -102,7 +102,7 @@ class _Interrupted(OSError):
 
 
 class _Resuming:
-    """A downloader for ``pooch.retrieve``. It writes a temporary file; pooch verifies the checksum, then renames it to the archive's name."""
+    """A downloader for ``pooch.retrieve``. It writes a temporary file, which pooch renames once it has verified the checksum."""
 
     def __init__(self, archive: Archive, part: Path, progress: Callable[[str], None]):
         self.archive, self.part, self.progress = archive, part, progress

@@ -1,12 +1,13 @@
 """Images from a folder with one subfolder per class, with or without a split into training and test images.
 
-* Colour: grey files (also of one bit) stay grey if all files are grey; otherwise all are read as RGB. Transparent pixels are blended with
-  white. Palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are refused.
+* Colour: grey files (including one-bit files) stay grey if all files are grey; otherwise all are read as RGB. Transparent pixels are
+  blended with white. Palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are
+  refused.
 * Orientation: images are rotated as EXIF states.
-* Size: all must be square and of one size, unless a size is requested. Then the largest central square of each is scaled to it (bicubic;
-  small images are enlarged).
+* Size: all images must be square and of the same size, unless a size is requested. Then the largest central square of each is scaled to
+  that size (bicubic; smaller images are enlarged).
 
-Any other file is refused by name before training starts.
+Any other file raises an error that names it, before training starts.
 """
 
 import hashlib
@@ -47,7 +48,7 @@ class Part:
     Attributes:
         files: paths.
         labels: class of each file.
-        stamp: changes if a name, a size or a modification time changes.
+        stamp: a hash of names, sizes and modification times, which identifies a cached copy.
     """
 
     files: list[str]
@@ -89,8 +90,8 @@ def find_images(path: Path) -> Folder:
     test = _split(path, TEST) if train else None
     classes = _classes(train or path)
     if len(classes) < 2:
-        came = f"only {classes[0].name!r}" if classes else "none"
-        raise ValueError(f"{train or path} must hold a folder of images for each of at least two classes, got {came}")
+        given = f"only {classes[0].name!r}" if classes else "none"
+        raise ValueError(f"{train or path} must hold a folder of images for each of at least two classes, got {given}")
     names = tuple(folder.name for folder in classes)
     if test is None:
         return Folder(path, names, _part(classes, names), None)
@@ -145,16 +146,16 @@ class _Reader:
             try:
                 if not place:
                     pixels = np.empty((len(files), *image.shape), np.uint8)
-                elif len(image) > pixels.shape[1]:  # the first colour image: the grey ones before it get three equal channels
+                elif len(image) > pixels.shape[1]:  # the first colour image: earlier grey images get three equal channels
                     pixels = np.repeat(pixels, len(image), axis=1)
             except MemoryError as error:
-                came = f"{len(files)} of {' x '.join(map(str, image.shape))}"
-                raise ValueError(f"images must fit into memory, got {came} bytes; pass a smaller size= to scale and crop them") from error
+                given = f"{len(files)} of {' x '.join(map(str, image.shape))}"
+                raise ValueError(f"images must fit into memory, got {given} bytes; pass a smaller size= to scale and crop them") from error
             pixels[place] = image
         return torch.from_numpy(pixels)
 
     def conversions(self) -> str:
-        """The conversions as text; empty if every file is stored as it is read."""
+        """A description of the conversions; empty if no file had to be converted."""
         colour = any(mode not in STORED_GREY for mode in self.modes)
         words = CONVERTED | ({GREY: "grey"} if colour else {})
         counts = [f"{n} {words[mode]}" for mode, n in sorted(self.modes.items()) if mode in words]
@@ -212,7 +213,7 @@ def _plain(image):
 
 
 def _split(path: Path, words: Iterable[str]) -> Path | None:
-    """The first folder of these names that holds folders; a class may be called "train" too."""
+    """The first folder with one of these names that contains folders. Without folders it may be a class that is called "train"."""
     return next((path / word for word in words if (path / word).is_dir() and _classes(path / word)), None)
 
 

@@ -1,6 +1,6 @@
-"""Several results as one: rows that differ only in their seed become one entry, claims verified twice have their seeds together.
+"""Combines several results: rows that differ only in their seed become one entry, and verifications of one claim are pooled over seeds.
 
-Rows are grouped by the columns that say what was measured and where (:data:`~..core.measurement.IDENTITY`), by the name of the result
+Rows are grouped by the columns that determine what was measured and where (:data:`~..core.measurement.IDENTITY`), by the name of the result
 ("compare", "train", an experiment) and by its settings. Runs that differ only in their seed, theories, networks, processes or machine are
 pooled; every other setting separates them, and the entry names it. A seed counts once, however many results hold it.
 """
@@ -22,12 +22,12 @@ from ..core.theory import Theory
 from . import format
 
 COMPARE, TRAIN, PROBE, VERIFY = "compare", "train", "probe", "verify"  # names of results
-NETWORK = "network"  # the theory of rows that belong to none
+NETWORK = "network"  # in the column "theory" of rows that belong to no theory
 ON_DATA, IN_NETWORKS = ("on data", "assumption"), ("in network", "network")  # kinds of rows
-SAME = 1e-9  # relative: values that differ by less are one value, rounded by another machine
+SAME = 1e-9  # relative difference up to which two values are taken for one, computed on different machines
 _INDIFFERENT = (  # settings in which pooled runs may differ
     *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
-    *("data", "max_seconds"),  # the data are a column of the rows
+    *("data", "max_seconds"),  # rows have a column for the data
 )
 _OF_DATA = ("n", "seq", "dim")  # settings of a comparison on which the analysis of raw tokens depends
 
@@ -40,7 +40,7 @@ class Entry:
         row: the mean over seeds with its interval (:func:`~..core.statistics.over_seeds`), or the only row.
         rows: one per seed.
         results: for each row the index of its result.
-        on: where it was measured, in words: data, model, setting, layer, and the settings in which results differ.
+        on: where it was measured, as text: data, model, setting, layer, and the settings in which results differ.
         note: the note that all rows share, and warnings about the aggregation.
     """
 
@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def missing(self) -> bool:
-        """Whether the row has a reason in place of a value."""
+        """Whether there is no value; the row then gives a reason."""
         return self.row.value is None
 
 
@@ -100,7 +100,7 @@ class Aggregate:
 
     Attributes:
         results: in the given order.
-        entries: sorted by theory, those of no theory last, then in order of appearance.
+        entries: sorted by theory, with those of no theory last; in order of appearance within a theory.
         claims: in the order of the theories.
         theories: records of the theories in the results: those of the registry in its order, then unknown ones.
         notes: warnings about the results as a whole.
@@ -132,11 +132,11 @@ def result_label(index: int) -> str:
 
 
 def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> Aggregate:
-    """The results as one.
+    """Combines the results.
 
     Args:
         results: one or several, of ``compare``, ``verify``, ``train``, ``probe`` and experiments, in any mixture.
-        theories: records to look in; the registry if None.
+        theories: the known theories; the registry if None.
     Raises:
         ValueError: there is no result.
     """
@@ -150,7 +150,7 @@ def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] 
 
 
 def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None) -> list[Theory]:
-    """Records of the theories in the results: known ones in the order of the registry, then records that hold nothing but a name."""
+    """Records of the theories in the results: known ones in their order, then for each unknown one a record that has only a name."""
     if known is None:
         from ..theories import list_theories
 
@@ -189,22 +189,23 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
         return
     frame = pandas.DataFrame(keys)
     group = [*IDENTITY, "op", "basis", "result", "settings"]
-    # Rows of one run that agree in every column are not seeds of each other. They are numbered in order, so that the first row is pooled
-    # with the first rows of other runs, the second with the second ones.
+    # Rows of one run that agree in all these columns are different measurements, not seeds of one. They are numbered, so that the first is
+    # pooled with the first of every other run, the second with the second.
     frame["repeat"] = frame.groupby([*group, "run", "index"], dropna=False, sort=False).cumcount()
-    words = _differing_settings({(str(key["result"]), key["settings"]) for key in keys})
+    differences = _differing_settings({(str(key["result"]), key["settings"]) for key in keys})
     several_data = len({key["data"] for key in keys if key["data"]}) > 1
     several_splits = len({row.split for row in rows if row.kind == "in network"}) > 1
-    for places in frame.groupby([*group, "repeat"], dropna=False, sort=False).indices.values():
-        row, key = rows[places[0]], keys[places[0]]
+    for indices in frame.groupby([*group, "repeat"], dropna=False, sort=False).indices.values():
+        row, key = rows[indices[0]], keys[indices[0]]
         split = row.split if several_splits and row.kind == "in network" else ""
-        differing = ", ".join(filter(None, (split and f"{split} data", words[str(key["result"]), key["settings"]])))
+        differing = ", ".join(filter(None, (split and f"{split} data", differences[str(key["result"]), key["settings"]])))
         on = _on(row, str(key["result"]), str(key["data"]) if several_data else "", differing)
-        yield _entry([(str(keys[place]["run"]), int(str(keys[place]["index"])), rows[place]) for place in places], on)
+        yield _entry([(str(keys[i]["run"]), int(str(keys[i]["index"])), rows[i]) for i in indices], on)
 
 
 def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
-    """One entry from ``(run, index of the result, row)``; if several results hold a run, its row with the most severe verdict counts."""
+    """One entry from ``(run, index of the result, row)``. If several results hold the same run, only its row with the most severe verdict
+    is used."""
     runs: dict[str, list[tuple[int, Measurement]]] = {}
     for run, index, row in group:
         runs.setdefault(run, []).append((index, row))
@@ -219,6 +220,7 @@ def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
 
 
 def _same(first: Measurement, second: Measurement) -> bool:
+    """Whether two rows of one run have the same verdict and, up to rounding, the same value."""
     if first.verdict != second.verdict or (first.value is None) != (second.value is None):
         return False
     if first.value is None or second.value is None:
@@ -230,8 +232,8 @@ def _same(first: Measurement, second: Measurement) -> bool:
 def _final_rows(result: Result) -> Iterator[Measurement]:
     """The rows that tables show.
 
-    Rows of claims are left out, since their verifications are shown. A quantity that was measured during training has one row: the mean
-    over layers and heads at its last step, unless the result holds a summary row without step and layer.
+    Rows of claims are omitted, because tables show their verifications. A quantity that was measured during training gets one row: the
+    summary row without step and layer if the result holds one, otherwise the mean over layers and heads at the last step.
     """
     timelines: dict[tuple, list[Measurement]] = {}
     summarised = {
@@ -254,39 +256,39 @@ def _final_rows(result: Result) -> Iterator[Measurement]:
 
 
 def _notes_together(*notes: str) -> str:
-    """Notes as one. The first is the measurement's own sentence; the report's remarks, which begin with a small letter, follow."""
+    """Joins notes by semicolons: the measurement's own sentence, without its full stop, then the remarks of the report."""
     own, *remarks = notes
     return "; ".join(filter(None, (own.removesuffix(".") if any(remarks) else own, *remarks)))
 
 
 def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
-    """The settings of the result on which the row depends, as sorted pairs of texts."""
+    """The settings of the result on which the row depends, as pairs (name, value) sorted by name."""
     names = set(result.settings) - set(_INDIFFERENT)
     if result.name == COMPARE and row.kind in ON_DATA and not row.model:
         names &= set(_OF_DATA)
     flat = format.flatten({name: result.settings[name] for name in sorted(names)})
-    if file := (result.settings.get("models") or {}).get(row.model):  # a stored network of another file is another network
+    if file := (result.settings.get("models") or {}).get(row.model):  # networks from different files are different networks
         flat.append(("file", str(file)))
     return tuple((name, text) for name, text in flat if name.rpartition(": ")[2] not in _INDIFFERENT)
 
 
 def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any], str]:
-    """For each (name of result, settings) the settings in which results of that name differ, in words: ``"steps 200"``."""
+    """For each (name of result, settings): those settings in which results of that name differ, as text, e.g. ``"steps 200"``."""
     by_name: dict[str, list[dict[str, str]]] = {}
     pairs = list(pairs)
     for name, settings in pairs:
         by_name.setdefault(name, []).append(dict(settings))
-    words = {}
+    texts = {}
     for name, settings in pairs:
         others = by_name[name]
-        # compared only among results that state the setting: some rows do not depend on it
+        # Results without the setting are not compared: their rows do not depend on it.
         differing = [key for key, _ in settings if len({other[key] for other in others if key in other}) > 1]
-        words[name, settings] = ", ".join(f"{key.replace('_', ' ')} {dict(settings)[key]}" for key in differing)
-    return words
+        texts[name, settings] = ", ".join(f"{key.replace('_', ' ')} {dict(settings)[key]}" for key in differing)
+    return texts
 
 
 def _on(row: Measurement, result: str, data: str, differing: str) -> str:
-    """Where a row was measured, in words; ``differing`` names the settings and the split in which it differs from other entries."""
+    """Where a row was measured, as text; ``differing`` names the settings and the split in which it differs from other entries."""
     if row.kind in ON_DATA:
         where = format.view_name(row.model)
     elif row.kind == "in network":
@@ -301,7 +303,7 @@ def _on(row: Measurement, result: str, data: str, differing: str) -> str:
 
 
 def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[Checked]:
-    """The verifications of each claim; those with the same texts have their seeds together, a seed counts once."""
+    """The verifications of each claim. Those with the same statement and texts are pooled; a seed counts once."""
     found: dict[str, list[list[tuple[int, Verification]]]] = {}
     for index, result in enumerate(results):
         for one in result.verifications:
@@ -324,14 +326,14 @@ def _texts(one: Verification | Claim) -> tuple:
 
 
 def pooled(verifications: Sequence[Verification]) -> Verification:
-    """One verification with the seeds of several of the same claim; of a seed that several hold the last counts."""
+    """Pools the seeds of several verifications of one claim. If several hold a seed, the last one is used."""
     seeds = {seed: pair for one in verifications for seed, *pair in zip(one.seeds, one.evidence, one.controls)}
     evidence, controls = zip(*seeds.values())
     return dataclasses.replace(verifications[0], seeds=tuple(seeds), evidence=evidence, controls=controls)
 
 
 def unfinished(result: Result) -> bool:
-    """Whether the result is a training that has not finished: only a finished one has measured its network on the test data."""
+    """Whether the result is a training that has not finished, recognised by the lack of measurements on test data."""
     return result.name == TRAIN and not result.select(kind="network", split="test")
 
 
@@ -355,7 +357,7 @@ def _names(indices: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A result in its folder, with the SHA-256 of its files by their names."""
+    """A stored result: its folder, and the SHA-256 of each of its files by name."""
 
     folder: Path
     result: Result
@@ -363,11 +365,11 @@ class Stored:
 
 
 def stored_results(directories: Iterable[Path]) -> list[Stored]:
-    """The results of these folders, each once. A folder that is no result contributes the results in it, sorted by name.
+    """Loads the results in these folders, each once. A folder that is not a result itself stands for the results in it, sorted by name.
 
     Raises:
-        ValueError: a folder is no result and holds none, or a result lacks a file, cannot be read, or was edited after it was stored.
-        FileNotFoundError: there is no such folder.
+        ValueError: a folder neither is nor contains a result, or a result lacks a file, cannot be read or was edited after it was stored.
+        FileNotFoundError: a folder does not exist.
     """
     folders: dict[Path, Path] = {}
     for directory in directories:
@@ -384,5 +386,5 @@ def stored_results(directories: Iterable[Path]) -> list[Stored]:
 
 
 def _is_result(folder: Path) -> bool:
-    """Whether a folder has any file of a result; if it lacks another one, loading it raises the error."""
+    """Whether a folder has at least one file of a result. If others are missing, loading the result raises an error."""
     return folder.is_dir() and not folder.name.startswith(".") and any((folder / name).is_file() for name in FILES)

@@ -1,4 +1,4 @@
-"""Stored attention maps as they are shown: on images if the tokens are a square grid of patches, otherwise the maps themselves."""
+"""Prepares stored attention maps for display: over the images if the tokens are a square grid of patches, otherwise alone."""
 
 import math
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from ..core.result import Result
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """Where a network looks, mean over heads.
+    """Attention maps of a network, averaged over heads.
 
     Attributes:
-        steps: of the stored maps, ``[s]``.
-        maps: ``[s, layers, n, rows, columns]``, shares of attention: with images the share that each patch receives (of the class token's
-            attention, where there is one), otherwise queries by keys.
-        images: that the patches are of, ``[n, channels, height, width]``; None if the tokens are no grid of patches.
+        steps: training steps of the maps, ``[s]``.
+        maps: shares of attention, ``[s, layers, n, rows, columns]``. With images: the share that each patch receives from the class token,
+            or from all patches if there is none. Without images: queries by keys.
+        images: the images, ``[n, channels, height, width]``; None if the tokens are not a square grid of patches.
     """
 
     steps: np.ndarray
@@ -25,12 +25,12 @@ class AttentionMaps:
 
     @property
     def largest(self) -> float:
-        """The largest share of all, the end of the scale."""
+        """The largest share in all maps, the upper end of the scale."""
         return float(np.nanmax(self.maps)) or 1.0
 
 
 def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | None:
-    """The maps of the first ``count`` images or sequences of a network; None if there are none of the known shape."""
+    """The maps of the first ``count`` images or sequences; None unless maps [steps, layers, heads, n, queries, keys] are stored."""
     maps = result.arrays.get(f"network/{model}/attention")
     if maps is None or maps.ndim != 6 or not maps.size:
         return None
@@ -40,6 +40,7 @@ def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | No
     side = image_grid(keys) or image_grid(keys - 1)
     if images is None or side is None or len(images) < shown or images.shape[-1] % side or images.shape[-2] % side:
         return AttentionMaps(steps, mean, None)
+    # Without a class token: average over the queries. With one: row 0 is its query, column 0 its key.
     received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
     return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:shown])
 
@@ -51,7 +52,7 @@ def image_grid(count: int) -> int | None:
 
 
 def displayed(image: np.ndarray) -> np.ndarray:
-    """An image ``[c, h, w]`` as it is shown: three channels in colour ``[h, w, 3]``, others as ink ``[h, w]``."""
+    """An image ``[c, h, w]`` for display: in colour ``[h, w, 3]`` if it has three channels, otherwise as ink ``[h, w]``."""
     if len(image) != 3:
         return ink(image)
     colours = np.moveaxis(np.asarray(image, dtype=float), 0, -1)
@@ -60,7 +61,8 @@ def displayed(image: np.ndarray) -> np.ndarray:
 
 
 def ink(image: np.ndarray) -> np.ndarray:
-    """An image ``[c, h, w]`` as ink in [0, 1]: the values of a drawing, which has one channel; the dark parts of a picture in colour."""
+    """The darkness of each pixel of an image ``[c, h, w]``: its value if there is one channel (a drawing, in which 1 is ink), otherwise
+    minus its brightness; scaled to [0, 1]."""
     grey = np.asarray(image, dtype=float).mean(axis=0) * (1 if len(image) == 1 else -1)
     span = np.ptp(grey)
     return (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)

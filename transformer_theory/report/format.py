@@ -1,4 +1,4 @@
-"""How the report prints numbers, units, verdicts and places: one way in every output."""
+"""Formats numbers, units, verdicts and places in the same way for every output of the report."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from ..core.measurement import Measurement, Unit
 
 NOTHING = "—"
 NOT_MEASURED = "not measured"
-ROUNDING = 2e-6  # a threshold that differs from the prediction by less, relatively, differs by the tolerance of the check only
+ROUNDING = 2e-6  # relative difference up to which a threshold is the prediction with the check's tolerance
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 VERDICTS: Mapping[str, tuple[str, str, str]] = {  # class on the page, symbol, meaning
@@ -25,13 +25,13 @@ _SEVERITY = ("violated", "fails", "consistent", "holds", "inconclusive", "not co
 
 
 def verdict_style(name: str) -> tuple[str, str]:
-    """Class and symbol of a verdict; an unknown one, such as a control that passes, is shown as an alarm."""
+    """CSS class and symbol of a verdict; unknown ones, such as that of a control that passes, look like an alarm."""
     found = VERDICTS.get(name)
     return found[:2] if found else ("bad", "!")
 
 
 def severity(verdict: str | None) -> int:
-    """Rank of a verdict: those that need a look first, no verdict last."""
+    """Sort key of a verdict: unknown and violated ones come first, no verdict last."""
     if not verdict:
         return len(_SEVERITY)
     return _SEVERITY.index(verdict) if verdict in _SEVERITY else -1
@@ -56,18 +56,18 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with two decimals, which ten thousand samples resolve: ``0.5685 -> "56.85 %"`` with a space that does not break."""
+    """A share in per cent with two decimals, the resolution of 10,000 samples: ``0.5685 -> "56.85 %"``, with a no-break space."""
     text = number(100 * share) if 0 < abs(share) < 1e-4 else f"{100 * share:.2f}".replace("-", "−")
     return f"{text}\u00a0%"
 
 
 def plain_percent(share: float) -> str:
-    """:func:`percent` with an ordinary space, for lines that people search."""
+    """:func:`percent` with an ordinary space, for output that users may search."""
     return percent(share).replace("\u00a0", " ")
 
 
 def amount(value: float | None, unit: Unit = "") -> str:
-    """A number in its unit, without the unit's name: shares in per cent."""
+    """A number without its unit, except that shares are given in per cent."""
     return percent(value) if value is not None and unit == "share" and math.isfinite(value) else number(value)
 
 
@@ -109,21 +109,22 @@ def clock(seconds: float) -> str:
 
 
 def prediction(row: Measurement) -> str:
-    """What the theory predicts and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, ``"≥ 0"`` if the two are one number.
+    """The prediction and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, or ``"≥ 0"`` if the two are the same number.
 
-    A row that has a side of its null and neither prediction nor threshold reads ``"≥ null"``.
+    If there is neither, but the theory expects a side of the null: ``"≥ null"``.
     """
-    line = threshold(row.op, row.threshold, row.unit)
+    limit = threshold(row.op, row.threshold, row.unit)
     if row.predicted is None:
-        return line or (f"{sign(row.side)}\u00a0null" if row.null is not None and row.side in ("<=", ">=") else NOTHING)
+        return limit or (f"{sign(row.side)}\u00a0null" if row.null is not None and row.side in ("<=", ">=") else NOTHING)
     if row.op and row.threshold is not None and abs(row.threshold - row.predicted) <= ROUNDING * (abs(row.predicted) or 1):
         return threshold(row.op, row.predicted, row.unit)
     text = f"→\u00a0{amount(row.predicted, row.unit)}"
-    return f"{text} (threshold:\u00a0{line})" if line else text
+    return f"{text} (threshold:\u00a0{limit})" if limit else text
 
 
 def beside_null(row: Measurement) -> str:
-    """``"above"``, ``"below"`` or, where both print as one number, ``"at"`` its median null; empty without a null."""
+    """Where the value lies relative to the median null: ``"above"``, ``"below"``, or ``"at"`` if both print as one number; empty without
+    a null."""
     if row.value is None or row.null is None or not row.null.draws:
         return ""
     middle = row.null.median
@@ -131,7 +132,7 @@ def beside_null(row: Measurement) -> str:
 
 
 def unexpected_side(row: Measurement) -> bool:
-    """Whether the value lies on the other side of its null than the theory predicts."""
+    """Whether the value lies on the side of its null opposite to the one that the theory predicts."""
     side = row.side or row.op
     return beside_null(row) == {">=": "below", "<=": "above"}.get(side or "")
 
@@ -164,7 +165,7 @@ def slug(text: str) -> str:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names with numbers behind those that occurred before: ``["a", "a"] -> ["a", "a-2"]``."""
+    """Makes names distinct by appending numbers: ``["a", "a"] -> ["a", "a-2"]``."""
     taken: list[str] = []
     for name in names:
         taken.append(name if name not in taken else next(free for i in count(2) if (free := f"{name}-{i}") not in taken))
@@ -172,7 +173,7 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def flatten(record: Mapping[str, object], above: str = "") -> list[tuple[str, str]]:
-    """A nested record as pairs of texts: names are prefixed by those above them, lists are joined, an empty list is "none"."""
+    """A nested record as pairs (name, text). Names of the levels above are prefixed; lists are joined, an empty one is "none"."""
     pairs: list[tuple[str, str]] = []
     for name, value in record.items():
         if isinstance(value, Mapping):

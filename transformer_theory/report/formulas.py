@@ -1,7 +1,7 @@
 r"""The mark-up of the report's texts, and its conversion to MathML, which browsers show without loading a script.
 
-LaTeX between dollars is a formula, ``\$`` is a literal dollar, and backticks enclose code. A letter with an exponent of one letter or digit,
-as in ``R^c``, is a formula even without dollars, because names of quantities contain such powers.
+LaTeX between dollars is a formula, ``\$`` is a literal dollar, and backticks enclose code. A letter with an exponent of one letter or
+digit, as in ``R^c``, is a formula even without dollars, because names of quantities contain such powers.
 """
 
 import re
@@ -85,8 +85,7 @@ def _space_functions(converted: str) -> str:
     for row in tree.iter():
         if row.tag not in ("math", "mrow", "mstyle", "mtd", "msqrt"):
             continue
-        # Insert a space between two neighbours of which one is a name, unless one of them is an operator, which has its own space, a space or
-        # text.
+        # Insert a space between two neighbours if one is a name, unless one is a space, text or an operator (which has its own space).
         spaced: list[ElementTree.Element] = []
         for child in row:
             before = spaced[-1] if spaced else None

@@ -137,7 +137,7 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
     """An upper bound on the lines that a block takes on a page."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        # Lines of a cell in a column that takes this share of the width, in per cent. -(-a // b) rounds up. A note starts a line of its own,
+        # Lines of a cell in a column that takes this share of the width, in per cent. -(-a // b) rounds up. A note starts on a new line
         # in smaller type, whose characters take three quarters of the width.
         lines = 0
         letters = 0
@@ -179,7 +179,7 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
         if line.below:
             rows.append((_across((r"\scriptsize " if line.cells else "") + text(line.below), columns), False))
-    # A row ends in \\, or in \\* where a page break is forbidden. LaTeX would take a [ or * that follows for an argument of \\, hence the {}.
+    # A row ends in \\, or in \\* where a page break is forbidden. LaTeX would take a [ or * after it for its argument, hence the {}.
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
     # Space follows each text below a line; a heading, which comes first, gets none.
     below = [index > 0 and line.startswith(r"\TTacross") for index, line in enumerate(lines)]

@@ -1,8 +1,8 @@
-"""The ledger: a page in Markdown with every claim, its source, what was measured, and what its control did.
+"""The ledger: a Markdown page with every claim, its source, the measured values and the outcome of its control.
 
-``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes it from the verifications of stored results, and stores them as JSON
-next to the page; without a RESULT it writes the page again from that JSON. Sphinx (MyST) and readers of plain Markdown read the same page.
-A claim has a heading, so that its address ends in ``#theory-name``.
+``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of stored results and stores these as
+JSON beside it; without a RESULT it writes the page again from that JSON. The page is valid for Sphinx (MyST) and for plain Markdown. Each
+claim has a heading, so that it can be linked to as ``#theory-name``.
 """
 
 import json
@@ -24,9 +24,9 @@ from .html import TEMPLATES
 
 Document = dict[str, Any]  # {"provenance": of one result, "verifications": of its claims, as JSON values}
 CORRECTIONS = "errors_in_the_literature.md"
-USUAL = (("converged", True), ("covered", True))  # of the evidence of nearly all seeds
+USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
-_COMMANDS = {  # a backslash and a sign between dollars, where some readers of Markdown take the backslash away
+_COMMANDS = {  # some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with letters
     r"\|": r"\Vert",
     r"\,": r"\thinspace",
     r"\;": r"\thickspace",
@@ -39,14 +39,14 @@ _COMMANDS = {  # a backslash and a sign between dollars, where some readers of M
 def document(result: Result) -> Document:
     """The verifications of a result with its provenance, as JSON values.
 
-    All values are kept; of the further numbers of a seed (``detail``), those of the worst seed and of every seed that is not consistent.
-    A stored result keeps all of them.
+    Further numbers of a seed (``detail``) are included only for the worst seed and for seeds that are not consistent; the stored result has
+    those of all seeds.
     """
     return {"provenance": result.provenance, "verifications": [_compact(one) for one in result.verifications]}
 
 
 def _compact(verification: Verification) -> dict[str, Any]:
-    """One verification without the details of ordinary seeds, and without fields that are the same on all of them."""
+    """One verification without the details of ordinary seeds and without fields that have their usual value."""
     stored = verification.to_json()
     for record, evidence in zip(stored["seeds"], verification.evidence):
         ordinary = evidence is not verification.worst and evidence.verdict == "consistent"
@@ -63,7 +63,7 @@ def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
 
     Args:
         documents: of one or several results (:func:`document`), in which each claim was verified once.
-        theories: give the order and the headings; a claim of theirs without verification is listed as not verified.
+        theories: determine the order and the headings; their claims without a verification are listed as not verified.
     Raises:
         ValueError: a claim was verified in several documents.
     """
@@ -90,13 +90,13 @@ def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
 
 
 def _span(numbers: Iterable[int]) -> str:
-    """A number, or the least and the most."""
+    """``"5"`` if all numbers are 5, ``"3 to 5"`` if they range from 3 to 5."""
     distinct = sorted(set(numbers) or {0})
     return f"{distinct[0]}" if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
 
 
 def _origin(document: Document) -> str:
-    """Where the numbers of one result come from."""
+    """A list item with the command, date, machine and versions behind the numbers of one result."""
     record, count = document["provenance"], len(document["verifications"])
     versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
     commit = f" at commit {record['commit'][:10]}{' with changes' if record.get('dirty') else ''}" if "commit" in record else ""
@@ -131,7 +131,7 @@ def _control(one: Verification) -> str:
 
 
 def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> str:
-    """A table with a line per theory, and one for all."""
+    """A table of counts with one row per theory and one for the total."""
     heads = ["theory", "claims", "consistent", "violated", "undecided", "controls fail", "corrected"]
     lines, total = [], Counter[str]()
     for theory in theories:
@@ -146,7 +146,7 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
 
 
 def _table(claims: Sequence[Verification]) -> str:
-    """A line per claim with a link to it, and its numbers."""
+    """A table with one row per claim: a link to it, and its numbers."""
     lines = []
     for one in claims:
         control = number(one.worst_control.value) if one.control == "fails" else f"**{one.control}**"
@@ -157,18 +157,19 @@ def _table(claims: Sequence[Verification]) -> str:
 
 
 def _threshold(one: Verification) -> str:
-    """The threshold of the worst seed in as few digits as it has."""
+    """The threshold of the worst seed without trailing zeros: ``0.990 -> 0.99``, ``1.00·10⁻³ -> 10⁻³``."""
     digits = re.sub(r"(\.\d*?)0+(?!\d)", r"\1", number(one.worst.threshold)).replace(".·", "·")
     return f"{sign(one.worst.op)}\N{NO-BREAK SPACE}{digits.rstrip('.').removeprefix('1·')}"
 
 
 def _markdown(heads: list[str], lines: Sequence[list[str]]) -> str:
-    """A table; a column whose first cell is a number is set to the right."""
+    """A Markdown table; columns whose first cell is a number are right-aligned."""
     sides = ["---:" if re.match(r"−?\d", cell) else "---" for cell in (lines or [heads])[0]]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, sides, *lines))
 
 
 def _cite(source: Source) -> str:
+    """The citation for MyST, with the place in the source and a link."""
     place = f", {source.locator}" if source.locator else ""
     shown = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
     link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{shown}]({source.url}))" if source.url else ""
@@ -176,7 +177,8 @@ def _cite(source: Source) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text for MyST: formulas between dollars, in commands that Markdown leaves alone; the signs of Markdown escaped elsewhere."""
+    """Text for MyST: formulas contain only commands that Markdown does not change; in plain text Markdown's special characters are
+    escaped."""
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -187,17 +189,17 @@ def _prose(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    # A command needs a space before a letter that follows it.
+    # A command with letters needs a space if a letter follows: \|x becomes \Vert x.
     return re.sub(r"\\[|,;!{}](?=(.?))", lambda found: _COMMANDS[found[0]] + (" " if found[1].isalpha() else ""), latex).strip()
 
 
 def _slug(heading: str) -> str:
-    """The anchor that readers of Markdown give to a heading."""
+    """The anchor that Markdown renderers assign to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _lines(documents: Sequence[Document]) -> str:
-    """The documents as JSON, one claim a line: a new run changes the lines of the claims that changed."""
+    """The documents as JSON with one claim per line, so that a diff shows which claims have changed."""
     parts = []
     for one in documents:
         claims = ",\n".join(json.dumps(claim, ensure_ascii=False, separators=(",", ":")) for claim in one["verifications"])
@@ -206,7 +208,7 @@ def _lines(documents: Sequence[Document]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page and the JSON beside it; whatever raises an error becomes one line, and 2 is returned."""
+    """Writes the page and the JSON beside it. Prints one line and returns 2 if anything raises an error."""
     from ..theories import list_theories
 
     try:

@@ -1,12 +1,14 @@
-r"""Every number of the results as a LaTeX macro, so that a document follows its results without edits.
+r"""A LaTeX macro for each number of the results: a document that uses them is updated when the results change.
 
-A name is ``\TT``, the theory (``attnsvm``), the quantity without small words, and where it was measured:
-``\TTattnsvmCosineMaxMarginDirectionRawTokens``; of a claim the theory and its name, ``\TTattnsvmGlobalDirection``, which is the value of
-the worst seed. Further numbers of a row end in ``Low`` and ``High`` (the interval), ``Null``, ``Predicted``, ``Threshold``, ``P`` and
-``Seeds``; those of a claim in ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Threshold`` and
-``Control``.
-Names have letters only; digits are spelt. Where two numbers would have one name, each gets the columns in which they differ (data, setting,
-split, layer, head, step, rung, settings of the run); numbers that differ in no column have no macro.
+The name of a measured value is ``\TT``, the theory (``attnsvm``), the quantity without articles and prepositions, and the place:
+``\TTattnsvmCosineMaxMarginDirectionRawTokens``. Suffixes name further numbers of the same row: ``Low`` and ``High`` (the interval),
+``Null``, ``Predicted``, ``Threshold``, ``P`` and ``Seeds``.
+
+The name of a claim's macro is ``\TT``, the theory and the claim: ``\TTattnsvmGlobalDirection``, the value of the worst seed. Suffixes:
+``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Threshold`` and ``Control``.
+
+LaTeX allows only letters in names, so digits are spelt out. If several numbers would have the same name, the columns in which they differ
+(data, setting, split, layer, head, step, rung, settings of the run) are added to it. Numbers that differ in no column get no macro.
 """
 
 import re
@@ -20,20 +22,22 @@ from .latex_text import escape
 from .tables import experiment_of
 
 PREFIX = "TT"
+# words that names omit
 _SMALL = frozenset(re.findall(r"\w+", "a an and as at by for from in is it its of on or that the their to was were which with"))
 _DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+# columns that may be added to a name, in this order
 _QUALIFIERS = ("split", "setting", "layer", "head", "step", "rung", "unit", "scope", "kind", "data", "op", "basis")
 
 
 @dataclass(frozen=True)
 class Macro:
-    """A number under a name.
+    """A number with the name of its macro.
 
     Attributes:
-        name: without the backslash.
-        text: the number as a document shows it.
-        value: in full.
-        description: theory, quantity, place and which number of it.
+        name: name of the macro, without the backslash.
+        text: the rounded number that the macro prints.
+        value: the number in full precision.
+        description: theory, quantity, place and suffix, for the comment behind the definition.
     """
 
     name: str
@@ -49,14 +53,14 @@ class Macro:
 
 
 def macros(aggregate: Aggregate) -> list[Macro]:
-    """All macros: of the theories' claims, then of the entries in their order; equal results give equal names."""
-    found = [*_of_claims(aggregate), *_of_entries(aggregate)]
-    names = [macro.name for macro in found]
-    return [macro for macro in found if names.count(macro.name) == 1] if len(set(names)) < len(names) else found
+    """The macros of the claims, then those of the entries, in order. Names that several numbers share are dropped."""
+    candidates = [*_of_claims(aggregate), *_of_entries(aggregate)]
+    names = [macro.name for macro in candidates]
+    return [macro for macro in candidates if names.count(macro.name) == 1] if len(set(names)) < len(names) else candidates
 
 
 def definitions(aggregate: Aggregate) -> str:
-    r"""The file to ``\input`` in the preamble."""
+    r"""The definitions of all macros, a file to ``\input`` in the preamble."""
     head = (
         "% Every number of the results as a macro, with what it is and its value in full behind it.",
         "% Without a suffix: the mean over the seeds, or the value of a claim's worst seed.",
@@ -99,7 +103,7 @@ def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
     for entry in aggregate.entries:
         by_name.setdefault(_base(aggregate, entry), []).append(entry)
     for name, entries in by_name.items():
-        # the columns in which the entries of one name differ become part of the name
+        # Columns in which entries of the same name differ become part of the name. If there are none, the place does.
         columns = [column for column in _QUALIFIERS if len({getattr(entry.row, column) for entry in entries}) > 1]
         for entry in entries:
             qualifier = "".join(_words(format.place(entry.row, column)) for column in columns)
@@ -109,7 +113,7 @@ def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
 
 
 def _base(aggregate: Aggregate, entry: Entry) -> str:
-    """Theory, quantity, and the view of the data, the network or the experiment."""
+    """The name without qualifiers and suffix: theory, quantity, and the tokens, network or experiment in which it was measured."""
     row = entry.row
     where = {
         "on data": format.view_name(row.model),
@@ -121,6 +125,7 @@ def _base(aggregate: Aggregate, entry: Entry) -> str:
 
 
 def _numbers(name: str, entry: Entry) -> Iterator[Macro]:
+    """The macros of one entry: its value without a suffix, the other numbers with theirs; numbers that it lacks are skipped."""
     row = entry.row
     low, high = row.interval or (None, None)
     numbers: list[tuple[str, float | int | None, str]] = [
@@ -141,13 +146,13 @@ def _numbers(name: str, entry: Entry) -> Iterator[Macro]:
 
 
 def _theory(name: str) -> str:
-    """``"attention_svm" -> "attnsvm"``: small letters, so that the quantity's capital ends it."""
+    """``"attention_svm" -> "attnsvm"``: lower case, so that the capital of the quantity marks where the theory ends."""
     return "".join(re.findall(r"[a-z]", name.lower().replace("attention", "attn"))) or "x"
 
 
 def _words(text: str) -> str:
-    """Words with a capital each, small ones left out: ``"cosine of W to the null, layer 2" -> "CosineWNullLayerTwo"``."""
-    text = re.sub(r"(?<=\d)[,.](?=\d{3}\b)", "", text)
+    """The words in camel case, without those of ``_SMALL``: ``"cosine of W to the null, layer 2" -> "CosineWNullLayerTwo"``."""
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # separators of thousands, which are always commas
     text = re.sub(r"(?<=\d)\.(?=\d)", " point ", text)
     text = re.sub(r"(?<![A-Za-z0-9])[-−](?=\d)", " minus ", text)
     text = "".join(_spelt(letter) for letter in unicodedata.normalize("NFKD", text))
@@ -157,6 +162,7 @@ def _words(text: str) -> str:
 
 
 def _spelt(letter: str) -> str:
+    """A character in ASCII letters: digits and Greek letters as words, accents removed, any other sign a blank."""
     if letter.isascii():
         return f" {_DIGITS[int(letter)]} " if letter.isdigit() else letter
     name = unicodedata.name(letter, "")

@@ -1,16 +1,16 @@
-r"""The common timeline: every theory's headline over the same training steps, and which of them move together.
+r"""The common timeline: every theory's headline over the same training steps, and how these curves correlate.
 
-A series is one quantity of one network, averaged over its layers and heads, at the steps :math:`t_1 < \dots < t_n`, beside the median of
-its null. Three things are computed from it:
+A series is one quantity of one network, averaged over layers and heads, at the steps :math:`t_1 < \dots < t_n`, together with the median of
+its null distribution at each step. Three things are computed from it:
 
 * *scaled*: :math:`u_t / \max_s |u_s|` with the excess :math:`u_t = v_t - v^0_t` over the null :math:`v^0`, so that 0 is the null and
-  :math:`\pm 1` the largest distance from it; without a null, the smallest value takes its place;
-* *crossing*: the first step at which half of the total change :math:`u_{t_n} - u_{t_1}` of that curve is done;
+  :math:`\pm 1` the largest distance from it; without a null, the smallest value of the series replaces it;
+* *crossing*: the first step at which half of the total change :math:`u_{t_n} - u_{t_1}` of that curve has happened;
 * *rank correlations*: Spearman's coefficient of the values :math:`v_t` of two series, with a percentile interval of a moving-block
   bootstrap over the checkpoints (neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn).
-  Two series that merely both grow have rank correlation 1, so :func:`changes` offers the same for the differences between checkpoints.
+  Any two increasing series have rank correlation 1; :func:`changes` gives the differences between checkpoints, to be correlated too.
 
-With few checkpoints the interval is somewhat narrow. What is undefined (a constant series, too few checkpoints) is None.
+With few checkpoints the interval is somewhat too narrow. Undefined numbers (constant series, too few checkpoints) are None.
 """
 
 import math
@@ -61,33 +61,35 @@ class Series:
 
     @property
     def excess(self) -> np.ndarray:
-        """The curve in the figure: the value minus its null at each step; without a null, minus the smallest value, ``[n]``."""
+        """The value minus its null at each step, or minus the smallest value if there is no null, ``[n]``; the curve of the figure."""
         return self.values - (self.values.min(initial=np.inf) if self.nulls is None else self.nulls)
 
     @property
     def scale(self) -> float | None:
-        """The largest distance from the null, in the quantity's own unit: what 1 stands for in ``scaled``. None if the excess is still."""
+        """The largest distance from the null, in the unit of the quantity; ``scaled`` divides by it. None if the excess is constant."""
         return None if self.still else float(np.abs(self.excess).max())
 
     @property
     def scaled(self) -> np.ndarray | None:
-        """The excess in units of its largest distance from 0; None if it is still."""
+        """The excess divided by :attr:`scale`; None if it is constant."""
         return None if self.scale is None else self.excess / self.scale
 
     @property
     def still(self) -> bool:
-        """Whether the excess never moves (up to the rounding of values and nulls)."""
+        """Whether the excess is constant, up to the rounding of values and nulls."""
         return _still(self.excess, self.values if self.nulls is None else np.concatenate([self.values, self.nulls]))
 
     @property
     def constant(self) -> bool:
-        """Whether the value itself never moves (up to rounding), whatever its null does."""
+        """Whether the value is constant, up to rounding; its null may change."""
         return _still(self.values, self.values)
 
     @property
     def crossing(self) -> int | None:
-        """First step at which half of the excess's total change is done; None if it is still or ends within a quarter of its range of its
-        start."""
+        """First step at which the excess has made half of its total change.
+
+        None if it is constant, or if the total change is less than a quarter of its range: half of it would then mean little.
+        """
         if self.still:
             return None
         excess = self.excess
@@ -98,7 +100,7 @@ class Series:
 
 
 def _still(curve: np.ndarray, parts: np.ndarray) -> bool:
-    """Whether the curve, made of these numbers, moves by no more than their rounding."""
+    """Whether the range of a curve is no more than the rounding of the numbers ``parts`` from which it was computed."""
     return len(curve) == 0 or float(np.ptp(curve)) <= 1e-12 * max(1e-300, float(np.abs(parts).max()))
 
 
@@ -131,8 +133,8 @@ class Curves:
         layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
         values, nulls: mean over heads of the values and of the median nulls, ``[s, l]``; NaN where there is none.
         spread: standard deviation over heads, ``[s, l]``; NaN for fewer than two heads.
-        note: of all its rows with a value, if they have one note in common.
-        source: of its rows.
+        note: the note of its rows, if all rows with a value have the same one.
+        source: the first source of its rows.
     """
 
     theory: str
@@ -157,7 +159,7 @@ class Curves:
 
     @property
     def of_network(self) -> bool:
-        """Whether it is a quantity of the whole network that belongs to no theory."""
+        """Whether this is a quantity of the whole network and of no theory."""
         return self.theory == NETWORK and self.layers == (None,)
 
     @property
@@ -177,8 +179,10 @@ class Curves:
         return float(finite.mean()) if finite.size else None
 
     def mean(self) -> "Series":
-        """The mean over layers. If some layer lacks a value at some step, the mean is over those that have one at every step (if there are
-        any), so that the series does not jump because its members change."""
+        """The mean over the layers that have a value at every step, or over all layers if there is none.
+
+        A mean over different layers at different steps would jump although no layer changes.
+        """
         complete = np.isfinite(self.values).all(axis=0)
         kept = complete if complete.any() else np.full(len(self.layers), True)
         with warnings.catch_warnings():
@@ -210,7 +214,8 @@ def curves(result: Result) -> list[Curves]:
     frame["order"] = frame.groupby(identity, sort=False).ngroup()
     groups = frame.groupby(["order", *cells])
     means = groups.agg(value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), spread=("value", "std"))
-    means["spread"] *= np.sqrt((means["heads"] - 1).clip(lower=0) / means["heads"])  # pandas divides by n - 1; NaN for one head
+    # The standard deviation of pandas divides by n - 1; convert it to division by n. It stays NaN for a single head.
+    means["spread"] *= np.sqrt((means["heads"] - 1).clip(lower=0) / means["heads"])
     found = []
     for order, own in frame.groupby("order"):
         first, table = own.iloc[0], means.loc[order]
@@ -245,8 +250,7 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
 
 
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
-    """The headlines of the theories in trained networks, then the network's accuracy and loss on validation data and its geometry
-    (:data:`GEOMETRY`)."""
+    """For each network: the theories' headlines, its own quantities on validation data, and :data:`GEOMETRY`."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
     geometry = [(NETWORK, name) for name in GEOMETRY]
     found = series(result)
@@ -271,7 +275,7 @@ def rank_correlations(
         generator: draws the blocks.
         draws: bootstrap samples.
         level: of the percentile interval.
-        block: checkpoints a block; the cube root of their number, rounded up, if None.
+        block: checkpoints per block; if None, the cube root of their number, rounded up.
     Returns:
         Coefficients and intervals. A pair is None where a series is constant or fewer than 3 checkpoints are shared; an interval is None
         where fewer than 5 checkpoints are shared or more than half of the samples are undefined.
@@ -290,7 +294,7 @@ def rank_correlations(
     if n < 3:
         return Correlations(names, undefined, undefined, undefined, n, level)
     rho = _spearman(table)
-    # A series that is constant up to rounding has ranks of its rounding errors.
+    # If a series is constant up to rounding, its ranks are those of the rounding errors.
     for i, s in enumerate(group):
         if s.constant or replace(s, values=table[i]).constant:
             rho[i] = rho[:, i] = np.nan
@@ -304,13 +308,13 @@ def rank_correlations(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pairs that are undefined in every sample
         low, high = np.nanpercentile(sampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
-    rare = np.isnan(sampled).mean(axis=0) > 0.5
-    low[rare | np.isnan(rho)] = high[rare | np.isnan(rho)] = np.nan
+    mostly_undefined = np.isnan(sampled).mean(axis=0) > 0.5
+    low[mostly_undefined | np.isnan(rho)] = high[mostly_undefined | np.isnan(rho)] = np.nan
     return Correlations(names, _entries(rho), _entries(low), _entries(high), n, level)
 
 
 def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
-    """Cells of the matrix of rank correlations: below the diagonal the values, above it their changes between checkpoints."""
+    """The matrix of rank correlations: of the values below the diagonal, of their changes between checkpoints above it."""
     if len(group) < 2:
         return None
     levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
@@ -335,8 +339,8 @@ def _correlation(found: Correlations, i: int, j: int) -> dict[str, Any]:
 
 def _spearman(table: np.ndarray) -> np.ndarray:
     """Correlations of the ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``, NaN where a row is constant."""
-    # For the few checkpoints of a run, ranks by comparison of all pairs are faster than by sorting. They are shifted by one half, which
-    # changes no correlation: lower values count one each, ties one half each, and so does the value itself.
+    # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of lower values plus half the number of
+    # equal ones, the value itself included: the usual average rank minus one half, which does not change the correlation.
     if table.shape[-1] <= 64:
         below = (table[..., :, None] > table[..., None, :]).sum(-1, dtype=np.float64)
         ranks = below + (table[..., :, None] == table[..., None, :]).sum(-1, dtype=np.float64) / 2

@@ -1,4 +1,4 @@
-"""Tables of what was measured while networks trained, and the summary of a stored training."""
+"""Tables of quantities that were measured during training, and the summary of a stored training run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +16,17 @@ from .timeline import Curves
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """A stored training in short.
+    """The summary of a stored training run. The kept network is the one with the best score.
 
     Attributes:
-        score: label of the quantity by which the kept network was chosen; None if none was measured.
-        kept: the step of the kept network; its score, with the number of samples behind it and its interval, is ``kept_score``.
-        tests: what the kept network reached on the test data, shares first; empty if the training did not come to its end.
-        steps: that were taken; ``checks``: how often the network was measured.
-        seconds: to the last measurement.
-        speed: samples per second between measurements: median, least and most.
+        score: label of the quantity by which the kept network was chosen; None if it was not measured.
+        kept: step of the kept network.
+        kept_score: its score, with the number of samples and an interval.
+        tests: measurements of the kept network on the test data, shares first; empty if the training has not finished.
+        steps: number of training steps.
+        checks: number of times that the network was measured.
+        seconds: time from the start to the last measurement.
+        speed: samples per second between measurements: median, smallest and largest.
     """
 
     score: str | None
@@ -43,13 +45,13 @@ class TrainingSummary:
 
 
 def training_summary(result: Result) -> TrainingSummary:
-    """The summary of a result of ``train``; its settings name the score ("score"), by default the first share on validation data."""
+    """The summary of a result of ``train``. The score is the setting "score", by default the first share on validation data."""
     rows = [row for row in result.table if row.kind == "network" and row.layer is None and not row.setting]
     validation = [row for row in rows if row.split == "validation" and row.value is not None and row.step is not None]
     names = dict.fromkeys(row.quantity for row in sorted(validation, key=lambda row: row.unit != "share"))
     score = result.settings.get("score")
     score = score if score in names else next(iter(names), None)
-    # training keeps the last network among those with the best score
+    # Of several networks with the best score, training keeps the last.
     kept = max((row for row in validation if row.quantity == score), key=lambda row: (row.value, row.step), default=None)
     tests = sorted((row for row in rows if row.split == "test" and row.value is not None), key=lambda row: row.unit != "share")
     steps = sorted({row.step for row in result.table if row.step is not None})
@@ -68,7 +70,7 @@ def training_summary(result: Result) -> TrainingSummary:
 
 
 def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:
-    """For each quantity and network the mean over layers and heads at the first and at the last step, beside the null; None if empty."""
+    """For each quantity and network: the mean over layers and heads at the first and last step, and the last null; None if empty."""
     own = [one for one in own if not one.empty]
     models = list(dict.fromkeys(one.model for one in own))
     columns = [Column("quantity", 40), Column("network", 15, "on"), *(Column(head, 11, "n") for head in ("first", "last", "null"))]
@@ -87,7 +89,7 @@ def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_mode
 
 
 def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kept: int | None) -> table_model.Table | None:
-    """For each theory its headline at the first step, in the kept network and at the last step, beside its null; None if there is none."""
+    """For each theory: its headline at the first step, in the kept network and at the last step, and its null; None if there is none."""
     blocks = []
     for theory in theories:
         inside = theory.in_networks
@@ -95,10 +97,11 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
             if inside is None or (one.theory, one.quantity) != (theory.name, inside.headline) or one.empty:
                 continue
             values, nulls = one.values[-1], one.nulls[-1]
+            # Count the layers whose last value lies on the side of its null that the theory expects.
             both = np.isfinite(values) & np.isfinite(nulls)
             expected = (values > nulls if inside.side == ">=" else values < nulls)[both]
             side = "above" if inside.side == ">=" else "below"
-            half = one.mean().crossing
+            half_step = one.mean().crossing
             line = Line(
                 (
                     (one.label, Note(one.note)) if one.note else one.label,
@@ -107,7 +110,7 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
                     Strong(format.amount(one.at(int(one.steps[-1])), one.unit)),
                     format.amount(one.at(int(one.steps[-1]), "nulls"), one.unit),
                     f"{side} it in {int(expected.sum())} of {int(both.sum())} layers" if both.any() else "no null",
-                    format.NOTHING if half is None else f"step {half:,}",
+                    format.NOTHING if half_step is None else f"step {half_step:,}",
                 )
             )
             blocks.append(Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name))
@@ -126,7 +129,7 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
 
 
 def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
-    """Each layered quantity from the first layer to the last at the given steps, beside its null; None if there is none."""
+    """Each quantity of layers, from the first layer to the last, with its null at the given steps; None if there is none."""
     columns = [Column("quantity", 30), Column("layer", 8, "n")]
     columns += [Column(f"{head}, step {step:,}", 10, "n") for step in steps for head in ("value", "null")]
     lines = []

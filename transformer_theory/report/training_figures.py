@@ -1,7 +1,7 @@
-"""Figures of a training: how the network learns, each theory's quantities over steps and layers, and layer by layer at a few steps.
+"""Figures of a training run: learning curves, each theory's quantities over steps and layers, and profiles over the layers at a few steps.
 
-Layers are coloured from dark to light, nulls are dashed. Few layers are drawn as lines; many as heat maps, layer by step, in which the
-values and their nulls share a scale.
+Layers are coloured from dark to light, and nulls are dashed. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat
+maps, layer by step, one of the values and one of their nulls, with a common scale.
 """
 
 import textwrap
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_LINES = 6  # layers that lines in a small panel tell apart
-MAX_POINTS = 120  # points of a curve: more look the same, and make the page large
+MAX_LINES = 6  # most layers that can be told apart as lines in a small panel
+MAX_POINTS = 120  # most points of a curve; more would enlarge the page without a visible difference
 DASHES = (0, (4, 3))
 
 
 @style()
 def learning(own: Sequence[Curves], summary: TrainingSummary) -> "Figure | None":
-    """All quantities of the whole network that have a split, against steps and against time: a row of panels per quantity."""
+    """Loss, accuracy and other quantities of the whole network, in one row each: against steps on the left, against time on the right."""
     shown = [one for one in own if one.of_network and one.split in ("train", "validation") and not (one.empty or one.setting)]
     quantities = list(dict.fromkeys(one.quantity for one in shown))
     if not quantities:
@@ -36,7 +36,7 @@ def learning(own: Sequence[Curves], summary: TrainingSummary) -> "Figure | None"
     figure, panels = axes(len(quantities), 2, 7.6, 0.2 + 2.2 * len(quantities))
     for row, quantity in zip(panels.reshape(-1, 2), quantities):
         for ax, times in zip(row, (None, clock)):
-            _learn(ax, [one for one in shown if one.quantity == quantity], summary, times)
+            _draw_learning(ax, [one for one in shown if one.quantity == quantity], summary, times)
             ax.set_xlabel("training step" if ax is row[0] else f"{unit}, measurements included")
         row[0].set_title(quantity)
         row[1].sharey(row[0])
@@ -44,11 +44,11 @@ def learning(own: Sequence[Curves], summary: TrainingSummary) -> "Figure | None"
     return figure
 
 
-def _learn(ax: "Axes", own: Sequence[Curves], summary: TrainingSummary, times: dict[int, float] | None) -> None:
+def _draw_learning(ax: "Axes", own: Sequence[Curves], summary: TrainingSummary, times: dict[int, float] | None) -> None:
     for one in own:
         tint = COLOURS["network"] if one.split == "train" else COLOURS["attention_svm"]
         x = [step if times is None else times.get(int(step), np.nan) for step in one.steps]
-        lone = "o" if len(one.steps) == 1 else None
+        lone = "o" if len(one.steps) == 1 else None  # a single point needs a marker to be visible
         line(ax, x, one.values[:, 0], color=tint, label="\n".join(textwrap.wrap(one.label, 24)), marker=lone)
         if np.isfinite(one.nulls).any():
             line(ax, x, one.nulls[:, 0], color=COLOURS["null"], label=f"null, {one.split}", linestyle=DASHES, marker=lone and "_")
@@ -64,7 +64,7 @@ def _learn(ax: "Axes", own: Sequence[Curves], summary: TrainingSummary, times: d
 
 
 def _clock(own: Sequence[Curves]) -> tuple[dict[int, float], str]:
-    """The time of each step, in minutes, or in seconds where they are few."""
+    """The time of each step and its unit: seconds for runs of less than 180 s, otherwise minutes."""
     clock = next((one for one in own if one.of_network and one.unit == "s"), None)
     if clock is None:
         return {}, "minutes"
@@ -105,7 +105,7 @@ def panels(own: Sequence[Curves]) -> "Figure | None":
 
 
 def _small(own: Sequence[Curves], wide: Curves | None = None) -> "Figure":
-    """Three panels a row; the wide one takes the place of two, or the whole row if it is alone."""
+    """Three panels per row. The wide one comes first and takes the place of two panels, or of the whole row if it is alone."""
     taken = 0 if wide is None else 2 if own else 3
     rows = -(-(len(own) + taken) // 3)
     figure, places = axes(rows, 3, 7.6, 0.35 + (1.75 if rows > 1 else 2.3) * rows)
@@ -127,7 +127,7 @@ def _small(own: Sequence[Curves], wide: Curves | None = None) -> "Figure":
 
 
 def _lines(ax: "Axes", one: Curves, *, band: bool) -> None:
-    """A line per layer, then the nulls, then the bands of one standard deviation over heads."""
+    """Draws a line per layer, then the nulls, then bands of one standard deviation over heads."""
     kept = positions(len(one.steps), MAX_POINTS)
     steps, tints = one.steps[kept], shades(len(one.layers))
     lone = "o" if len(steps) == 1 else None
@@ -144,7 +144,7 @@ def _lines(ax: "Axes", one: Curves, *, band: bool) -> None:
 
 
 def _heat_maps(own: Sequence[Curves]) -> "Figure":
-    """Two quantities a row, each as two heat maps on one scale: the values and their nulls."""
+    """Two quantities per row, each as two heat maps with a common scale: its values and their nulls."""
     rows = -(-len(own) // 2)
     layers = max(len(one.layers) for one in own)
     figure, places = axes(rows, 4, 7.6, 0.2 + (1.35 + 0.03 * layers) * rows)
@@ -178,7 +178,7 @@ def _heat_maps(own: Sequence[Curves]) -> "Figure":
 
 @style()
 def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
-    """Quantities against the layer, a line for each of a few steps, nulls dashed, the standard deviation over heads as bars."""
+    """Each quantity against the layer, one line per step; nulls are dashed, bars show the standard deviation over heads."""
     own = [one for one in own if not one.empty and one.layers != (None,)]
     if not own:
         return None
@@ -188,7 +188,7 @@ def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
     for ax, one in zip(places, own):
         layers = np.array(one.layers, dtype=float)
         for position, (step, tint) in enumerate(zip(steps, tints)):
-            shift = 0.06 * (position - (len(steps) - 1) / 2)  # bars of several steps lie beside each other
+            shift = 0.06 * (position - (len(steps) - 1) / 2)  # error bars of different steps are drawn side by side
             for values, nulls, spread in zip(*(table[one.steps == step] for table in (one.values, one.nulls, one.spread))):
                 line(ax, layers + shift, values, color=tint, marker="o", markersize=3.2)
                 line(ax, layers + shift, nulls, color=tint, linewidth=0.9, linestyle=DASHES, alpha=0.8, marker="_", zorder=1.5)
@@ -205,7 +205,7 @@ def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
 
 
 def _legend(figure: "Figure", entries: list[tuple[str, str, object]]) -> None:
-    """One legend above all panels, with the nulls."""
+    """One legend above all panels: the entries, and a dashed line for the nulls."""
     from matplotlib.lines import Line2D
 
     entries = [*entries, ("null", COLOURS["null"], DASHES)]

@@ -1,7 +1,7 @@
 r"""Layer-wise curves of any network: coding rates before and after attention, share of non-zeros, rate reduction by class.
 
-:func:`layerwise` computes the curves with the metrics of :mod:`.in_networks`. A probe finds attention by its kernel; some blocks of CRATE
-have none, so CRATE layers are observed by forward hooks instead (:func:`on_layers`).
+:func:`layerwise` computes the curves with the metrics of :mod:`.in_networks`. A probe finds attention by the kernel that it calls;
+some blocks of CRATE call none, so forward hooks read CRATE layers instead (:func:`on_layers`).
 
 Sources: :cite:t:`yu2023white` (the curves, released code), :cite:t:`yu2020learning` (the rate reduction). Notation: docs/notation.md.
 """
@@ -28,7 +28,7 @@ from ...probes import NoAttention, probe
 from .in_networks import AFTER, BEFORE, NONZEROS, Compression, Sparsity, head_rate, unit_coordinates
 from .problem import PAPER
 
-EPS = 0.1  # eps^2 = .01, as released
+EPS = 0.1  # eps^2 = .01, as in the released code
 CLASS_EPS = 0.5**0.5  # eps^2 = .5, as in the released code for features of norm one
 BATCH = 128  # sequences per forward pass
 INPUT, REDUCTION = "R^c of the input of attention", "rate reduction by class"
@@ -63,7 +63,7 @@ class InputRate(Metric):
 
 
 class ClassRates(FeatureRates):
-    """Rate reduction by class of one feature per sequence; one row per layer, without a null."""
+    """Rate reduction by class, with one feature per sequence; one row per layer, without a null."""
 
     def __init__(self):
         super().__init__(eps=CLASS_EPS)
@@ -88,14 +88,14 @@ def layerwise(
 ) -> Table:
     r"""The curves of one network, with random weights as the null: ``layerwise(model, tokens, labels)``.
 
-    With n tokens Z^l before layer l and Z^{l+1/2} after its attention, K heads of width p and bases U_k of the block, every rate is
+    Let Z^l be the n tokens before layer l and Z^{l+1/2} those after its attention, with K heads of width p and bases U_k. Every rate is
 
     .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad \varepsilon^2 = .01,
 
     in nats, mean over sequences. The rows of W_k (one token in one head) are scaled to norm one. The quantities of a layer are:
 
-    * :data:`INPUT`, as released: W_k = LN(Z^l) U_k with the norm of the layer and its matrices U_k, which need not be orthonormal; for
-      attention with separate matrices, the keys;
+    * :data:`INPUT`, as in the released code: W_k = LN(Z^l) U_k with the norm of the layer and its matrices U_k, which need not be
+      orthonormal; for attention with separate matrices, W_k are the keys;
     * :data:`BEFORE` and :data:`AFTER`, the curve of the paper: W_k = LN(Z) Q_k, with a layer norm without parameters and orthonormal bases
       Q_k of the U_k, for Z^l and Z^{l+1/2}. They need ``subspaces()``, ``bilinear()`` or ``torch.nn.MultiheadAttention``;
     * :data:`NONZEROS`: share of the entries of Z^{l+1} that are not exactly zero; 1 without a rectifier on the stream;
@@ -105,16 +105,16 @@ def layerwise(
     Args:
         model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that :func:`~transformer_theory.probe` can read.
         inputs: [batch, ...]; converted to the precision and device of the model.
-        labels: class of each input, [batch]; if None, there is no rate reduction.
-        untrained: networks of the same shape with initial weights, for the null. If empty, the null is the model with the entries of every
-            tensor shuffled.
+        labels: class of each input, [batch]; if None, the rate reduction is left out.
+        untrained: networks of the same shape with initial weights, for the null. If empty, the null is a copy of the model with the entries
+            of each parameter shuffled.
         eps: distortion of R^c (squared inside); .1 in the released code.
         name: column ``model`` of the rows; the class name of the model if None.
     Returns:
-        One row per quantity and layer, with a null. Quantities that a network does not have are left out.
+        One row per quantity and layer, with a null. Quantities that are not defined for the network are left out.
     Raises:
-        ValueError: there is no input, labels do not fit, ``untrained`` is not a list of networks, ``eps`` is not positive and finite, or
-            the attention of a CRATE layer has no ``subspaces()``.
+        ValueError: there is no input, inputs and labels differ in number, ``untrained`` is not a list of networks, ``eps`` is not
+            positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
         NoAttention: the probe found no attention.
     """
     if not len(inputs):
@@ -222,7 +222,7 @@ Listener = Callable[[int, CompressionLayer, Tensor, Tensor], None]
 
 @contextlib.contextmanager
 def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Context in which every call of a CRATE layer calls ``listener`` with its number, the layer, its input and output [batch, n, d].
+    """Context in which each call of a CRATE layer also calls ``listener(number, layer, input, output)``, with tensors [batch, n, d].
 
     The tensors carry gradients. A compiled model does not call hooks.
     """
@@ -240,9 +240,9 @@ def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[Callable[[Tensor | None], None]]:
-    """Context in which every call of a CRATE layer updates the metrics.
+    """Context in which each call of a CRATE layer updates the metrics.
 
-    Yields a function that sets the labels, [batch], of the following passes.
+    Yields a function that sets the labels, [batch], for the passes that follow.
     """
     labels: Tensor | None = None
 
@@ -254,7 +254,7 @@ def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[C
         # The hook sees the input and output of the layer but not the stream between its halves, so the block is called a second time.
         normed = layer.norm(tokens)
         change = layer.block(normed)
-        # A block of this library may add a bias to its coordinates. Of another block only the subspaces are known.
+        # A block of this library may add a bias to its coordinates; for any other block only the subspaces are known.
         method = getattr(layer.block, "coordinates", None)
         keys = coordinates(normed, layer.block.subspaces()) if method is None else method(normed)
         attention = Activations("", number, "attention", normed, change, key=keys, module=layer.block, labels=labels)

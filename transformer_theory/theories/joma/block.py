@@ -8,7 +8,7 @@ receive the sum:
     u_m .
 
 U is orthonormal, so gradient descent on :math:`w_k` is gradient descent on :math:`(v_k, a_k)`. These are the state; the embedding dimension
-never enters. The :math:`h_k` are the logits of a loss; layers above them would only change :math:`g_k = -\partial L / \partial h_k\, \phi'`.
+never enters. The :math:`h_k` are the logits of a loss; layers above would only change :math:`g_k = -\partial L / \partial h_k\, \phi'`.
 
 The attention b is one of
 
@@ -118,7 +118,7 @@ class AttentionForm(Protocol):
         ...
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
-        r"""Gradient with respect to the logits, :math:`(\partial b / \partial z)^\top \gamma`, from the gradient :math:`\gamma` with respect to b."""
+        r"""Gradient with respect to z, :math:`(\partial b / \partial z)^\top \gamma`, from that with respect to b, :math:`\gamma`."""
         ...
 
     def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -241,7 +241,8 @@ def zero_block(contexts: Contexts, *, units: int, runs: tuple[int, ...] = ()) ->
 def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
     r"""One context per class, with a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}` over its distinct tokens.
 
-    The weights of the common tokens are uniform in [0, 1/2]. Each context is divided by its sum. The defaults are the sizes of the paper's Fig. 2.
+    The weights of the common tokens are uniform in [0, 1/2]. Each context is divided by its sum. The defaults are the sizes of the
+    paper's Fig. 2.
 
     Args:
         generator: draws the common tokens.
@@ -272,5 +273,6 @@ def sampled_contexts(
     targets = torch.arange(n) % classes
     ids = torch.multinomial(law[targets], length, replacement=True, generator=generator)
     counts = torch.zeros(n, tokens, dtype=torch.float64).scatter_add_(1, ids, torch.full(ids.shape, 1 / length, dtype=torch.float64))
-    query = torch.arange(n) // classes % queries  # changes after each round of the classes, so that queries and classes are combined
+    # The query changes after each round of the classes, so that every class occurs with every query.
+    query = torch.arange(n) // classes % queries
     return Contexts(counts, query, targets)

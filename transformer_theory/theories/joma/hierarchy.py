@@ -1,12 +1,14 @@
-r"""A hierarchy of latents that generates sequences, and a measure of how well hidden units find the latents.
+r"""A hierarchy of latents that generates sequences, and a measure of how well hidden units represent the latents.
 
-**The hierarchy.** Every latent of layer l is a different random set of p units of the layer below (tokens for l = 0), and so is every
-class. A class is expanded from the top, :math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one
-sequence: padding (the last word of the vocabulary), then its tokens in ascending order. The data of C classes are C sequences, and the
-activity of a latent is a vector of C zeros and ones. The released code orders the tokens arbitrarily, as a Python set iterates.
+**The hierarchy.** Every latent of layer l is a random set of p units of the layer below (tokens for l = 0), and every class is a random set
+of p latents of the highest layer; the sets of a layer differ. A class is expanded from the top,
+:math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one sequence: padding (the last word of the
+vocabulary), then its tokens in ascending order. The data of C classes are C sequences, and the activity of a latent is a vector of C zeros
+and ones. In the released code the order of the tokens is arbitrary: that of a Python set.
 
 **Recovery.** The largest activation of unit u over positions, :math:`h_u \in R^C`, is correlated with the activity :math:`a \in \{0, 1\}^C`
-of a latent over the C classes. The score of a latent is the largest correlation of any unit, that of a layer the mean over its latents:
+of a latent over the C classes. The score of a latent is its largest correlation with any unit; the score of a layer is the mean over its
+latents:
 
 .. math:: \text{recovery} = \operatorname{mean}_a \max_u
     \frac{\langle h_u - \bar h_u, a - \bar a \rangle}{\|h_u - \bar h_u\| \|a - \bar a\|} .
@@ -14,7 +16,7 @@ of a latent over the C classes. The score of a latent is the largest correlation
 The largest of many correlations over few classes is not small by chance: for 400 Gaussian units and 20 classes it is about .62 (the
 asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: the recovery
 before training, and the recovery with the classes of the latents shuffled. Latents that are active in no class or in every class have no
-correlation and are omitted. The released code also prints the recovery without centring, in which any two positive vectors are similar.
+correlation and are omitted. The released code also prints the recovery without centring, for which any two positive vectors are similar.
 Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 
@@ -34,11 +36,11 @@ DEAD_RTOL = 1e-12  # a unit whose norm is below this share of the largest is dea
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """The units that each latent and each class consists of.
+    """The sets of units that define the latents and the classes.
 
     Attributes:
-        parts: for each layer from the lowest the units of each latent, ``[latents, p]``; the last table is for the classes.
-        vocabulary: M; the last word is the padding.
+        parts: the units of each latent, ``[latents, p]``, for each layer from the lowest; the last table is that of the classes.
+        vocabulary: M, number of words; the last one is the padding.
     """
 
     parts: tuple[Int[Tensor, "_ _"], ...]
@@ -50,11 +52,11 @@ class Hierarchy:
         return len(self.parts[-1])
 
     def activity(self) -> tuple[Bool[Tensor, "classes _"], ...]:
-        """The units that each class makes active: tokens (without padding), then each layer of latents from the lowest, then classes."""
+        """The units that are active in each class: tokens (without padding), then each layer of latents from the lowest, then classes."""
         sizes = [self.vocabulary - 1, *(len(table) for table in self.parts)]
         active = [torch.eye(self.classes, dtype=torch.bool)]
         for table, below in zip(reversed(self.parts), reversed(sizes[:-1])):
-            # from units to the units below: a latent is active if some active unit above contains it
+            # One level down: a unit is active if some active unit above contains it.
             composition = torch.zeros(len(table), below).scatter_(1, table, 1.0)
             active.append((active[-1].float() @ composition) > 0)
         return tuple(reversed(active))
@@ -89,7 +91,7 @@ def random_hierarchy(
         classes: C.
         parts: p, the size of each set.
     Raises:
-        ValueError: a layer has fewer different sets than latents are asked for.
+        ValueError: a layer has fewer different sets than requested latents.
     """
     tables, below = [], vocabulary - 1
     for number in (*latents, classes):

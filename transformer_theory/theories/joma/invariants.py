@@ -1,7 +1,7 @@
-r"""What training conserves: attention follows from the MLP's lower layer, so it can be integrated out.
+r"""What training conserves: the logits of attention are determined by the MLP's lower layer, so they can be eliminated.
 
-Let only samples with query m train z and the :math:`v_k`, without momentum and weight decay, and let :math:`\rho = \eta_z / \eta_v`. Then,
-for any activation and any loss, elementwise,
+Suppose that z and the :math:`v_k` are trained only by samples with query m, without momentum and weight decay, and let
+:math:`\rho = \eta_z / \eta_v`. Then, for any activation and any loss, elementwise,
 
 .. math::
     \text{linear: } z^2 - \rho \textstyle\sum_k v_k^2 = \text{const}, \qquad
@@ -13,12 +13,11 @@ For softmax attention
 
 .. math:: \dot z = \tfrac{1}{T} \Big(\rho \sum_k v_k \circ \dot v_k - \eta_z \sum_k E[g_k\, b b^\top] v_k\Big).
 
-Two approximations, :math:`E[g_k b b^\top] \approx \bar b\, E[g_k b]^\top` and a mean attention :math:`\bar b = E[b]` that does not change,
-yield
+With two approximations, :math:`E[g_k b b^\top] \approx \bar b\, E[g_k b]^\top` and a constant mean attention :math:`\bar b = E[b]`,
 
 .. math:: \text{softmax: } z \approx \tfrac{\rho}{2T} \textstyle\sum_k (v_k^2 - \|v_k\|^2\, \bar b) + \text{const} .
 
-The correlation of the two sides does not see an error of size, so :class:`Fit` has the relative error too. Source: :cite:t:`tian2024joma`.
+The correlation of the two sides is blind to a wrong scale, so :class:`Fit` also has the relative error. Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ def conserved(form: AttentionForm, logits: Logits, lower: Lower, *, ratio: float
     r""":math:`\phi(z) - \rho \kappa \sum_k v_k^2` of each token, which is constant for linear and exponential attention.
 
     Args:
-        form: of attention.
+        form: form of attention.
         logits: z of one query, ``[*batch, M]``.
         lower: v, ``[*batch, K, M]``.
         ratio: eta_z / eta_v.
@@ -57,20 +56,20 @@ def drift(form: AttentionForm, path: Path, *, query: int = 0, ratio: float = 1.0
 
 
 def first_term(form: AttentionForm, path: Path, *, ratio: float = 1.0) -> Float[Tensor, "t *runs M"]:
-    """The change of rho kappa sum_k v_k^2, which predicts that of phi(z) in linear and exponential attention, ``[t, *runs, M]``."""
+    """The change of rho kappa sum_k v_k^2, ``[t, *runs, M]``; for linear and exponential attention it predicts the change of phi(z)."""
     squares = ratio * form.factor * path.states.lower.square().sum(-2)
     return squares - squares[0]
 
 
 def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """The change of z that the paper's softmax invariant predicts, with the mean attention of the start.
+    """The change of z that the paper's softmax invariant predicts, with the mean attention at the start.
 
     Args:
-        model: with softmax attention.
-        contexts, path: the samples, and the training on them.
+        model: model with softmax attention.
+        contexts, path: the samples, and the saved states of training on them.
         query: m.
     Returns:
-        ``[t, *runs, M]``; it sums to zero over tokens, as the change of z does.
+        ``[t, *runs, M]``; the sum over tokens is zero, as it is for the change of z.
     Raises:
         ValueError: attention is not softmax, or no sample has this query.
     """
@@ -80,7 +79,7 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
 
 
 def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """As :func:`fixed_mean`, with the mean attention of each time; the remaining error is due to the factorisation.
+    """As :func:`fixed_mean`, but with the current mean attention at each time; the remaining error is due to the factorisation.
 
     The integral of the mean attention is a trapezoidal sum over the saved states, so many states must be saved.
 
@@ -88,8 +87,9 @@ def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0)
         ValueError: attention is not softmax, or no sample has this query.
     """
     squares, total, mean = _terms(model, contexts, path, query)
-    # The integral of b d(sum_k ||v_k||^2) by the trapezoidal rule in the total, not in time: increments of the total times the average
-    # of the mean attention at both ends. For a constant mean attention this is exact and equals fixed_mean.
+    # Integrate the mean attention over d(total), total = rho kappa sum_k ||v_k||^2, by the trapezoidal rule in the total, not in time:
+    # each increment of the total is multiplied by the average of the mean attention at its two ends. For a constant mean attention this is
+    # exact and equals fixed_mean.
     integral = ((total[1:] - total[:-1]) * (mean[1:] + mean[:-1]) / 2).cumsum(0)
     return squares.sum(-2) - squares[0].sum(-2) - torch.cat([torch.zeros_like(integral[:1]), integral])
 
@@ -100,10 +100,10 @@ def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int =
     Raises:
         ValueError: no sample has this query.
     """
-    chosen = contexts.query == query
-    if not bool(chosen.any()):
+    matching = contexts.query == query
+    if not bool(matching.any()):
         raise ValueError(f"query must be that of a sample, in [0, {contexts.queries}), got {query}")
-    return model.attend(path.states, contexts)[..., chosen, :].mean(-2)
+    return model.attend(path.states, contexts)[..., matching, :].mean(-2)
 
 
 def factorisation_error(model: Model, contexts: Contexts, path: Path) -> Float[Tensor, "t *runs"]:
@@ -153,7 +153,7 @@ def goodness_of_fit(predicted: Float[Tensor, "*#batch M"], measured: Float[Tenso
     """Compares changes of the logits over the last axis, up to an additive constant, which does not change a softmax.
 
     Args:
-        predicted, measured: changes of the logits, ``[*batch, M]``, of shapes that broadcast.
+        predicted, measured: changes of the logits, ``[*batch, M]``, in shapes that broadcast.
     Returns:
         Correlation and relative error, ``[*batch]``; NaN where the measured change is the same for all tokens.
     """

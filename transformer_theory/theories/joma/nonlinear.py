@@ -1,4 +1,4 @@
-r"""Nonlinear MLP: salient components are learnt first, the others later, and attention is sparse in between.
+r"""Nonlinear MLP: salient components are learnt first and the others later; attention is sparse in between.
 
 **One unit.** Near a critical point :math:`\mu` of the lower layer, with attention integrated out, the paper's equation is
 
@@ -8,8 +8,9 @@ With :math:`\delta_j = 1 - v_j/\mu_j` it reads :math:`\tfrac{d}{dt} \ln \delta_j
 
 .. math:: \frac{\ln 1/\delta_j(t)}{\ln 1/\delta_k(t)} \to e^{(\mu_j^2 - \mu_k^2)/2} .
 
-The attention softmax(:math:`v^2/T`) first concentrates on what is learnt first and then spreads again: its entropy drops and bounces, while
-it only drops for the linear :math:`\dot v = \Delta \circ e^{v^2/2}`. A common normaliser changes the clock, not the orbit.
+The attention softmax(:math:`v^2/T`) first concentrates on the components that are learnt first and then spreads again: its entropy falls
+and rises, while for the linear :math:`\dot v = \Delta \circ e^{v^2/2}` it only falls. A normaliser that all components share changes the
+speed along the orbit, not the orbit.
 
 **Several units** share the attention of a query. By the exponential invariant its logits are :math:`z_l = \tfrac12 \sum_k v_{kl}^2`, so if
 unit k has the critical point :math:`\mu_k`,
@@ -21,12 +22,12 @@ The factor is common to the units, so from zero all units learn a token at the s
 .. math:: V(t) = M \operatorname{diag}(1 - \delta(t)), \qquad \dot\delta_l = -\delta_l\, e^{\|M_{:l}\|^2 (1 - \delta_l)^2 / 2} ,
 
 where M is the matrix of critical points and :math:`\delta_l` is that of a single component whose critical point is the length of column l.
-V is tM at first and M in the end. In between only the largest columns are learnt, so V has few directions: its stable rank falls and comes
-back. With a linear MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the orbit of their lengths
-(:mod:`.orbit`) and one of them leaves all others behind: the stable rank tends to one, as slowly as the length :math:`\sqrt{2 \ln(1/r)}` of
-that column grows. If all columns have one length, the rank does not change.
+Near t = 0, V is tM; as t grows, it tends to M. In between only the largest columns are learnt, so V is dominated by few directions: its
+stable rank falls and rises again. With a linear MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the
+orbit of their lengths (:mod:`.orbit`) and one of them leaves all others behind: the stable rank tends to one, as slowly as the length
+:math:`\sqrt{2 \ln(1/r)}` of that column grows. If all columns have the same length, the rank does not change.
 
-Away from the critical point the equation is a heuristic (see :mod:`.mixture`). The case of several units is derived here.
+Away from the critical point the equation is a heuristic (see :mod:`.mixture`). The equations for several units are derived in this library.
 Source: :cite:t:`tian2024joma`.
 """
 
@@ -55,17 +56,17 @@ ENTROPY_MARGIN = 0.1  # nats; attention with an entropy this close to that of un
 @single_threaded
 @converted(float64=("mu", "times"))
 def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Float[Tensor, "t M"]:
-    r"""ln delta of each component at the given times, from v = 0 (ln delta = 0).
+    r"""ln delta of each component at the given times, for the start v = 0 (ln delta = 0).
 
     Args:
         mu: critical point of each component, ``[M]``, not zero.
         times: increasing, >= 0, ``[t]``.
-        tolerance: relative, of the integrator (Dormand-Prince of order 8).
+        tolerance: relative tolerance of the integrator (Dormand-Prince of order 8).
     Returns:
         ``[t, M]``, <= 0.
     Raises:
-        ValueError: a mu is zero or not finite; the times are empty, not finite or do not increase from 0 on.
-        NotConverged: the integrator failed; carries its last state.
+        ValueError: a mu is zero or not finite; the times are empty, not finite, negative or not increasing.
+        NotConverged: the integrator failed; ``state`` holds its last state.
     """
     from scipy.integrate import solve_ivp
 
@@ -79,8 +80,8 @@ def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Floa
         return torch.zeros(1, len(mu), dtype=torch.float64)
     squares = mu.square().numpy()
 
-    # Integrate ln delta: delta itself underflows after short times. expm1 keeps the digits of delta - 1 near the start, where delta is 1.
-    # The components are independent; solving them together makes the steps those of the fastest one, which is accurate for all.
+    # Integrate ln delta, since delta itself soon underflows. expm1 keeps the digits of delta - 1 near the start, where delta is 1. The
+    # components are independent. Solved together, they share the small steps of the fastest one, which are accurate enough for all.
     def velocity(_: float, logs: np.ndarray) -> np.ndarray:
         return -np.exp(squares * np.expm1(logs) ** 2 / 2)
 
@@ -100,10 +101,10 @@ def learning_ratio(mu: Vector) -> Float[Tensor, "M M"]:
 
 @dataclass(frozen=True)
 class Bounce:
-    """Drop and rebound of a curve over a training.
+    """Drop and rebound of a curve during training.
 
     Attributes:
-        start, least, end: the first, the smallest and the last value, in the unit of the curve.
+        start, least, end: first, smallest and last value, in the unit of the curve.
         index: position of the smallest value.
     """
 
@@ -174,8 +175,8 @@ def salient_descent(
 
     Args:
         mu: ``[M]``.
-        start: v of all components.
-        rate, temperature, steps: eta, T, number of steps.
+        start: initial value of every component of v.
+        rate, temperature, steps: eta, T and the number of steps.
     Returns:
         v after 0, 1, ..., steps, ``[steps + 1, M]``.
     Raises:
@@ -235,10 +236,10 @@ def nonlinear_layer(points: Layer, times: Times, *, tolerance: float = 1e-10) ->
         times: increasing, >= 0, ``[t]``.
         tolerance: as in :func:`log_remaining`.
     Raises:
-        ValueError: a column is zero or not finite, or the times do not increase from 0 on.
+        ValueError: a column is zero or not finite, or the times are negative or not increasing.
         NotConverged: the integrator failed.
     """
-    # 1 - delta by expm1, since delta is near 1 at the start
+    # Compute 1 - delta by expm1, which is accurate at the start, where delta is near 1.
     return points * -torch.expm1(log_remaining(points.norm(dim=0), times, tolerance=tolerance))[:, None]
 
 
@@ -267,7 +268,7 @@ def gaussian_points(generator: Generator, *, units: int = 12, tokens: int = 20, 
 
 @converted(float64=("points",))
 def equal_columns(points: Layer) -> Layer:
-    """The columns scaled to one length, the root mean square of their lengths, so that no token is salient, ``[K, M]``."""
+    """The columns rescaled to the root mean square of their lengths, so that no token is salient, ``[K, M]``."""
     lengths = points.norm(dim=0)
     return points * lengths.square().mean().sqrt() / lengths
 
@@ -278,7 +279,7 @@ def rank_bounce(points: Layer, layers: Float[Tensor, "t K M"]) -> Bounce:
     """Drop and rebound of the stable rank of V.
 
     Args:
-        points: critical points, ``[K, M]``. V starts at zero, where the rank is undefined; just after the start V is a multiple of these.
+        points: critical points, ``[K, M]``. The rank of V is undefined at the start, V = 0; just after it V is a multiple of ``points``.
         layers: V at later times, ``[t, K, M]``.
     """
     return bounce(torch.cat([stable_rank(points)[None], stable_rank(layers)]))

@@ -5,19 +5,19 @@ r"""The landscape of the regularised problem: every critical point is a maximise
     \nabla F = \alpha X (I + \alpha S)^{-1} - \alpha \big(X_j (I + \alpha_j S_j)^{-1}\big)_j - \lambda X ,
 
 with :math:`S = X^\top X`, :math:`S_j = X_j^\top X_j`, :math:`\alpha = d/(n\epsilon^2)`, :math:`\alpha_j = \alpha/\gamma_j`. The penalty
-takes the place of the constraint on the scale. For orthogonal classes F is a sum over squared singular values s, with derivative
+replaces the constraint on the scale. For orthogonal classes F is a sum over squared singular values s, with derivative
 :math:`\tfrac12 [\alpha/(1 + \alpha s) - \alpha/(1 + \alpha_j s) - \lambda]`, which vanishes at the two roots of
 
 .. math::
     \lambda\alpha\alpha_j\, s^2 + [\lambda(\alpha + \alpha_j) - \alpha(\alpha_j - \alpha)]\, s + \lambda = 0, \qquad
-    0 < \lambda < \alpha\, \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}},
+    0 < \lambda < \alpha\, \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}} .
 
-The smaller root is a minimum along s, the larger one, :math:`\bar s_j`, a maximum. The maximisers of F are the X whose classes are
-orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: an ascent does not restore a dimension that a
-class has lost. All other critical points have a direction of ascent.
+As a function of s, F has a minimum at the smaller root and a maximum at the larger one, :math:`\bar s_j`. The maximisers of F are the X
+whose classes are orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: an ascent does not restore
+a dimension that a class has lost. All other critical points have a direction of ascent.
 
 The Hessian classifies the critical points. With :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`,
-:math:`K = (I + \alpha XX^\top)^{-1}` the Hessian of R is
+:math:`K = (I + \alpha XX^\top)^{-1}`, the Hessian of R is
 
 .. math::
     \alpha K_{ij} M_{pq} - \alpha^2 P_{iq} P_{jp} \quad (\text{rows } i, j;\ \text{columns } p, q),
@@ -51,7 +51,7 @@ class Regularised:
         penalty: λ, positive and below :func:`largest_penalty`.
 
     Raises:
-        ValueError: fewer than two classes, an empty one, dim below 1, or eps or the penalty out of bounds.
+        ValueError: there are fewer than two classes, a class is empty, dim is below 1, or eps or the penalty is out of range.
     """
 
     sizes: tuple[int, ...]
@@ -66,7 +66,7 @@ class Regularised:
 
     @property
     def unit(self) -> float:
-        """λ, in units of which gradients and eigenvalues are measured."""
+        """λ, the unit of gradients and eigenvalues."""
         return self.penalty
 
     def value(self, X: Float[Tensor, "n d"]) -> float:
@@ -90,14 +90,14 @@ class Regularised:
         alpha, *alphas = scales(self.sizes, self.dim, eps=self.eps)
         roots = []
         for a in alphas:
-            top, middle = self.penalty * alpha * a, alpha * (a - alpha) - self.penalty * (alpha + a)
-            larger = (middle + (middle**2 - 4 * top * self.penalty) ** 0.5) / (2 * top)
-            # The smaller root from the product of both, λ / top: the usual formula with a minus sign would cancel.
-            roots.append((self.penalty / (top * larger), larger))
+            leading, middle = self.penalty * alpha * a, alpha * (a - alpha) - self.penalty * (alpha + a)  # leading s² - middle s + λ = 0
+            larger = (middle + (middle**2 - 4 * leading * self.penalty) ** 0.5) / (2 * leading)
+            # The smaller root follows from the product of the roots, λ / leading; the usual formula with a minus sign would cancel.
+            roots.append((self.penalty / (leading * larger), larger))
         return tuple(roots)
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
-        r"""Distance of X from the shape of a maximiser; 0 at one.
+        r"""Distance of X from the shape of a maximiser; 0 at a maximiser.
 
         The maximum of two numbers: the largest distance of a singular value from the nearer of 0 and :math:`\sqrt{\bar s_j}`, relative to
         the latter, and the largest overlap :math:`\|X_i X_j^\top\|_2 / \sqrt{\bar s_i \bar s_j}` of two classes.
@@ -134,10 +134,10 @@ def orthogonal_critical_point(
 
     Args:
         problem: the problem.
-        smaller, larger: numbers of singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` of each class; all others are 0.
+        smaller, larger: how many singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` each class has; all others are 0.
         generator: source of the random subspaces.
     Raises:
-        ValueError: they do not fit into the classes or, together, into the dimension.
+        ValueError: a class has fewer samples than singular values, or there are more singular values in total than dimensions.
     """
     counts = zip(smaller, larger, problem.squares(), strict=True)
     spectra = [[low] * n_low + [high] * n_high for n_low, n_high, (low, high) in counts]
@@ -159,7 +159,7 @@ def reduction_hessian(X: Float[Tensor, "n d"], sizes: Sequence[int], *, eps: flo
     """
     n, d = X.shape
     alpha, *alphas = scales(sizes, d, eps=eps)
-    # R couples all samples, R^c those of one class only: subtract the Hessians of γ_j R_j, γ_j = α / α_j, from the diagonal blocks.
+    # R couples all samples, R^c only those of the same class: subtract the Hessian of γ_j R_j, γ_j = α / α_j, from each diagonal block.
     H = _rate_hessian(X, alpha)
     first = 0
     for x, a in zip(X.split(list(sizes)), alphas):
@@ -170,7 +170,7 @@ def reduction_hessian(X: Float[Tensor, "n d"], sizes: Sequence[int], *, eps: flo
 
 
 def _rate_hessian(x: Tensor, a: float) -> Tensor:
-    """Hessian of half of log det(I + a x^T x), ``[n, d, n, d]``."""
+    """Hessian of log det(I + a x^T x) / 2, ``[n, d, n, d]``; M, P and K are those of the module."""
     M = torch.linalg.inv(torch.eye(x.shape[1], dtype=x.dtype) + a * x.mT @ x)
     P = x @ M
     K = torch.eye(len(x), dtype=x.dtype) - a * P @ x.mT

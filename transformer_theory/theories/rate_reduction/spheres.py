@@ -3,30 +3,31 @@ r"""The landscape of the constrained problem: ΔR on a product of spheres, one f
 .. math::
     \max_X \Delta R(X|y) \quad \text{subject to} \quad \|X_j\|_F^2 = n_j .
 
-With :math:`G = \nabla \Delta R`, of classes :math:`G_j`, and multipliers :math:`\lambda_j = \langle G_j, X_j\rangle / n_j` the Riemannian
-gradient is :math:`(G_j - \lambda_j X_j)_j`, and the Riemannian Hessian
+Let :math:`G_j` be the rows of :math:`G = \nabla \Delta R` that belong to class j, and :math:`\lambda_j = \langle G_j, X_j\rangle / n_j` the
+multipliers. The Riemannian gradient is :math:`(G_j - \lambda_j X_j)_j`, and the Riemannian Hessian is
 
 .. math::
     P\,(\nabla^2 \Delta R - \oplus_j \lambda_j I)\,P, \qquad P = \oplus_j (I - x_j x_j^\top / n_j), \quad x_j = \mathrm{vec}\, X_j,
 
-where :math:`\lambda_j I` is the curvature of the spheres. A geodesic turns each class in the plane of :math:`X_j` and its direction.
+where :math:`\lambda_j I` is the curvature of the spheres. A geodesic rotates each class in the plane of :math:`X_j` and its tangent
+direction.
 
-So a critical point is a critical point of a problem with penalties (:mod:`.landscape`), one penalty λ_j for each class. Orthogonal classes
+So every critical point is also one of a problem with penalties (:mod:`.landscape`), with one penalty λ_j for each class. Orthogonal classes
 with flat spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions each, are critical. Along a sphere, with :math:`f_j` of :mod:`.optimum`,
 
-* one of these singular values growing at the cost of another has the second derivative :math:`4 s f_j''(s)`, which is negative iff
+* if one of these singular values grows at the expense of another, the second derivative is :math:`4 s f_j''(s)`, which is negative iff
   :math:`r_j < \sqrt{n_j/n}\, d/\epsilon^2` (:func:`.optimum.largest_rank`),
-* a zero singular value growing in a new dimension has :math:`-\lambda_j < 0`.
+* if a zero singular value grows in a new dimension, the second derivative is :math:`-\lambda_j < 0`.
 
 Below the bound such X are local maximisers for any ranks (observed: the other eigenvalues are negative too, except for rotations).
-Saddles are flat spectra above the bound; spectra :math:`(a, b, \dots, b)` with
-:math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one of which two share a line
-(:func:`on_lines`); all classes on one line give the minimum ΔR = 0.
+The saddles include flat spectra above the bound; spectra :math:`(a, b, \dots, b)` with
+:math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`); and classes of rank one, two of which share a line
+(:func:`on_lines`). All classes on one line give the minimum, ΔR = 0.
 
-:cite:t:`wang2024global` treat the problem with a penalty. This problem has no claims here: statements that are not derived above are
-observations.
+:cite:t:`wang2024global` treat the problem with a penalty. This library has no claims about the problem on spheres:
+statements that are not derived above are observations.
 
-Source: the problem of :cite:t:`yu2020learning`; derivatives are textbook.
+Source: the problem is that of :cite:t:`yu2020learning`; the derivatives are standard.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class OnSpheres:
         eps: distortion; squared inside.
 
     Raises:
-        ValueError: fewer than two classes, an empty one, dim below 1, or eps not positive.
+        ValueError: there are fewer than two classes, a class is empty, dim is below 1, or eps is not positive.
     """
 
     sizes: tuple[int, ...]
@@ -90,7 +91,7 @@ class OnSpheres:
         return P @ (reduction_hessian(X, self.sizes, eps=self.eps) - torch.diag(curvature)) @ P
 
     def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The end point of the geodesic from X along ``direction``, which is tangent to the spheres and has the length of the geodesic."""
+        """The end point of the geodesic from X along ``direction``, a tangent vector as long as the geodesic."""
         parts = []
         for x, v in zip(X.split(self.sizes), direction.split(self.sizes)):
             radius = len(x) ** 0.5
@@ -104,9 +105,9 @@ class OnSpheres:
 
     def eigenvalues(self, X: Float[Tensor, "n d"]) -> Float[Tensor, " directions"]:
         """Eigenvalues of the Hessian on the n d - k directions along the spheres, ascending, in units of α."""
-        # The complete QR of the radial directions continues them to an orthonormal basis; its other columns are tangent to the spheres.
-        along = torch.linalg.qr(self._radii(X), mode="complete").Q[:, len(self.sizes) :]
-        return torch.linalg.eigvalsh(along.mT @ self.hessian(X) @ along) / self.unit
+        # A complete QR factorisation extends the radial directions to an orthonormal basis; the added columns are tangent to the spheres.
+        tangents = torch.linalg.qr(self._radii(X), mode="complete").Q[:, len(self.sizes) :]
+        return torch.linalg.eigvalsh(tangents.mT @ self.hessian(X) @ tangents) / self.unit
 
     def steepest(self, X: Float[Tensor, "n d"]) -> float:
         """Largest of the :meth:`eigenvalues`: positive at a strict saddle, 0 at a maximiser (because its rotations are maximisers too)."""
@@ -129,7 +130,7 @@ class OnSpheres:
 
 
 def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:
-    r"""A saddle with orthogonal classes: in each of rank two or more one squared singular value a is smaller than the others, b.
+    r"""A saddle with orthogonal classes; in each class of rank two or more, one squared singular value is a, and the others are b > a.
 
     Args:
         problem: the problem.
@@ -142,7 +143,7 @@ def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generat
     spectra = []
     for size, rank in zip(problem.sizes, ranks, strict=True):
         product = size / sum(problem.sizes) / problem.unit**2
-        # a = product / b in a + (r - 1) b = n_j gives a quadratic for b, of which the larger root belongs to a < b.
+        # a = product / b in a + (r - 1) b = n_j gives a quadratic equation for b, whose larger root is the one with a < b.
         square = size**2 - 4 * (rank - 1) * product
         b = (size + max(square, 0.0) ** 0.5) / (2 * (rank - 1)) if rank > 1 else float(size)
         a = product / b

@@ -3,10 +3,10 @@ r"""Maximal coding rate reduction as a training objective for images: the loss i
 .. math::
     \mathcal L = R^c(X|\Pi) - \gamma_2 R_{\gamma_1}(X), \qquad \text{rows of } X \text{ of norm } 1
 
-over the features X of *all* images of a step: the rates couple images, so the losses of parts of a batch do not add up to that of the batch.
-Every process computes the loss of the whole batch from the output of ``gather``, and the average of their gradients equals the gradient on
-a single process (:mod:`~transformer_theory.training.objectives.protocol`). Mixed images have soft memberships as targets, for which R^c is
-also defined.
+over the features X of *all* images of a step: the rates couple images, so the losses of parts of a batch do not determine that of the
+batch. Every process computes the loss of the whole batch from the output of ``gather``, and the average of their gradients equals the
+gradient on a single process (:mod:`~transformer_theory.training.objectives.protocol`). Mixed images have soft memberships as targets, for
+which R^c is also defined.
 
 Source: :cite:t:`yu2020learning`; the loss itself is :class:`~.loss.MaximalCodingRateReduction`.
 """

@@ -72,7 +72,7 @@ class SymmetricClasses:
         K, D = self.classes, len(self.distinct)
         if K * (len(self.common) + K * D) > MAX_ENTRIES:
             raise ValueError(
-                f"written_out() creates at most {MAX_ENTRIES:,} probabilities, but {K} classes of {D} tokens need more; use the family itself"
+                f"written_out() creates at most {MAX_ENTRIES:,} probabilities, {K} classes of {D} tokens have more; use the family"
             )
         own = torch.block_diag(*[self.distinct[None]] * K)
         P = torch.cat([self.common.expand(K, -1), own], dim=1)

@@ -1,15 +1,15 @@
-r"""Language models that learn a text: their attention during training, and its phases.
+r"""Language models that are trained on a text: their attention during training, and the phases of attention.
 
-A run trains a small causal decoder on one text and measures it, in evaluation mode, on fixed windows of another: entropy, sharpness, top-1
-mass, effective support, sink and diagonal mass, the overlap of successive maps, the attended words (:mod:`.attended_words`), and the loss.
-A quantity that has no null gets the value of an untrained decoder on the same windows. A run on the same words in random order is a second
-null: such a text has word frequencies and no other structure. Source: :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the
-experiments on WikiText-2).
+A run trains a small causal decoder on one text and measures it in evaluation mode on fixed windows of another. It measures entropy,
+sharpness, top-1 mass, effective support, sink and diagonal mass, the overlap of successive maps, the attended words
+(:mod:`.attended_words`), and the loss. For a quantity without a null of its own, the null is the value of an untrained decoder on the same
+windows. A run on the same words in random order is a second null: in such a text the word frequencies are the only structure. Source:
+:cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the experiments on WikiText-2).
 
-*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves
-by the chord :math:`\sqrt{2 (1 - \rho_k)}`, at the speed :math:`v_k = \sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. It scans where v is largest.
-It has snapped at the first step after which v stays below a tenth of that. The theory predicts :math:`t_0' = K \ln M / \eta_Y` for the
-transition.
+*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves a
+distance, the chord :math:`\sqrt{2 (1 - \rho_k)}`, with the speed :math:`v_k = \sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. Attention scans
+where v is largest. It has snapped at the first step after which v stays below a tenth of the largest v. The theory predicts
+:math:`t_0' = K \ln M / \eta_Y` for the transition.
 """
 
 import math
@@ -35,7 +35,7 @@ from .language_training import OptimiserOf, adam, next_word_loss, sgd, train_dec
 
 NAME = "scan_snap"
 OPTIMISERS: dict[str, Callable[[float], OptimiserOf]] = {"sgd": sgd, "adam": adam}
-TRAIN_SHARE = 0.8  # of a text that is learnt if there is no second text
+TRAIN_SHARE = 0.8  # share of a text used for training if there is no second text
 HELD_OUT_LOSS = "held-out loss"
 SLOW = 0.1  # share of the largest speed below which attention counts as frozen
 
@@ -55,19 +55,19 @@ ORDERS: dict[str, Callable[[Text, torch.Generator], Text]] = {"as written": as_w
 
 @dataclass(frozen=True)
 class Run:
-    """Settings of a training; plain values, so that a run can be sent to another process.
+    """Settings of a run; all are plain values, so that a run can be sent to another process.
 
     Attributes:
-        text: file to learn; the shipped text if empty.
-        held_out: file on which attention is measured; the last fifth of the text if empty.
+        text: file of the training text; the shipped text if empty.
+        held_out: file of the text on which attention is measured; the last fifth of the text if empty.
         words: largest number of words in the vocabulary.
-        depth, dim, dropout: of the decoder; its MLP is as wide as its stream, and it has one head.
+        depth, dim, dropout: settings of the decoder, which has one head and an MLP as wide as the residual stream.
         rate, optimiser: learning rate of "sgd" or "adam".
-        steps, batch, length: of training.
+        steps, batch, length: number of training steps, streams per batch, and words of each stream per batch.
         measured: steps at which attention is measured.
-        windows: number of windows on which it is measured.
-        seed: of initial weights and dropout.
-        order: of the words of both texts, "as written" or "shuffled".
+        windows: number of windows on which attention is measured.
+        seed: seed of all random numbers, such as initial weights and dropout.
+        order: order of the words of both texts, "as written" or "shuffled".
     """
 
     text: str
@@ -94,7 +94,7 @@ class RunResult:
     Attributes:
         table: rows of kind "figure" at each measured step.
         maps: attention of each layer to the first window, ``[measured, layers, queries, keys]``.
-        losses: of the training batches, nats, ``[steps]``.
+        losses: losses of the training batches, nats, ``[steps]``.
         vocabulary: number of words in the vocabulary.
     """
 
@@ -124,7 +124,7 @@ def measured_steps(steps: int, measurements: int) -> tuple[int, ...]:
 
 
 def texts(text: str, held_out: str, *, words: int) -> tuple[Text, Text]:
-    """The training text and the held-out text, in the vocabulary of the first.
+    """The training text and the held-out text, both in the vocabulary of the training text.
 
     Raises:
         ValueError: a file cannot be read as text.
@@ -134,7 +134,7 @@ def texts(text: str, held_out: str, *, words: int) -> tuple[Text, Text]:
 
 
 def train_and_measure(**settings) -> RunResult:
-    """Trains the decoder of the :class:`Run` with these settings and measures it at the given steps.
+    """Trains the decoder of the :class:`Run` with these settings and measures it at the steps ``measured``.
 
     Raises:
         ValueError: a text cannot be read or is too short, or a setting is out of range.
@@ -180,7 +180,7 @@ def train_and_measure(**settings) -> RunResult:
 
 
 def attention_metrics(learnt: Text, windows: Int[Tensor, "n longer"]) -> list[Metric]:
-    """Metrics for windows ``[n, length + 1]``; they include the attended words if some pair of words is frequent enough."""
+    """Metrics for windows ``[n, length + 1]``; they include the attended words if some pair of words is frequent enough in the text."""
     metrics: list[Metric] = [AttentionStatistics(), ScanAndSnap()]
     vocab_size, context = len(learnt.vocabulary), windows.shape[1] - 1
     try:
@@ -205,7 +205,7 @@ class Phases:
 
     Attributes:
         scanning: the step around which attention moves fastest; None if it never moves.
-        snapped: the step after which it stays slow; None if it does not within the measurements, or never moves.
+        snapped: the step after which it stays slow; None if it is still fast in the last interval, or never moves.
     """
 
     scanning: float | None
@@ -216,8 +216,8 @@ def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLO
     """The phases of one head, as defined in the module's docstring.
 
     Args:
-        steps: of the measurements, increasing, at least two.
-        overlaps: of each measurement but the first with the one before, in [-1, 1].
+        steps: steps of the measurements, increasing, at least two.
+        overlaps: overlap of each measurement but the first with the previous one, in [-1, 1].
         slow: share of the largest speed below which attention counts as frozen.
     Raises:
         ValueError: the lengths do not fit, or the steps do not increase.
@@ -229,10 +229,10 @@ def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLO
         raise ValueError("steps must increase, got one that is not later than its predecessor; sort them")
     # The chord of two unit vectors with cosine rho; an overlap that exceeds 1 by rounding counts as 1.
     speeds = [math.sqrt(2 * max(0.0, 1 - overlap)) / length for overlap, length in zip(overlaps, lengths)]
-    top = max(speeds)
-    if top == 0:
+    largest = max(speeds)
+    if largest == 0:
         return Phases(None, None)
-    fastest = speeds.index(top)
-    last = max((k for k, speed in enumerate(speeds) if speed > slow * top), default=-1)
-    snapped = steps[last + 1] if last + 1 < len(speeds) else None
+    fastest = speeds.index(largest)
+    last_fast = max((k for k, speed in enumerate(speeds) if speed > slow * largest), default=-1)
+    snapped = steps[last_fast + 1] if last_fast + 1 < len(speeds) else None
     return Phases((steps[fastest] + steps[fastest + 1]) / 2, snapped)

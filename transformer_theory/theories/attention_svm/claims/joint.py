@@ -106,7 +106,7 @@ def _is_between(targets: JointTargets) -> bool:
 
 
 def _distance(instance: JointInstance, targets: JointTargets, target: Tensor, generator: torch.Generator) -> Evidence:
-    """1 - cosine of p and ``target``, a column, after half of the steps and after all. ``targets`` are those of the selection ``SELECT``."""
+    """1 - cosine of p and ``target`` (a column) after half and after all steps; ``targets`` are those of the selection ``SELECT``."""
     p, v = torch.randn(2, D, generator=generator, dtype=torch.float64) * 0.1
     half = joint_descent(instance, JointState(p, v), steps=350, rate=0.2)
     end = joint_descent(instance, half, steps=350, rate=0.2)

@@ -7,20 +7,22 @@ first three spaces (:cite:t:`tarzanagh2023transformers`),
 .. math:: W \mathrel{-}= \alpha \sum_i P_i z_i^\top, \qquad
     u_i \mathrel{-}= \alpha \sum_j (z_i^\top z_j) P_j, \qquad a \mathrel{-}= \alpha\, G c,
 
-with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick); and the norm of the gradient
-is that of the matrix, :math:`\langle P, ZZ^\top P\rangle^{1/2}` or :math:`(c^\top G c)^{1/2}`. One step costs :math:`2nTd` (tokens) and, on
-top, twice :math:`n d d_z` on W or :math:`n^2 d` on the images; on the logits :math:`(nT)^2` in all, independently of the dimensions.
+with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick). In all three spaces the norm
+of the gradient is that of the matrix; on the images it is computed as :math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits as
+:math:`(c^\top G c)^{1/2}`. A step on W costs :math:`2nTd` products for the tokens and :math:`2 n d d_z` more, a step on the images
+:math:`2nTd + n^2 d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
 
-The last two norms are roots of quadratic forms and hold half the digits where terms cancel, as at a saddle. So a multiple of the identity,
-1e-14 of the largest entry, is added to the form: at most that share of a step is wrong, and no step is longer than it should be.
+These two norms are roots of quadratic forms and have only half the digits if terms cancel, as at a saddle. Therefore 1e-14 of the largest
+diagonal entry, times the identity, is added to the matrix of the form. The relative error of a step is at most of that size, and no step
+is too long.
 
 On factors of :math:`W = K Q^\top`, with :math:`q_i = Q^\top z_i`, the logits are :math:`x_{i,t}^\top K q_i`, W is never formed, and
 
 .. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top .
 
 Each class has ``logits()`` ``[trials, n, T]``, up to a constant per input; ``aim(c, C)``, which takes the coefficients of :mod:`.gradient`
-and returns the norm of the direction, :math:`n e^{-C}` times the gradient, and C (None for 0); ``move(length)``, which subtracts that
-multiple of the direction; and ``state(step)``, a copy of the run's state.
+and sets the direction, :math:`n e^{-C}` times the gradient, and returns its norm and C (None for 0); ``move(length)``, which subtracts
+``length`` times the direction; and ``state(step)``, a copy of the run's state.
 """
 
 from typing import no_type_check
@@ -32,7 +34,7 @@ from .gradient import Gradient, Product, Rows
 from .states import Carried, Factors, State
 
 FORM_RTOL = 1e-14  # added to quadratic forms, relative to their largest diagonal entry
-CALL_COST = 200  # of one call of a library function, in products of numbers
+CALL_COST = 200  # cost of one call of a library function, in multiplications
 
 
 class Weights:
@@ -50,14 +52,14 @@ class Weights:
 
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        rest: Tensor | None = C
-        # The gradient is added to the penalty, so the factor e^C must be restored first.
+        log_scale: Tensor | None = C
+        # The gradient of the penalty is added, so the factor e^C of the other gradient must be restored first.
         if self.decay:
-            c, rest = self.data.unscaled(c, C)
+            c, log_scale = self.data.unscaled(c, C)
         self.direction = torch.bmm(self.data.pulled(c).mT, self.data.query)
         if self.decay:
             self.direction.add_(self.W, alpha=self.decay)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), log_scale
 
     @no_type_check
     def move(self, length: Tensor) -> None:
@@ -70,7 +72,7 @@ class Weights:
 class _Span:
     """Steps in the span of the data: W is the start minus the sum of the steps.
 
-    A run continues from its own logits or images: computed from W again, they would differ by rounding.
+    A run continues from its stored logits or images: recomputed from W, they would differ by rounding.
     """
 
     def __init__(self, data: Gradient, state: State):
@@ -157,7 +159,7 @@ class Logits(_Span):
 class Pair:
     """Steps on K and Q, each with its own norm, with :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss.
 
-    K and Q, and their gradients, are held in one tensor, padded with zeros if :math:`d \\ne d_z`: one operation moves both.
+    K and Q share one tensor, padded with zeros if :math:`d \\ne d_z`, and so do their gradients, so that one operation moves both.
     """
 
     def __init__(self, data: Gradient, state: Factors, penalty: float):
@@ -169,7 +171,7 @@ class Pair:
         for view, V in ((self.K, state.K), (self.Q, state.Q)):
             view.copy_(V.detach().reshape(view.shape))
         # grad K = sum_i P_i q_i^T and grad Q = sum_i z_i (K^T P_i)^T are products of the same form, left^T right, so one batched product of
-        # two blocks computes both. All intermediate results are views of preallocated memory: a step of a small problem allocates nothing.
+        # two blocks computes both. All intermediate results are views of preallocated memory, so a step allocates none for them.
         left = data.query.new_zeros(2, trials, n, max(self.rows))  # P, then z
         left[1, ..., :d_z] = data.query
         right = data.query.new_zeros(2, trials, n, width)  # q, then K^T P
@@ -188,15 +190,15 @@ class Pair:
 
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        rest: Tensor | None = C
+        log_scale: Tensor | None = C
         if self.decay:
-            c, rest = self.data.unscaled(c, C)
+            c, log_scale = self.data.unscaled(c, C)
         self.data.pulled(c, self.P)
         self.turn_pulls()
         self.turn()
         if self.decay:
             self.direction.add_(self.both, alpha=self.decay)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), rest
+        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), log_scale
 
     @no_type_check
     def move(self, length: Tensor) -> None:
@@ -208,12 +210,12 @@ class Pair:
 
 
 def space(data: Gradient, state: State | Factors, penalty: float) -> Weights | Images | Logits | Pair:
-    """The space in which a step costs least; W itself if there is a penalty, which leaves the span of the data."""
+    """The space in which a step is cheapest; W itself if there is a penalty, whose gradient may leave the span of the data."""
     if isinstance(state, Factors):
         return Pair(data, state, penalty)
     _, n, T, d = data.tokens.shape
     d_z = data.query.shape[-1]
-    # Products per input. The first two spaces need three more calls per step than the logits.
+    # Multiplications per input. Steps on images and on W need three more calls than steps on logits.
     images, weights, logits = 2 * T * d + n * d + 3 * CALL_COST, 2 * T * d + 2 * d * d_z + 3 * CALL_COST, n * T * T
     if penalty or weights < min(images, logits):
         return Weights(data, state, penalty)

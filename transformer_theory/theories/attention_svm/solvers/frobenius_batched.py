@@ -4,10 +4,10 @@ Block principal pivoting (:cite:t:`portugal1994comparison`) for the dual of (Att
 
 .. math:: G\lambda - b = s, \quad \lambda, s \ge 0,\; \lambda^\top s = 0 \qquad (\text{equations: } \lambda_c \text{ free},\; s_c = 0),
 
-with G the Gram matrix of the constraints, scaled to a unit diagonal. Each problem has a set of constraints that hold with equality; all
-members of the wrong sign are exchanged at once. Rows and columns outside the set are those of the identity, so that one factorisation
-serves problems with sets of different sizes. Problems that pivoting does not solve go to the solver of single problems, which also proves
-infeasibility.
+where G is the Gram matrix of the constraints, scaled to a unit diagonal. Each problem has an active set of constraints that are assumed to
+hold with equality; in each round, all constraints whose multiplier or slack has the wrong sign enter or leave it. Rows and columns outside
+the set are replaced by those of the identity, so that one batched factorisation serves sets of different sizes. Problems that pivoting does
+not solve go to the solver of single problems, which also proves infeasibility.
 """
 
 import torch
@@ -38,14 +38,14 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KK
     B, m = constraints.rhs.shape
     batch = Batch(constraints)
     W, dual = constraints.difference.new_zeros(B, constraints.difference.shape[-1], constraints.query.shape[-1]), batch.rhs.new_zeros(B, m)
-    # More constraints than entries of W are linearly dependent, and pivoting then seldom ends. Parts of the batch are so small that their
-    # Gram matrices stay in the processor's cache.
+    # If there are more constraints than entries of W, they are linearly dependent, and pivoting rarely terminates. The batch is split into
+    # parts whose Gram matrices fit into the processor's cache.
     if 0 < m <= min(BATCHED_SIZE, W[:1].numel()):
         size = max(1, FROBENIUS_CACHE // m**2)
         for part in (slice(b, b + size) for b in range(0, B, size)):
             W[part], dual[part] = Batch(constraints.problem(part)).pivoted()
-    # Pivoting may have stopped early, with a set that is not the active one: the residuals decide. What they reject, NaN included, goes to
-    # the solver of single problems.
+    # Pivoting may have stopped early with a wrong active set, which the residuals show. Problems with too large a residual, or with NaN, go
+    # to the solver of single problems.
     margins = constraints.margins(W)
     kkt, gap = batch.residuals(W, dual)
     failures: list[Infeasible | NotConverged | None] = [None] * B
@@ -62,7 +62,7 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KK
 
 
 class Batch:
-    """Problems ``[B, m]``, the right-hand sides of each scaled to at most one."""
+    """Problems ``[B, m]``, each scaled so that its right-hand sides are at most one in absolute value."""
 
     def __init__(self, constraints: Constraints):
         self.difference, self.query, self.free = constraints.difference, constraints.query, constraints.equality
@@ -82,21 +82,21 @@ class Batch:
 
     def pivoted(self) -> tuple[Tensor, Tensor]:
         """W ``[B, d_x, d_z]`` and multipliers ``[B, m]``, not verified."""
-        # Constraints of length one: the unit diagonal of G makes RIDGE and SIGN_ATOL meaningful for every problem of the batch.
-        inverse = torch.where(self.length > 0, self.length, 1.0).reciprocal()
-        unit = self.difference * inverse[..., None]
+        # Scale the constraints to length one: with a unit diagonal of G, RIDGE and SIGN_ATOL mean the same in every problem of the batch.
+        inverse_length = torch.where(self.length > 0, self.length, 1.0).reciprocal()
+        unit = self.difference * inverse_length[..., None]
         gram = (unit @ unit.mT).mul_(self.query @ self.query.mT)
-        active, factor, multipliers = _active_sets(gram, self.rhs * inverse, self.free & (self.length > 0))
-        multipliers = multipliers * inverse
-        W, mask = self.combine(multipliers), active * inverse
+        active, factor, multipliers = _active_sets(gram, self.rhs * inverse_length, self.free & (self.length > 0))
+        multipliers = multipliers * inverse_length
+        W, mask = self.combine(multipliers), active * inverse_length
         for _ in range(REFINEMENTS):
-            # Iterative refinement on the active set. It adds to W itself: where constraints nearly cancel, the multipliers are much larger
-            # than W, and a W formed from them would inherit their rounding. Refinement also removes the effect of the ridge.
+            # Iterative refinement on the active set. The correction is added to W itself: where constraints nearly cancel, the multipliers
+            # are much larger than W, and a W formed from them would inherit their rounding errors. It also removes the effect of the ridge.
             missing = -self.slack(W) * mask
             if not float(missing.abs().max()) > MARGIN_ATOL:
                 break
-            part = _solve(factor, missing) * mask
-            multipliers, W = multipliers + part, W + self.combine(part)
+            correction = _solve(factor, missing) * mask
+            multipliers, W = multipliers + correction, W + self.combine(correction)
         return W * self.scale[..., None], multipliers * self.scale
 
     def residuals(self, W: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,33 +114,33 @@ class Batch:
 
 def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Active set ``[B, m]`` as zeros and ones, Cholesky factor of its Gram matrix (identity outside) ``[B, m, m]`` and its multipliers
-    ``[B, m]``. A problem whose exchanges do not end, or whose factorisation fails, keeps its last set.
+    ``[B, m]``. A problem whose exchanges do not terminate, or whose factorisation fails, keeps its last set.
     """
     B, m = rhs.shape
     active = ((rhs > 0) | free).to(gram.dtype)
     factor, multipliers, space = torch.empty_like(gram), torch.zeros_like(rhs), torch.empty_like(gram)
-    left, fewest, patience = torch.arange(B), torch.full((B,), m + 1), torch.full((B,), PATIENCE)
-    # Finished problems leave the batch, so the cost of a round falls. A problem may go PATIENCE rounds without fewer wrong signs; that
-    # bounds the number of rounds, since the count of wrong signs cannot fall for ever.
-    while len(left):
-        G, b, mask, signed = (v if len(left) == B else v[left] for v in (gram, rhs, active, ~free))
-        # Outside the active set rows and columns are those of the identity, so that the multipliers there come out as zero. The ridge keeps
-        # the factorisation alive where active constraints are dependent. ``space`` is reused: allocation would cost more than the product.
-        block = torch.mul(G, mask[:, :, None], out=space[: len(left)]).mul_(mask[:, None, :])
+    unsolved, fewest, patience = torch.arange(B), torch.full((B,), m + 1), torch.full((B,), PATIENCE)
+    # Finished problems leave the batch, so rounds become cheaper. A problem also leaves it after more than PATIENCE rounds in a row without
+    # a new minimum of its count of wrong signs. The loop therefore ends: the minimum can fall only finitely often.
+    while len(unsolved):
+        G, b, mask, signed = (v if len(unsolved) == B else v[unsolved] for v in (gram, rhs, active, ~free))
+        # Outside the active set rows and columns are those of the identity, so the multipliers there are zero. The ridge lets the
+        # factorisation succeed if active constraints are dependent. ``space`` is reused: allocation would cost more than the product.
+        block = torch.mul(G, mask[:, :, None], out=space[: len(unsolved)]).mul_(mask[:, None, :])
         block.diagonal(dim1=-2, dim2=-1).add_(1 + RIDGE - mask)
         lower, failed = torch.linalg.cholesky_ex(block)
         solution = _solve(lower, b * mask)
-        # On the active set the multipliers must be positive, outside it the slacks.
-        sign = torch.where(mask > 0, solution, (G @ solution[..., None]).squeeze(-1) - b)
-        wrong = (sign < -SIGN_ATOL) & signed
+        # On the active set the multipliers must be non-negative, outside it the slacks.
+        multiplier_or_slack = torch.where(mask > 0, solution, (G @ solution[..., None]).squeeze(-1) - b)
+        wrong = (multiplier_or_slack < -SIGN_ATOL) & signed
         count = wrong.sum(-1)
         patience = torch.where(count < fewest, PATIENCE, patience - 1)
         fewest = torch.minimum(count, fewest)
         going = (count > 0) & (failed == 0) & (patience >= 0)
-        done = left[~going]
+        done = unsolved[~going]
         factor[done], multipliers[done] = lower[~going], solution[~going]
-        left, fewest, patience, wrong = left[going], fewest[going], patience[going], wrong[going]
-        active[left] = torch.where(wrong, 1 - mask[going], mask[going])
+        unsolved, fewest, patience, wrong = unsolved[going], fewest[going], patience[going], wrong[going]
+        active[unsolved] = torch.where(wrong, 1 - mask[going], mask[going])
     return active, factor, multipliers
 
 

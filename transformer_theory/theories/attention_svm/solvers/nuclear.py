@@ -3,13 +3,13 @@ r"""Maximum-margin token selection in the nuclear norm, the bias of descent on t
 .. math:: \min \|W\|_* \ \text{ subject to } d_c^\top W z_c \ge b_c, \qquad
     \text{dual: } \max\ b^\top\lambda \ \text{ subject to } \Big\|\sum_c \lambda_c d_c z_c^\top\Big\|_2 \le 1,\ \lambda \ge 0,
 
-problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and gives the start of
-an interior-point method (:mod:`.interior_point`). Newton's method then takes the answer from five or more digits to rounding
-(:mod:`.polish`). Both answers are verified, and the one with the smaller KKT residual is returned. If the queries, or the differences, span
-a single dimension, W has rank one, and the Frobenius solution is the answer.
+problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and provides the
+starting point of an interior-point method (:mod:`.interior_point`), whose answer has at least five digits. Newton's method then refines it
+up to rounding errors (:mod:`.polish`). Both answers are verified, and the one with the smaller KKT residual is returned. If the queries, or
+the differences, span a single dimension, W has rank one, and the Frobenius solution is also that of this problem.
 
 The solution is :math:`W = M QQ^\top` with :math:`M = \sum_c \lambda_c d_c z_c^\top`. So only the queries need a basis: all matrices of the
-method have the dimension of their span. If the span of the differences is smaller, the two sides change places.
+method have the dimension of their span. If the differences span a smaller space, the roles of the two are swapped.
 """
 
 from dataclasses import dataclass, fields
@@ -27,7 +27,7 @@ from .interior_point import Cone, inside, interior_point
 from .polish import polish, square_root
 from .tolerances import GRAM_RANK_RTOL, NUCLEAR_CACHE, NUCLEAR_KKT_TOL, START_KKT_TOL
 
-STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior point from which the polish is tried, one after the other until it succeeds
+STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior-point method; polishing is tried after each, until it succeeds
 
 
 @single_threaded
@@ -35,8 +35,8 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL
     r"""Find the smallest matrix, in nuclear norm (sum of singular values), that scores each selected token above the others by one.
 
     On generic data the solution is unique. Where it is not (the norm is not strictly convex), one of several is returned, and descent may
-    go to another. In the KKT residual :math:`\lambda` is scaled to :math:`\|M\|_2 \le 1`, :math:`M = \sum_c \lambda_c d_c z_c^\top`, and
-    the norm is bounded from above by half the squares of two factors.
+    converge to another. In the KKT residual :math:`\lambda` is scaled to :math:`\|M\|_2 \le 1`, :math:`M = \sum_c \lambda_c d_c z_c^\top`,
+    and the norm is bounded from above by half the squares of two factors.
 
     Args:
         constraints: as for :func:`frobenius_max_margin`: a single problem, any right-hand sides, equations among them.
@@ -72,7 +72,7 @@ def nuclear_max_margins(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TO
         ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
     """
     check_batch(constraints, tol, single="nuclear_max_margin")
-    # As frobenius_start, for a batch: an unverified Frobenius solution is a good enough start, since the nuclear answer is verified.
+    # The same as frobenius_start, for a batch: the nuclear answer is verified, so the Frobenius solution that it starts from need not be.
     near = frobenius_max_margins(constraints)
     W, dual, failures = near.W, near.dual, list(near.failures)
     for b, failure in enumerate(failures):
@@ -92,7 +92,7 @@ def nuclear_max_margins(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TO
 
 
 def frobenius_start(constraints: Constraints) -> MaxMargin:
-    """The Frobenius solution, or its last iterate where W is too long to be verified: a start for the solvers in other norms.
+    """A start for the solvers in other norms: the Frobenius solution, or the last iterate if W is too long to be verified.
 
     Raises:
         Infeasible, NotConverged: as :func:`frobenius_max_margin`, if there is no iterate near a solution.
@@ -106,7 +106,7 @@ def frobenius_start(constraints: Constraints) -> MaxMargin:
 
 
 def _solution(answer: "Answer", problem: int, constraints: Constraints, tol: float) -> MaxMargin:
-    """The solution of one problem of a batch, whose constraints are ``constraints``."""
+    """The solution of one problem of a batch; ``constraints`` are those of this problem."""
     norm, kkt, gap, rank = (v[problem].item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
     return MaxMargin(
         answer.W[problem].clone(),
@@ -133,34 +133,34 @@ def _not_converged(solution: MaxMargin, tol: float) -> NotConverged:
 def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> "Answer":
     """The best answers to a batch of feasible problems, with their residuals, from their Frobenius solutions W and multipliers."""
     answer, size = Answer.none(c), torch.linalg.vector_norm(W, dim=(-2, -1))
-    left, zero = (size > 0).nonzero().squeeze(-1), (size == 0).nonzero().squeeze(-1)
+    unsolved, zero = (size > 0).nonzero().squeeze(-1), (size == 0).nonzero().squeeze(-1)
     answer.kkt[zero] = answer.gap[zero] = 0.0  # W = 0 meets the constraints
-    if not len(left):
+    if not len(unsolved):
         return answer
     # W is measured in units of the Frobenius norm of the Frobenius solution, so that the tolerances below have no unit.
-    problems = Reduced.of(c.problem(left), size[left])
-    multipliers = dual[left] / size[left, None]
+    problems = Reduced.of(c.problem(unsolved), size[unsolved])
+    multipliers = dual[unsolved] / size[unsolved, None]
     if problems.cone.query.shape[-1] == 1:  # a W of rank one has the same length in all norms
-        answer.improve(left, problems.whole(W[left], multipliers))
+        answer.improve(unsolved, problems.whole(W[unsolved], multipliers))
     point = inside(problems.cone, multipliers)
-    # The polish needs the right rank and active set. The interior point mostly shows them at the first, cheap accuracy; where the polished
-    # answer fails its verification, the interior point goes on from where it stopped.
+    # Polishing needs the right rank and active set. The interior point usually shows them at the first and cheapest accuracy; if the
+    # polished answer fails its verification, the interior-point method continues from where it stopped.
     for stage in STAGES:
-        again = (~(answer.kkt[left] <= tol)).nonzero().squeeze(-1)  # NaN counts as a failure
+        again = (~(answer.kkt[unsolved] <= tol)).nonzero().squeeze(-1)  # NaN counts as a failure
         if not len(again):
             break
-        left, point, problems = left[again], point[again], problems[again]
+        unsolved, point, problems = unsolved[again], point[again], problems[again]
         point = interior_point(problems.cone, point, tol=stage)
-        answer.improve(left, problems.factored(*polish(problems.cone, point)))
-        # Where the solution is not unique, Newton's system is singular, and the interior point itself may be the better answer.
-        if bool((~(answer.kkt[left] <= tol)).any()):
-            answer.improve(left, problems.factored(point.multipliers, square_root(point.weight)))
+        answer.improve(unsolved, problems.factored(*polish(problems.cone, point)))
+        # If the solution is not unique, Newton's system is singular, and the interior point itself may be the better answer.
+        if bool((~(answer.kkt[unsolved] <= tol)).any()):
+            answer.improve(unsolved, problems.factored(point.multipliers, square_root(point.weight)))
     return answer
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The fields of :class:`~..solution.MaxMargins` that have a value for each problem, being improved in place."""
+    """The fields of :class:`~..solution.MaxMargins` that have a value for each problem; they are improved in place."""
 
     W: Tensor
     dual: Tensor
@@ -224,13 +224,13 @@ class Reduced:
         return Reduced(*parts, self.swapped)
 
     def factored(self, multipliers: Tensor, Q: Tensor) -> Answer:
-        r"""The answer :math:`W = MQQ^\top`; its norm is at most :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)`: no singular values needed."""
+        r"""The answer :math:`W = MQQ^\top`; its norm is bounded by :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)` without singular values."""
         M, inner = self._combine(multipliers), Q.mT @ Q
         # Newton's method may have overflowed. Eigenvalues of a matrix with NaN raise an error for the whole batch, so such an iterate is
         # replaced by zeros, which are never the best answer: they violate a constraint.
-        lost = ~(torch.isfinite(M).all(-1).all(-1) & torch.isfinite(inner).all(-1).all(-1))
-        if bool(lost.any()):
-            index = lost.nonzero().squeeze(-1)
+        overflowed = ~(torch.isfinite(M).all(-1).all(-1) & torch.isfinite(inner).all(-1).all(-1))
+        if bool(overflowed.any()):
+            index = overflowed.nonzero().squeeze(-1)
             multipliers, Q, M, inner = (v.index_fill(0, index, 0.0) for v in (multipliers, Q, M, inner))
         # W = (M Q) Q^T. Half the sum of the squares of the factors bounds the nuclear norm from above, with equality at the solution, where
         # M Q and Q have the same singular values: those of Q^T Q are then the singular values of W.
@@ -250,13 +250,13 @@ class Reduced:
     def _combine(self, multipliers: Tensor) -> Tensor:
         """M ``[B, p, q]``.
 
-        The interior point forms M^T M from inner products of constraints. Where constraints nearly cancel that loses half the digits; the
-        verification must not.
+        The interior point forms M^T M from inner products of constraints. Where constraints nearly cancel, this loses half of
+        the digits, which the verification cannot afford.
         """
         return self.difference.mT @ (multipliers[..., None] * self.cone.query)
 
     def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, M: Tensor) -> Answer:
-        """Residuals of W and its multipliers, which combine to M; ``sigma`` are the singular values of W, in this unit like ``norm``."""
+        """The answer with its residuals; ``norm`` and ``sigma`` (the singular values of W) are relative to ``size``."""
         c, cone = self.constraints, self.cone
         # Singular values of M. The multipliers are feasible for the dual if the largest is at most one; dividing by it makes them so, and
         # weak duality then bounds the optimum from below by b^T lambda.
@@ -279,12 +279,13 @@ class Reduced:
 
 def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Coordinates ``[B, m, q]`` and an orthonormal basis ``[B, d, q]`` of the rows ``[B, m, d]``; q is the largest rank in the batch."""
-    # More columns than rows: a QR factorisation first, so that the eigenvalue problem has size min(m, d).
+    # If there are more columns than rows, factorise by QR first, so that the eigenvalue problem has size min(m, d).
     whole = None
     if rows.shape[-1] > rows.shape[-2]:
         whole, triangle = torch.linalg.qr(rows.mT)
         rows = triangle.mT
-    # Eigenvalues increase. The problems of a batch share one q, the largest rank; in problems of lower rank some coordinates are rounding.
+    # Eigenvalues are in ascending order. The problems of a batch share one q, the largest rank; in problems of lower rank some coordinates
+    # are zero up to rounding.
     values, vectors = torch.linalg.eigh(rows.mT @ rows)
     rank = max(1, int((values > GRAM_RANK_RTOL * values[:, -1:]).sum(-1).max()))
     basis = vectors[..., -rank:]

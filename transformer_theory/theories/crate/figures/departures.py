@@ -1,4 +1,4 @@
-"""The points in which the released networks depart from the papers, and the effect of each: networks that differ in it alone, on digits.
+"""The points in which the released networks depart from the papers, and the effect of each, measured by undoing it alone, on digits.
 
 Sources: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two departures),
 :cite:t:`wu2024token` (the last).
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEARNING_RATE = 3e-3
-EPS = 1.5  # that of the paper form in these networks: beta < 1 requires it at these numbers of tokens
-MAX_SEQUENCES = 64  # on which weights are measured together with tokens
-CHANCE = 0.1  # accuracy, of ten digits
+EPS = 1.5  # as in the paper form of these networks, whose beta < 1 requires a large eps with so few tokens
+MAX_SEQUENCES = 64  # test sequences for quantities that depend on the tokens as well as the weights
+CHANCE = 0.1  # accuracy of guessing one of ten digits
 
 ACCURACY, CHANGE = "test accuracy", "R^c after attention over before"
 CHANGE_LENGTHS_KEPT = "R^c after attention over before, lengths kept"
@@ -117,10 +117,10 @@ class Departure:
     """One departure of the released networks from the papers.
 
     Attributes:
-        networks: those of :data:`NETWORKS` in which it is undone. The released network has all departures but the last, which has a
-            released network of its own; that one comes first.
-        details: further quantities of the released network that belong to it.
-        source: where it was found.
+        networks: the :data:`NETWORKS` in which the departure is undone. The released network has all departures but the last, which
+            concerns another released network; this network comes first in its tuple.
+        details: further quantities of the released network that describe the departure.
+        source: where the departure was found.
     """
 
     networks: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ DEPARTURES: dict[str, Departure] = {
 
 
 def train_network(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str, float]:
-    """Trains one network on digits; returns its accuracy, the change of R^c, its non-zeros, and quantities of its weights."""
+    """Trains one network on digits; returns accuracy, changes of R^c, the share of non-zeros, and quantities of the weights, by name."""
     data = networks.digit_parts(seed=seed)
     model = NETWORKS[network](data.train, seed=seed, dim=dim, depth=depth)
     networks.fit(model, data, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
@@ -255,16 +255,16 @@ class Departures(RandomExperiment):
         return cls(seeds=1, steps=1, dim=16, depth=2)
 
 
-# quantities of one network; means over its layers
+# ---- quantities of one network: means over its layers, except longest_step and leak
 
 
 def mean_incoherence(model: nn.Module) -> float:
-    """Largest cosine between directions of two subspaces of a layer."""
+    """Largest cosine between directions in two subspaces of the same layer, mean over layers."""
     return _mean([incoherence(torch.linalg.qr(layer.block.subspaces().detach().double())[0]) for layer in compression_layers(model)])
 
 
 def longest_step(model: nn.Module) -> float:
-    r"""Largest :math:`\eta \|D\|_2^2` of the layers: ISTA is sure to descend up to 1."""
+    r"""Largest :math:`\eta \|D\|_2^2` of the layers; ISTA is guaranteed to descend if it is at most 1."""
     return max(block.relative_step() for block in model.modules() if isinstance(block, Ista | Fista | OvercompleteIsta))
 
 
@@ -281,14 +281,14 @@ def output_alignment(model: nn.Module) -> float:
 
 
 def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> float:
-    """R^c of the stream after attention over before, lengths kept, in orthonormal bases."""
+    """Ratio of R^c of the stream after attention to that before, in orthonormal bases, with the lengths of the tokens kept."""
     metric = Growth(eps=EPS, max_sequences=None, random=0)
     run_metrics(model, inputs, [metric])
     return 1 + _mean([row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH])
 
 
 def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
-    r"""Median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2` of the Neumann series, after the norm and before."""
+    r"""Median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2` of the Neumann series, for Z after and before the norm."""
     values: dict[str, list[float]] = {RADIUS_NORMED: [], RADIUS_STREAM: []}
     for _, tokens, normed, bases in _streams(model, inputs):
         for name, Z in ((RADIUS_NORMED, normed), (RADIUS_STREAM, tokens)):
@@ -297,7 +297,7 @@ def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, flo
 
 
 def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
-    r"""Cosine of :math:`-\nabla R^c` with MSSA(Z) - Z and with the change of the trained block, on the network's own tokens."""
+    r"""Cosine of :math:`-\nabla R^c` with MSSA(Z) - Z and with the output of the trained block, on each layer's input tokens."""
     cosines: dict[str, list[float]] = {PAPER_COSINE: [], RELEASED_COSINE: []}
     for layer, _, normed, bases in _streams(model, inputs):
         downhill = -rate_gradient(normed, bases, eps=EPS).flatten(1)
@@ -323,7 +323,7 @@ def leak(block: Callable[..., nn.Module], dim: int) -> float:
 
 
 def _streams(model: nn.Module, inputs: Tensor) -> list[tuple[CompressionLayer, Tensor, Tensor, Tensor]]:
-    """Of every layer: its tokens, these after its norm, and orthonormal bases of its subspaces, float64."""
+    """For each layer: the layer, its input tokens, these tokens after its norm, and orthonormal bases of its subspaces; float64."""
     streams: list[tuple[CompressionLayer, Tensor, Tensor, Tensor]] = []
 
     def keep(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:

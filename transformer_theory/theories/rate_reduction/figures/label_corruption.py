@@ -1,9 +1,9 @@
-"""MCR² against cross-entropy when some labels are wrong: the same network on handwritten digits, trained equally long on each loss.
+"""MCR² compared with cross-entropy under label noise: the same network, trained on handwritten digits for the same number of steps.
 
-In practice wrong labels also occur in the validation samples, so these are corrupted at the same rate. They determine the learning rate,
-the rank of the subspaces and, with early stopping, the step. Accuracy is measured with the true labels of test samples. To separate the
-effect of the loss from that of the classifier, the network trained by cross-entropy is also classified by nearest subspaces of its
-features. The null is the nearest subspace of the pixels, which needs no training.
+In practice validation samples also have wrong labels, so these are corrupted at the same rate. The validation accuracy determines the
+learning rate, the rank of the subspaces and, with early stopping, the step. Accuracy is measured with the true labels of test samples. To
+separate the effect of the loss from that of the classifier, the network trained by cross-entropy is also classified by nearest subspaces of
+its features. The null is the nearest subspace of the pixels, which needs no training.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -39,17 +39,17 @@ PIXELS = "pixels, nearest subspace"
 METHODS = ("rate reduction, nearest subspace", "cross-entropy, largest logit", "cross-entropy, nearest subspace", PIXELS)
 TRAIN, VALIDATION = 1200, 300  # of 1797; the other 297 are test samples
 CLASSES, FEATURES, HIDDEN = 10, 64, 256
-STOPS = 8  # times at which training may stop, evenly spaced
-MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)  # of the published runs; the rate falls to a tenth after these shares of the steps
+STOPS = 8  # number of evenly spaced steps at which training may stop
+MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)  # as published; the learning rate is divided by ten after these shares of the steps
 
 
 @dataclass(frozen=True)
 class LabelCorruption(RandomExperiment):
-    """Accuracy of MCR² and of cross-entropy on digits, some of whose training labels are drawn anew from all classes."""
+    """Accuracy of MCR² and of cross-entropy on digits, with a share of the labels drawn anew from all classes."""
 
     ratios: tuple[float, ...] = setting((0.0, 0.1, 0.2, 0.3, 0.4, 0.5), ge=0, le=1, help="shares of labels drawn anew")
-    seeds: int = setting(5, ge=1, help="repetitions: splits, corruptions and initial weights")
-    steps: int = setting(300, ge=STOPS, help="of stochastic gradient descent with momentum 0.9")
+    seeds: int = setting(5, ge=1, help="repetitions, each with its own split, corruption and initial weights")
+    steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9")
     batch: int = setting(400, ge=10, le=TRAIN, help="samples per step")
     rates: tuple[float, ...] = setting((0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), gt=0, le=1, help="learning rates to choose from")
     ranks: tuple[int, ...] = setting((1, 4, 8), ge=1, help="dimensions of the nearest subspaces to choose from")
@@ -63,7 +63,7 @@ class LabelCorruption(RandomExperiment):
         return cls(ratios=(0.0, 0.4), seeds=1, steps=16, rates=(0.01,), ranks=(4,))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Means over the seeds with their range; curves by step."""
+        """Mean accuracies over the seeds with their range, and curves over the steps."""
         shared = {"steps": self.steps, "batch": self.batch, "ranks": self.ranks, "eps": self.eps}
         starts = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         places = [(ratio, start) for ratio in self.ratios for start in starts]
@@ -120,7 +120,7 @@ class LabelCorruption(RandomExperiment):
                 )
 
     def _differences(self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Measurement]:
-        """MCR² less cross-entropy, each with its own classifier, on the same split, corruption and seed."""
+        """Accuracy of MCR² minus that of cross-entropy, each with its own classifier, for the same split, corruption and seed."""
         for ratio, values in zip(self.ratios, choices[METHODS[0]][0] - choices[METHODS[1]][0]):
             note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {int((values > 0).sum())}"
             columns = {"n": len(values), "split": "test", "setting": corruption_setting(ratio, stop), "source": MCR2, "note": note}
@@ -128,7 +128,7 @@ class LabelCorruption(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Accuracy by share of wrong labels, trained to the end and stopped early, and by step at the largest share."""
+        """Accuracy by share of labels drawn anew, trained to the end and stopped early; accuracy by step for the largest share."""
         lines = ((colour(NAME), "-"), (colour("scan_snap"), "-"), (colour("scan_snap"), ":"), (colour("null"), "--"))  # of METHODS
         figure, panels = axes(1, 3, width=8.4, height=3.1)
         ratios = result.arrays[f"{NAME}/ratios"]
@@ -156,17 +156,18 @@ def corruption_setting(ratio: float, stop: str) -> str:
 
 
 def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Test accuracy where validation accuracy is largest (the first of equals), and the index of the learning rate there.
+    """Test accuracy of the choice with the largest validation accuracy (the first of equals), and the index of its learning rate.
 
-    ``[ratios, seeds, rates, stops, classifiers, 2] -> [ratios, seeds]`` twice.
+    Both are ``[ratios, seeds]``; the accuracies are ``[ratios, seeds, rates, stops, classifiers, 2]``.
     """
     flat = accuracies.reshape(*accuracies.shape[:2], -1, 2)
     best = flat[..., 0].argmax(-1)
+    # The learning rate is the slowest of the flattened indices.
     return np.take_along_axis(flat[..., 1], best[..., None], -1)[..., 0], best // np.prod(accuracies.shape[3:5])
 
 
 def by_step(accuracies: np.ndarray) -> np.ndarray:
-    """Test accuracy at each stop, for the rate and classifier that validation chooses at the last one: ``[ratios, seeds, stops]``."""
+    """Test accuracy at each stop, ``[ratios, seeds, stops]``, for the rate and classifier that validation chooses at the last stop."""
     ratios, seeds, rates, stops, classifiers, _ = accuracies.shape
     flat = accuracies.transpose(0, 1, 2, 4, 3, 5).reshape(ratios, seeds, rates * classifiers, stops, 2)
     best = flat[..., -1, 0].argmax(-1)
@@ -176,7 +177,7 @@ def by_step(accuracies: np.ndarray) -> np.ndarray:
 def training_accuracies(
     *, loss: str, rate: float, ratio: float, seed: int, steps: int, batch: int, ranks: tuple[int, ...], eps: float
 ) -> list[list[tuple[float, float]]]:
-    """One training: ``(validation, test)`` accuracy by logits and by subspaces of each rank, at each stop."""
+    """Trains one network: ``(validation, test)`` accuracy by logits, then by subspaces of each rank, at each stop."""
     (x, y), (validation, noisy), (unseen, truth), generator = samples(ratio, seed)
     x, rest = x.float(), torch.cat([validation, unseen]).float()
     with torch.random.fork_rng(devices=[]):
@@ -219,7 +220,7 @@ Samples = tuple[Tensor, Tensor]
 
 
 def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.Generator]:
-    """Pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and the generator for what follows."""
+    """Pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and the generator for all further draws."""
     generator = torch.Generator().manual_seed(seed)
     images, labels = digit_images()
     order = torch.randperm(len(labels), generator=generator)
@@ -232,7 +233,7 @@ def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.G
 
 
 def _body() -> nn.Sequential:
-    """The network of both losses, pixels ``[n, 64]`` to features ``[n, 64]``: ten subspaces of six dimensions fit."""
+    """The network for both losses, pixels ``[n, 64]`` to features ``[n, 64]``, which hold ten orthogonal subspaces of six dimensions."""
     layers, width = [], FEATURES
     for _ in range(2):
         layers += [nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]

@@ -1,27 +1,26 @@
-r"""The common part of the constructed networks: their operators, the construction layer by layer, and classification by the last layer.
+r"""What the constructed networks have in common: operators, layer-by-layer construction, and classification by the last layer.
 
-A layer is built from the features that reach it, by the expansion operator E and the compression operators C_j of their second moments
+A layer consists of an expansion operator E and compression operators C_j, computed from the second moments of the features that reach it:
 
 .. math::
     E = \alpha (I + \alpha S)^{-1}, \quad C_j = \alpha_j (I + \alpha_j S_j)^{-1}, \quad
     \alpha = \frac{d}{n\epsilon^2}, \quad \alpha_j = \frac{d}{n_j\epsilon^2}, \quad S = \sum_j S_j .
 
-The features then move along :math:`xE - \gamma_j xC_j`, j the class of x, and back to norm 1.
+The layer then moves a feature x of class j along :math:`xE - \gamma_j xC_j` and rescales it to norm 1.
 
-**Step.** :func:`guaranteed_step` is the largest step for which the rate reduction of any training features is proved not to fall. With
-:math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i`, the second derivative of R in the plane of :math:`u_i v_p^\top` and
-:math:`u_p v_i^\top` has the eigenvalues :math:`\alpha (1 \pm a_i a_p) / ((1 + a_i^2)(1 + a_p^2))`. As
-:math:`(1 + a_i^2)(1 + a_p^2) \ge (1 + a_i a_p)^2`, they lie in :math:`[-\alpha/8, \alpha]`; so do those of the classes' shares of
+**Step.** :func:`guaranteed_step` is the largest step for which the rate reduction provably does not decrease, whatever the training
+features. With :math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i`, the second derivative of R in the plane of
+:math:`u_i v_p^\top` and :math:`u_p v_i^\top` has the eigenvalues :math:`\alpha (1 \pm a_i a_p) / ((1 + a_i^2)(1 + a_p^2))`. As
+:math:`(1 + a_i^2)(1 + a_p^2) \ge (1 + a_i a_p)^2`, they lie in :math:`[-\alpha/8, \alpha]`. The same holds for the share of each class in
 :math:`R^c`, since :math:`\gamma_j \alpha_j = \alpha`. Hence :math:`\nabla^2 \Delta R \succeq -\tfrac98 \alpha`. On the unit sphere
-:math:`x^+ \propto x + \eta g` maximises :math:`\langle g, x^+ - x\rangle - \tfrac1{2\eta}\|x^+ - x\|^2`, which is 0 at :math:`x^+ = x`,
-so
+:math:`x^+ \propto x + \eta g` maximises :math:`\langle g, x^+ - x\rangle - \tfrac1{2\eta}\|x^+ - x\|^2`, which is 0 at :math:`x^+ = x`, so
 
 .. math::
     \Delta R(X^+) \ge \Delta R(X) + \langle g, X^+ - X\rangle - \tfrac{9\alpha}{16} \|X^+ - X\|^2 \ge \Delta R(X)
     \quad\text{if}\quad \eta \le \frac{8}{9\alpha} = \frac{8 n \epsilon^2}{9 d} .
 
 The published steps (η = 0.5, ε² = 0.1 with hundreds of samples per class in few dimensions) are far below this bound. For the
-shift-invariant network with c channels c replaces d, because a grid of T places multiplies both samples and dimensions by T.
+shift-invariant network with c channels, replace d by c: a grid of T places multiplies both the samples and the dimensions by T.
 
 Source: :cite:t:`chan2022redunet`; the bound on the step is derived here.
 """
@@ -58,7 +57,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
 def operators(
     moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
 ) -> tuple[Inexact[Tensor, "k+1 *frequencies d d"], Float[Tensor, "k+1 *frequencies"]]:
-    r"""E and the C_j with the rates of the features; both follow from one Cholesky factor of each matrix.
+    r"""E, the C_j and the rates of the features; each matrix is factorised once, by Cholesky, for both.
 
     Args:
         moments: :math:`S_j = X_j^\top X_j` (real symmetric or Hermitian), ``[k, *frequencies, d, d]``.
@@ -81,7 +80,7 @@ class Growth:
     """The result of :func:`grow`.
 
     Attributes:
-        operators: of each layer E, then the C_j, L + 1 of ``[k + 1, *frequencies, d, d]``.
+        operators: E, then the C_j, of each layer: L + 1 tensors ``[k + 1, *frequencies, d, d]``.
         shares: γ_j = n_j / n, ``[k]``.
         rates: R and R^c before each step and at the end, ``[L + 1, 2]`` nats.
         rows: the features after the last step.
@@ -105,7 +104,7 @@ def grow(
 ) -> Growth:
     r"""Alternates between computing the operators of the features and moving the features along the gradient of ΔR.
 
-    Training samples use their labels. The last operators belong to the final features and do not move them.
+    Training samples use the operators of their own class. The last operators are computed from the final features and do not move them.
 
     Args:
         rows: features of norm 1, sorted by class.
@@ -119,16 +118,16 @@ def grow(
         ValueError: eps is so small that the identity is lost to rounding.
     """
     lengths = sizes.tolist()
-    layer, rates = _operators(rows, sizes, lengths, eps)
+    layer_operators, rates = _operators(rows, sizes, lengths, eps)
     shares = sizes.to(rates.dtype) / sum(lengths)
-    shape = (-1, *[1] * (layer.ndim - 1))
-    layers, curve = [layer], [rates]
+    shape = (-1, *[1] * (layer_operators.ndim - 1))
+    layers, curve = [layer_operators], [rates]
     for _ in range(steps):
-        # A training sample has one class, so x E - γ_j x C_j is a single product with E - γ_j C_j; rows are sorted by class.
-        moves = layer[0] - shares.view(shape) * layer[1:]
+        # All samples of a class move along x (E - γ_j C_j), so one product per class suffices; rows are sorted by class.
+        moves = layer_operators[0] - shares.view(shape) * layer_operators[1:]
         rows = unit_norm(rows + step * torch.cat([members @ move for members, move in zip(rows.split(lengths, -2), moves)], -2))
-        layer, rates = _operators(rows, sizes, lengths, eps)
-        layers.append(layer)
+        layer_operators, rates = _operators(rows, sizes, lengths, eps)
+        layers.append(layer_operators)
         curve.append(rates)
     totals = torch.stack([total(each) for each in curve])
     return Growth(tuple(layers), shares, torch.stack([totals[:, 0], totals[:, 1:] @ shares], 1), rows)
@@ -140,14 +139,14 @@ def _operators(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> t
 
 @dataclass(frozen=True)
 class Constructed(ABC):
-    """A constructed network. Its last layer classifies samples that passed through the other layers.
+    """A constructed network. Its last layer classifies samples after the other layers have transformed them.
 
     Attributes:
         layers: L + 1 layers, each with ``shares`` γ_j; the last one belongs to the final features and is used by :meth:`predict` only.
         eps, step, sharpness: ε, η, λ.
         features: the training features after the last step, in their original order, of norm 1.
-        rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is their difference. Where
-            shifts count as samples, of all shifts.
+        rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is their difference. If
+            shifts count as samples, the rates are those of all shifts.
     """
 
     layers: tuple[Any, ...]
@@ -173,8 +172,8 @@ class Constructed(ABC):
     def predict_balanced(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
         """Class of transformed samples by the smallest ``γ_j ||x C_j||``, which has the same scale α for each class.
 
-        The published rule, :meth:`predict`, has the scale α / γ_j, which favours large classes if a sample is outside the span of every
-        class. With few training samples most new samples are.
+        The published rule, :meth:`predict`, has the scale α / γ_j. It favours large classes if a sample is outside the span of every class,
+        as most new samples are if there are few training samples.
         """
         return (self.layers[-1].shares * self.distances(transformed)).argmin(-1)
 
@@ -184,10 +183,10 @@ class Constructed(ABC):
 
 
 def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
-    """Samples of each class ``[k]``.
+    """Number of samples of each class, ``[k]``.
 
     Raises:
-        ValueError: labels are not integers, not one for each of ``count`` samples, negative, or leave out a class.
+        ValueError: labels are not integers or are negative, their number is not ``count``, or a class has no sample.
     """
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(f"labels must hold one for each sample, [{count}], got {list(labels.shape)}")
@@ -209,7 +208,7 @@ def check_samples(samples: Float[Tensor, "n *rest"]) -> None:
     """Checks that samples can be normalised.
 
     Raises:
-        ValueError: a sample is not finite, or is zero and has no direction.
+        ValueError: a sample is not finite, or is zero and therefore has no direction.
     """
     finite(features=samples)
     zero = (samples == 0).flatten(1).all(1)

@@ -1,4 +1,4 @@
-"""The growth of B (Theorem 4, Figure 9): for given K and M its value at the snapping time depends only on the ratio of the learning rates."""
+"""The growth of B (Theorem 4, Figure 9): for given K and M its value at the snapping time depends on the ratio of the rates only."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,15 +1,16 @@
-r"""The three flows for classes that are all alike, in O(D + C) numbers for any K and M.
+r"""The three flows for a symmetric family of classes, with a state of O(D + C) numbers for any K and M.
 
-Training preserves the symmetry of :class:`..families.SymmetricClasses`, so one class represents all. Write :math:`f_c, f_d` for its
+Training preserves the symmetry of :class:`..families.SymmetricClasses`, so one class represents all of them. Write :math:`f_c, f_d` for its
 features and :math:`\varepsilon = \sum_c f_c^2` for the overlap. Three differences of the decoder's entries suffice:
 
     u_c = Y[c, a class] - Y[c, the rest]          the rest: the M - K tokens that never follow
     v_d = Y[d, own class] - Y[d, another class]
     x_d = Y[d, own class] - Y[d, the rest]
 
-With :math:`A = \sum_d f_d v_d` and :math:`B = \sum_c f_c u_c + \sum_d f_d x_d` a class's probabilities of its own next token, of
-another class's and of any other token are in the ratio :math:`1 : e^{-A} : e^{-B}`; call them :math:`\alpha, \alpha_o, \alpha_r`, and
-:math:`\rho = 1 - \alpha = (K-1) \alpha_o + (M-K) \alpha_r`. The exact flow, in the time :math:`s = \eta_Y t`, is
+With :math:`A = \sum_d f_d v_d` and :math:`B = \sum_c f_c u_c + \sum_d f_d x_d` the probabilities that a class assigns to its own next
+token, to another class's next token and to any other token are in the ratio :math:`1 : e^{-A} : e^{-B}`; call them
+:math:`\alpha, \alpha_o, \alpha_r`, and :math:`\rho = 1 - \alpha = (K-1) \alpha_o + (M-K) \alpha_r`. The exact flow, in the time
+:math:`s = \eta_Y t`, is
 
     du_c/ds = f_c M alpha_r / K      dv_d/ds = f_d (rho + alpha_o) / K      dx_d/ds = f_d (rho + alpha_r) / K
     g_c = (M-K) alpha_r u_c          g_d = (K-1) alpha_o v_d + (M-K) alpha_r x_d
@@ -51,7 +52,7 @@ class SymmetricFlow:
         times: in steps, ``[t]``.
         common: logits of the common tokens, ``[t, C]``.
         distinct: logits of a class's own tokens, ``[t, D]``.
-        error: largest difference between these logits and those of a second run with a 30 times larger tolerance.
+        error: largest difference between these logits and those of a second run with 30 times the tolerance.
     """
 
     dynamics: str
@@ -66,7 +67,7 @@ class SymmetricFlow:
         logits = torch.zeros(len(self.times), Q, len(classes.common) + classes.classes * D, dtype=torch.float64)
         logits[:, :, : len(classes.common)] = self.common[:, None]
         for query in range(Q):
-            # a query's logits move for the tokens of its own classes only, which are consecutive
+            # The logits of a query change only at the tokens of its own classes, which are consecutive.
             first = len(classes.common) + query * each * D
             logits[:, query, first : first + each * D] = self.distinct.repeat(1, each)
         return Flow(self.dynamics, self.times, logits, self.error)
@@ -92,12 +93,12 @@ def symmetric_exact_flow(
 def symmetric_modified_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
-    """Lemma 3's flow; see :func:`~.general.modified_flow` for arguments and errors (these classes are always independent)."""
+    """Lemma 3's flow; see :func:`~.general.modified_flow` for arguments and errors (the features are always linearly independent)."""
     K, M = classes.classes, classes.vocab_size
 
     @no_type_check
     def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
-        # |f_d|^2 = 1 - eps is summed rather than subtracted: it does not cancel when common tokens have nearly all attention.
+        # 1 - eps is computed as the sum |f_d|^2, which is accurate even if the common tokens have nearly all attention.
         eps, own = float(fc @ fc), float(fd @ fd)
         total = 1 + (K - 1) * eps  # the largest eigenvalue of the Gram matrix
         dual = fd / (own * K)
@@ -111,7 +112,7 @@ def symmetric_modified_flow(
 def symmetric_lemma4_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10
 ) -> SymmetricFlow:
-    """Lemma 4's flow; see :func:`~.general.lemma4_flow` for arguments and errors (these classes are always independent)."""
+    """Lemma 4's flow; see :func:`~.general.lemma4_flow` for arguments and errors (the features are always linearly independent)."""
     K, M, C = classes.classes, classes.vocab_size, len(classes.common)
     times_s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
     featured = _features(classes)
@@ -122,11 +123,11 @@ def symmetric_lemma4_flow(
         square = f * f
         eps, own = float(square[:C].sum()), float(square[C:].sum())
         x = float(scaled_gain(np.array(s / K), M, 1.0))
-        # (eta_Z / eta_Y) gamma (1 - eps) D; the exponent is capped below the overflow of exp at 709, where gamma is zero anyway
+        # (eta_Z / eta_Y) gamma (1 - eps) D; exp overflows at 709, so the exponent is capped, where gamma is zero anyway
         pull = ratio * x * (M - 1) / M * (M - 1) / (M - 1 + math.exp(min(x, 700.0)))
         pull *= M * (K - 1) / (M - 1) ** 2 * (1 + (M - 1) * eps) / (1 + (K - 1) * eps)
         square[:C] *= -pull * classes.per_query / K
-        square[C:] *= pull * eps / own / K  # 1 - eps in D is replaced by its sum `own`, which does not cancel
+        square[C:] *= pull * eps / own / K  # `own` takes the place of 1 - eps, as above
         return square
 
     path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), tolerance=tolerance, method="LSODA")
@@ -171,12 +172,12 @@ def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
         u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
         f = featured(state[decoder:])
         fc, fd = f[:C], f[C:]
-        # Probabilities relative to the class's own next token, e^{-A} and e^{-B}, then divided by their sum. A trial step of the
-        # integrator may make A or B very negative; the bound keeps exp finite so that the step is rejected, not the run.
+        # The probabilities relative to that of the class's own next token are e^{-A} and e^{-B}; dividing by their sum normalises them. In
+        # a trial step of the integrator A or B may be very negative; the bound keeps exp finite, so that only the step fails.
         others, rest = math.exp(-max(float(fd @ v), -700.0)), math.exp(-max(float(fc @ u + fd @ x), -700.0))
         total = 1 + (K - 1) * others + rest_size * rest
         others, rest = others / total, rest / total
-        rho = (K - 1) * others + rest_size * rest  # 1 - alpha as a sum: the difference would cancel
+        rho = (K - 1) * others + rest_size * rest  # 1 - alpha as a sum, which does not cancel
         g = np.concatenate([rest_size * rest * u, (K - 1) * others * v + rest_size * rest * x])
         return np.concatenate([*train(fc, fd, others, rest, rho), speed * f * (g - f * (f @ g))])
 

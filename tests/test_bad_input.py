@@ -25,7 +25,7 @@ def stand_in(monkeypatch, unchecked):
         raise AssertionError("the work has begun")
 
     install(monkeypatch)
-    monkeypatch.setattr(COMPARE, "_stream", reached)
+    monkeypatch.setattr(COMPARE, "_measurements", reached)
 
 
 def refused(capsys, folder, *arguments) -> str:
@@ -144,9 +144,9 @@ def test_files_that_are_no_archives(tmp_path, capsys):
         (["--data", "digits", "--networks", "nome"], "unknown network 'nome'; did you mean 'none'?"),
         (["--data", "digits", "--networks", "ViT,none"], "networks must be names or 'none', got both in 'ViT,none'"),
         (["--data", "digits", "--networks", ","], "networks must name at least one, got none"),
-        (["--data", "digits", "--steps", "0"], "--steps: must be a whole number from 1 on, got '0'"),
-        (["--data", "digits", "--steps", "many"], "--steps: must be a whole number from 1 on, got 'many'"),
-        (["--data", "digits", "--seeds", "-1"], "--seeds: must be a whole number from 1 on, got '-1'"),
+        (["--data", "digits", "--steps", "0"], "--steps: must be a whole number of at least 1, got '0'"),
+        (["--data", "digits", "--steps", "many"], "--steps: must be a whole number of at least 1, got 'many'"),
+        (["--data", "digits", "--seeds", "-1"], "--seeds: must be a whole number of at least 1, got '-1'"),
         (["--data", "digits", "--seeds", "1" * 40 + ","], "--seeds: must be a whole number"),
         (["--data", "digits", "--device", "gpu"], "device must be one that torch can use here, got 'gpu'"),
         (["--data", "digits", "--thories", "a"], "unknown option '--thories'; did you mean '--theories'?"),
@@ -170,7 +170,7 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (tmp_path / "file" / "deep" / "run", "cannot write to"),
         (tmp_path / "old", "exists already"),
         (tmp_path, "exists already"),
-        ("", "--out: must be a path, got nothing"),
+        ("", "--out: must be a path, got an empty string"),
     ):
         # the data do not exist: had they been looked for first, the line would speak of them
         assert words in refused(capsys, tmp_path, "compare", "--data", "nowhere.npz", "--out", out)
@@ -184,10 +184,10 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
     [
         (["verify", "stand_in/goood"], "unknown claim or theory 'stand_in/goood'; did you mean 'stand_in/good'?"),
         (["verify", "qqq"], "unknown claim or theory 'qqq'; there are: all, quick, training, stand_in"),
-        (["verify", "all", "--seeds", "0"], "--seeds: must be a whole number from 1 on, got '0'"),
+        (["verify", "all", "--seeds", "0"], "--seeds: must be a whole number of at least 1, got '0'"),
         (["verify", "stand_in/good", "qqq"], "unknown claim or theory 'qqq'"),
         (["verify", "all", "--sedes", "3"], "unknown option '--sedes'; did you mean '--seeds'?"),
-        (["verify", "all", "--foo", "3"], "unknown option '--foo'; there are, nearest first: --"),
+        (["verify", "all", "--foo", "3"], "unknown option '--foo'; the options are, most similar first: --"),
         (["verify"], "the following arguments are required: CLAIM|THEORY|all"),
         (["cite", "tian2023scam"], "unknown theory, claim, key or folder 'tian2023scam'; did you mean 'tian2023scan'?"),
         (["cite", "stand_in/god"], "did you mean 'stand_in/good'?"),
@@ -203,14 +203,14 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (["run", "stand_in.coin", "--out", "OUT", "--fair-only", "--bias", "0.3"], "bias must be 0.5 for a fair coin, got 0.3"),
         (
             ["run", "stand_in.coin", "--out", "OUT", "--workers", "0"],
-            "--workers: must be a whole number from 1 on, or the address of a dask",
+            "--workers: must be a whole number of at least 1, or the address of a dask",
         ),
         (["run", "stand_in.coin", "--out", "OUT", "--workers", "two"], "or the address of a dask scheduler, got 'two'"),
         (
             ["run", "stand_in.coin", "--out", "OUT", "--workers", "x://h:1"],
             "must be a number or an address such as tcp://host:8786, got 'x://h:1'",
         ),
-        (["run", "stand_in.coin", "--foo", "3"], "unknown option '--foo'; there are, nearest first: --out, "),
+        (["run", "stand_in.coin", "--foo", "3"], "unknown option '--foo'; the options are, most similar first: --out, "),
         (["run", "stand_in.coin", "--foo=3", "--out", "OUT"], "--quick, --seed, --bias"),
         (["run", "stand_in"], "run takes one experiment, got the theory 'stand_in'; its experiments are stand_in.coin"),
         (["run", "stand_in.coin"], "the following arguments are required: --out"),

@@ -134,8 +134,8 @@ def test_compare_trains_nothing_for_none(tmp_path, capsys):
 def test_compare_help_shows_networks_and_steps(capsys):
     assert main(["compare", "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "training steps of each network (default: 600)" in out
-    assert "of 'ViT', 'CRATE (released form)', 'CRATE (paper form)'; or none" in out
+    assert "(default: 600)" in out
+    assert "'ViT', 'CRATE (released form)', 'CRATE (paper form)'; or none" in out
 
 
 def test_compare_reads_the_users_file(written, tmp_path):

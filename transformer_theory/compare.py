@@ -114,7 +114,7 @@ def compare(
         models: stored networks: files or folders written by ``train``, or results of ``training.saved.load``.
         claim_seeds: seeds of each claim, a list or a number; 0 omits the claims. Claims draw their own instances, whatever the data are.
         device: where the networks are trained and measured.
-        workers: number of processes that verify claims in parallel, or the address of a dask scheduler (see
+        workers: number of processes that share networks, theories and claims, or the address of a dask scheduler (see
             :func:`~.core.parallel.workers`); None keeps the active joblib context. The measurements do not depend on it.
         progress: is called with one line at each stage.
     Returns:

@@ -1,4 +1,4 @@
-"""``verify`` and ``cite``."""
+"""The commands ``verify`` and ``cite``."""
 
 import argparse
 import contextlib
@@ -7,17 +7,17 @@ import time
 
 from .terminal import console, progress_line
 
-FORMAT = 2  # of the JSON document
+FORMAT = 2  # version of the JSON document
 
 
 def verify_claims(options: argparse.Namespace) -> int:
-    """Claims with their controls as a table or as a JSON document, stored if a folder is named.
+    """Verifies claims with their controls, prints a table or a JSON document, and stores the result if ``--out`` is given.
 
     Returns:
-        1 if a claim is violated or a control does not fail, else 0.
+        The exit code: 1 if a claim is violated or a control does not fail, otherwise 0.
     Raises:
-        ValueError: an unknown claim or theory, or ``--overwrite`` without a folder.
-        OSError: the folder exists or cannot be written, or no scheduler answers.
+        ValueError: a claim or theory is unknown, or ``--overwrite`` is given without ``--out``.
+        OSError: the folder exists or cannot be written, or the dask scheduler does not answer.
     """
     from ..core import parallel
     from ..core.claims import verify_claims
@@ -27,9 +27,10 @@ def verify_claims(options: argparse.Namespace) -> int:
     from ..report.terminal import verifications
     from ..theories import claims
 
-    chosen = list({claim.id: claim for name in options.claims for claim in claims(name)}.values())  # each once
+    # The dictionary removes claims that several names have in common.
+    selection = list({claim.id: claim for name in options.claims for claim in claims(name)}.values())
     if options.overwrite and options.out is None:
-        raise ValueError("--overwrite replaces what --out names, got no --out; add it, or leave --overwrite out")
+        raise ValueError("--overwrite replaces what --out names, got no --out; add --out, or leave --overwrite out")
     started, seeds = time.perf_counter(), options.seeds
     per_claim = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
     with contextlib.ExitStack() as stack:
@@ -37,35 +38,36 @@ def verify_claims(options: argparse.Namespace) -> int:
         progress = stack.enter_context(progress_line())
         active = stack.enter_context(parallel.workers(options.workers))
         stack.enter_context(parallel.one_thread())
-        outcomes, verified = verify_claims(chosen, seeds), []
-        for number, claim in enumerate(chosen, 1):
-            progress(f"{claim.id} ({number} of {len(chosen)}): {per_claim} with its control")
+        outcomes = verify_claims(selection, seeds)  # an iterator of verifications, in the order of the selection
+        verified = []
+        for number, claim in enumerate(selection, 1):
+            progress(f"{claim.id} ({number} of {len(selection)}): {per_claim} with its control")
             verified.append(next(outcomes))
         result = Result(
             "verify",
-            {"claims": [claim.id for claim in chosen], "seeds": list(seeds)},
-            Table(row for one in verified for row in one.measurements()),
+            {"claims": [claim.id for claim in selection], "seeds": list(seeds)},
+            Table(row for verification in verified for row in verification.measurements()),
             verifications=tuple(verified),
-            sources=tuple(dict.fromkeys(claim.source for claim in chosen)),
+            sources=tuple(dict.fromkeys(claim.source for claim in selection)),
             provenance=provenance(started=started) | {"workers": active.count},
         )
         if folder is not None:
             result.write_into(folder)
     if options.json:
-        document = {"format": FORMAT, "claims": [one.to_json() for one in verified], "provenance": result.provenance}
+        document = {"format": FORMAT, "claims": [verification.to_json() for verification in verified], "provenance": result.provenance}
         print(json.dumps(jsonable(document), indent=2, allow_nan=False))
     else:
         console().print(verifications(verified, console()))
         if options.out is not None:
             print(f"result: {options.out}")
-    return int(not all(one.passed for one in verified))
+    return int(not all(verification.passed for verification in verified))
 
 
 def cite_sources(options: argparse.Namespace) -> int:
-    """BibTeX of a theory, a claim, a key, a stored result or the library, with that of the library last.
+    """Prints BibTeX entries for a theory, a claim, a key or a stored result; the entry of this library comes last.
 
     Raises:
-        ValueError: an unknown name, or a folder that does not hold a result.
+        ValueError: the name is unknown, or the folder does not hold a result.
     """
     from ..theories import cite
 

@@ -1,4 +1,4 @@
-"""``report``: a page, LaTeX, Markdown, BibTeX and figures from stored results; a command writes all of its outputs or none."""
+"""The command ``report``: writes a page, LaTeX, Markdown, BibTeX and figures from stored results, all requested outputs or none."""
 
 import argparse
 import os
@@ -18,11 +18,11 @@ OUTPUTS = ("html", "latex", "markdown", "bibtex", "figures")
 
 
 def write_report(options: argparse.Namespace) -> int:
-    """The requested outputs of all results together; of one result and without an output its page or figure, into its folder.
+    """Writes the requested outputs for all results together or, without an output option, the page or figure of a single result again.
 
     Raises:
-        ValueError: a folder is no stored result, a result cannot be read, or outputs exclude one another.
-        OSError: an output exists and is not to be overwritten, or cannot be written.
+        ValueError: a folder is not a stored result, a result cannot be read, or no output is requested for several results.
+        OSError: an output cannot be written, or exists and --overwrite was not given.
     """
     from ..report.aggregate import aggregate, stored_results
     from ..report.figures import draw, pictures
@@ -32,96 +32,114 @@ def write_report(options: argparse.Namespace) -> int:
         progress("reading the results")
         stored = stored_results(options.directories)
         if not requested:
-            print(f"report: {_into_its_folder(stored, options.directories)}")
+            print(f"report: {_write_in_place(stored, options.directories)}")
             return 0
-        together = aggregate([one.result for one in stored])
+        combined = aggregate([item.result for item in stored])
         _check_places(requested)
-        _check_files(_places(requested, together), stored, options.overwrite)  # before plotting, which takes long
-        drawn = draw(pictures(together) if requested.keys() & {"latex", "figures"} else [], progress=progress)
+        _check_files(_places(requested, combined), stored, options.overwrite)  # before plotting, which takes long
+        drawn = draw(pictures(combined) if requested.keys() & {"latex", "figures"} else [], progress=progress)
         files: dict[Path, bytes] = {}
         for name, path in requested.items():
-            progress(f"making the {name}")
-            files |= _made(name, path, stored, together, drawn)
+            progress(f"writing the {name}")
+            files |= _contents(name, path, stored, combined, drawn)
         write_together(files)
-    for sentence in drawn.failed:
-        print(f"{NAME}: {sentence}", file=sys.stderr)
-    for note in together.notes:
+    for failure in drawn.failed:
+        print(f"{NAME}: {failure}", file=sys.stderr)
+    for note in combined.notes:
         print(f"{NAME}: {note}", file=sys.stderr)
     for name, path in requested.items():
         print(f"{name}: {path}")
     return 0
 
 
-def _into_its_folder(stored: "list[Stored]", named: list[Path]) -> Path:
-    """The page of a result, or the figure of an experiment, beside its numbers; earlier ones are replaced."""
+def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
+    """Writes the page of a result, or the figure of an experiment, into its folder, replaces an earlier one and returns its path.
+
+    Raises:
+        ValueError: there are several results, or the only one is in a subfolder of the named folder.
+    """
     from .. import report
     from ..core.plotting import svg
     from ..theories import experiment
 
-    if len(stored) != 1 or stored[0].folder not in named:
+    if len(stored) != 1 or stored[0].folder not in directories:
         outputs = ", ".join(f"--{name}" for name in OUTPUTS)
         if len(stored) == 1:
-            raise ValueError(f"{stored[0].folder} is the only result here; name it itself for its page or figure, or add some of {outputs}")
-        raise ValueError(f"{len(stored)} results need files of your choice, got no name for any; add some of {outputs}")
-    one = stored[0]
-    has_page = one.result.name in ("compare", "reach", "train", "verify")
-    path = one.folder / ("report.html" if has_page else "figure.svg")
+            raise ValueError(
+                f"{stored[0].folder} is the only result here; pass this folder to write its page or figure, or add one of {outputs}"
+            )
+        raise ValueError(f"{len(stored)} results need the name of an output file, got none; add one of {outputs}")
+    item = stored[0]
+    has_page = item.result.name in ("compare", "reach", "train", "verify")
+    path = item.folder / ("report.html" if has_page else "figure.svg")
     check_targets([path])  # before plotting, which takes long
     if has_page:
-        return report.write(one.result, one.folder)
-    write_together({path: svg(experiment(one.result.name).of(one.result).plot(one.result)).encode()})
+        return report.write(item.result, item.folder)
+    write_together({path: svg(experiment(item.result.name).of(item.result).plot(item.result)).encode()})
     return path
 
 
-def _places(requested: Mapping[str, Path], together: "Aggregate") -> list[Path]:
-    """Every file that the outputs may write, in the order of the outputs."""
+def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
+    """Lists every file that the outputs may write, in the order of the outputs."""
     from ..report.figures import file_names, pictures
     from ..report.latex_folder import names
 
-    inside = {"latex": lambda: names(together), "figures": lambda: file_names(pictures(together))}
-    return [one for name, path in requested.items() for one in ([path / i for i in inside[name]()] if name in inside else [path])]
+    # The outputs that are folders, each with a function that lists its files.
+    files_in = {"latex": lambda: names(combined), "figures": lambda: file_names(pictures(combined))}
+    places = []
+    for name, path in requested.items():
+        places += [path / file for file in files_in[name]()] if name in files_in else [path]
+    return places
 
 
-def _made(name: str, path: Path, stored: "list[Stored]", together: "Aggregate", drawn: "Drawn") -> dict[Path, bytes]:
-    """The files of one output."""
+def _contents(name: str, path: Path, stored: "list[Stored]", combined: "Aggregate", drawn: "Drawn") -> dict[Path, bytes]:
+    """Returns the files of one output with their contents."""
     from .. import report
     from ..report.bibtex import references
     from ..report.tables import provenance
 
-    folders, checksums = [str(one.folder) for one in stored], [one.checksums for one in stored]
+    folders, checksums = [str(item.folder) for item in stored], [item.checksums for item in stored]
     if name in ("latex", "figures"):
         files = drawn.files
         if name == "latex":
-            files, _ = report.latex_folder(together, folders=folders, checksums=checksums, drawn=drawn)
-        return {path / inner: data for inner, data in files.items()}
+            files, _ = report.latex_folder(combined, folders=folders, checksums=checksums, drawn=drawn)
+        return {path / file: data for file, data in files.items()}
     if name == "html":
-        text = report.page(together.results)
+        text = report.page(combined.results)
     elif name == "markdown":
-        text = report.markdown(together, provenance(together, folders, checksums))
+        text = report.markdown(combined, provenance(combined, folders, checksums))
     else:
-        text = references(together.results)
+        text = references(combined.results)
     return {path: text.encode()}
 
 
 def _check_places(requested: Mapping[str, Path]) -> None:
-    """Raises an error for a file that is named as a folder or the other way round, before anything is made."""
+    """Checks that paths of files do not name folders and vice versa, before anything is computed.
+
+    Raises:
+        FileExistsError: a path has the wrong kind.
+    """
     for name, path in requested.items():
-        folder = name in ("latex", "figures")
-        if folder and path.exists() and not path.is_dir():
+        is_folder = name in ("latex", "figures")
+        if is_folder and path.exists() and not path.is_dir():
             raise FileExistsError(f"--{name} must name a folder, got the file {path}; choose another")
-        if not folder and path.is_dir():
+        if not is_folder and path.is_dir():
             raise FileExistsError(f"--{name} must name a file, got the folder {path}; choose a file in it")
 
 
 def _check_files(files: Iterable[Path], stored: "list[Stored]", overwrite: bool) -> None:
-    """Raises an error for a file that cannot be written or must not be replaced."""
+    """Checks that every file can be written and may be replaced.
+
+    Raises:
+        OSError: a file cannot be written, belongs to a stored result, or exists and ``overwrite`` is false.
+    """
     from ..core.result import FILES
 
     files = list(files)
     check_targets(files)
-    measured = {(one.folder / name).resolve() for one in stored for name in FILES}
+    protected = {(item.folder / name).resolve() for item in stored for name in FILES}
     for path in files:
-        if path.resolve() in measured:
-            raise FileExistsError(f"{path} holds the measured numbers, which a report does not replace; choose another name")
-        if os.path.lexists(path) and not overwrite:
+        if path.resolve() in protected:
+            raise FileExistsError(f"{path} holds the measured numbers, which a report never replaces; choose another name")
+        if os.path.lexists(path) and not overwrite:  # lexists: a broken symbolic link counts as a file
             raise FileExistsError(f"{path} exists already; choose another name, or pass --overwrite to replace it")

@@ -1,4 +1,4 @@
-"""Output of the command line: results on stdout, progress on stderr."""
+"""Output of the command line: results go to stdout, progress to stderr."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "transformer-theory"
-WIDTH = 160  # width in characters if the output is not a terminal and COLUMNS is not set
+WIDTH = 160  # characters per line if the output is not a terminal and COLUMNS is not set
 
 
 def console() -> "Console":
-    """A console for results. In a pipe or a file it is as wide as COLUMNS, or :data:`WIDTH`, and drops trailing blanks."""
+    """Returns a console for results. In a pipe or a file its width is COLUMNS or :data:`WIDTH`, and trailing blanks are removed."""
     from rich.console import Console
 
     if sys.stdout.isatty():
@@ -25,7 +25,7 @@ def console() -> "Console":
 
 
 class _Trimmed:
-    """Standard output without the trailing blanks of tables."""
+    """Standard output without trailing blanks; rich pads the last column of a table with them."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
@@ -36,7 +36,8 @@ class _Trimmed:
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows a stage of progress on stderr: in a line that is updated on a terminal, otherwise in a new line."""
+    """Yields a function that reports a stage of progress on stderr. A terminal shows one line that is updated; otherwise each stage is a
+    new line with the seconds since the start."""
     from rich.console import Console
 
     started = time.perf_counter()

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 WIDTH = 80  # largest width of the progress table, characters
-WRAP = 9  # width at which its column titles wrap, characters
-FIRST, ROWS = 5, 30  # number of first intervals that all get a row, and of rows over the whole training
+WRAP = 9  # width at which column titles wrap, characters
+FIRST = 5  # each of the first intervals, this many, has a row in the table
+ROWS = 30  # after them, the table has at most one row for each of this many equal parts of the training
 
 
 def train_network(options: argparse.Namespace) -> int:
     """Trains a network on images and stores it with its page.
 
     Raises:
-        ValueError: data, settings or folder do not fit.
-        FileExistsError: the folder is not empty, and --overwrite was not given.
+        ValueError: options contradict one another, or the data, the settings or the folder do not fit.
+        FileExistsError: the folder is not empty, and neither --overwrite nor --resume was given.
     """
     from .. import report
     from ..core.metric import Metric
@@ -45,19 +46,19 @@ def train_network(options: argparse.Namespace) -> int:
     from ..training.settings import Settings
 
     if options.resume and options.overwrite:
-        raise ValueError("--resume continues a training and --overwrite removes it, got both; leave one out")
+        raise ValueError("--resume continues a training, --overwrite removes it, got both; leave one out")
     if hasattr(options, "minutes") and hasattr(options, "epochs"):
         raise ValueError("--minutes replaces --epochs, got both; leave one out")
     folder = options.out or Path("runs") / options.network
     run = stored_run(folder / LAST) if options.resume else None
     images = read_images(options.data, size=options.size, progress=None if _first_process() else lambda line: None)
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
-    if run is not None:  # the stored run determines settings that are not given as options
+    if run is not None:  # options that are omitted keep their values from the stored run
         settings = Settings.from_stored({**run["settings"], "network": options.network})
     kind = objectives()[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
-    objective = kind(**({} if run is None else _stored_values(run["objective"], kind)) | _given(options, kind))
-    augmentation = replace(settings.augmentation, **_given(options, Augmentation))
-    settings = replace(settings, augmentation=augmentation, **_given(options, Settings))
+    objective = kind(**({} if run is None else _stored_values(run["objective"], kind)) | _field_options(options, kind))
+    augmentation = replace(settings.augmentation, **_field_options(options, Augmentation))
+    settings = replace(settings, augmentation=augmentation, **_field_options(options, Settings))
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
     requested = options.theories.split(",") if options.theories else None if run is None else run["theories"]
     theories = () if requested in (["none"], []) else choose(requested)
@@ -89,19 +90,19 @@ def train_network(options: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         stored = (folder / LAST).exists()
-        hint = f"{folder} holds the training up to its last interval, --resume continues it" if stored else "nothing was written"
+        hint = f"{folder} holds the training up to its last interval; --resume continues it" if stored else "nothing was written"
         if _first_process():
             print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
     if _first_process():
         if not started:
             print(f"{folder} holds a finished training:")
-        tested = result.select(theory="network", split="test", layer=None)
-        _print_measured(tested)
-        print(f"network: {folder / BEST}, of step {tested[0].step}")
+        test_rows = result.select(theory="network", split="test", layer=None)
+        _print_measurements(test_rows)
+        print(f"network: {folder / BEST}, of step {test_rows[0].step}")
         with progress_line() as progress:
             progress("writing the report")
-            page = report.write(Result.load(folder), folder)  # from the stored files, as `report` makes it
+            page = report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
         print(f"report: {page}")
     return 0
 
@@ -111,42 +112,42 @@ def evaluate_network(options: argparse.Namespace) -> int:
 
     Raises:
         ValueError: the file is not a trained network, or the images do not fit it.
-        FileNotFoundError: there is no such network.
+        FileNotFoundError: the file does not exist.
     """
     from ..data.image_sets import images
     from ..theories import objectives
     from ..training.evaluate import evaluate
     from ..training.folder import network_file
 
-    network_file(options.network)  # raises its errors before images are read, which takes long
+    network_file(options.network)  # a wrong path is an error before the images are read, which takes long
     train, test = images(options.data, size=options.size)
-    measured, classes = evaluate(options.network, train, test, objectives=objectives())
-    _print_measured(measured)
+    rows, classes = evaluate(options.network, train, test, objectives=objectives())
+    _print_measurements(rows)
     if classes:
         console().print(_class_table(classes))
     else:
-        print("no table of classes: the network is no classifier; its accuracy is that of a classifier fitted to its features")
+        print("no table of classes: the network is not a classifier; a classifier fitted to its features has the accuracy above")
     return 0
 
 
 def _stored_values(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """The stored settings of an objective; none if another objective was stored."""
+    """Returns the stored settings of an objective; empty if the settings of another objective were stored."""
     return {field.name: stored[field.name] for field in fields(kind) if field.name in stored} if stored.get("name") == kind.name else {}
 
 
-def _given(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass that were given as options, with their values."""
-    given = {field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"}
-    return {name: value for name, value in given.items() if value is not None}
+def _field_options(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
+    """Returns the values of the fields of a dataclass that the command line sets; omitted fields are absent."""
+    values = {field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _first_process() -> bool:
-    """Whether this is the only process or, under torchrun, the one of rank 0, which alone writes and prints."""
+    """Whether this is the process that writes and prints: the only one or, under torchrun, the one of rank 0."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
-def _print_measured(rows: Iterable[Measurement]) -> None:
-    """Prints one line per quantity and layer, with the interval if there is one."""
+def _print_measurements(rows: Iterable[Measurement]) -> None:
+    """Prints one line per quantity and layer, with the confidence interval if the row has one."""
     for row in rows:
         layer = "" if row.layer is None else f", layer {row.layer}"
         name = f"{row.split} {row.quantity}{layer}" + (f" ({row.setting})" if row.setting else "")
@@ -175,12 +176,14 @@ def _class_table(classes):
 
 @contextlib.contextmanager
 def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
-    """Shows the progress of training on stderr: a table with a row for some intervals and, on a terminal, a status line that is updated.
+    """Shows the progress of training on stderr: a table with one row per interval and, on a terminal, a status line that is updated.
 
-    Output is at most 80 characters wide. Of several processes only the first prints.
+    Lines have at most 80 characters. A long training has fewer rows than intervals. If there are several processes, only the first prints.
 
     Args:
-        score: quantity by which the best network is chosen; it always has a column.
+        score: quantity by which the best network is selected; it always has a column.
+    Yields:
+        A function that shows the progress at one moment of the training.
     """
     if not _first_process():
         yield lambda moment: None
@@ -188,19 +191,19 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    lines = _Lines(score)
+    table = _ProgressTable(score)
     if not sys.stderr.isatty():
-        yield lambda moment: lines.show(moment, lambda text: print(text, file=sys.stderr, flush=True))
+        yield lambda moment: table.show(moment, lambda text: print(text, file=sys.stderr, flush=True))
         return
     with Progress(BarColumn(10), TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        last = ""  # the last measured score, for the status line
+        last = ""  # text of the last measured score, for the status line
 
         def show(moment: "Moment") -> None:
             nonlocal last
-            lines.show(moment, lambda text: bar.console.print(text, highlight=False, markup=False))
-            if moment.measured is not None and score in (measured := _columns(moment.measured)):
-                last = f"validation {score} {_shown(measured[score])}  "
+            table.show(moment, lambda text: bar.console.print(text, highlight=False, markup=False))
+            if moment.measured is not None and score in (rows := _by_quantity(moment.measured)):
+                last = f"validation {score} {_value_text(rows[score])}  "
             loss = "" if moment.loss is None else f"loss {moment.loss:.4f}  "
             speed = "" if moment.speed is None else f"{moment.speed:,.0f} img/s  "
             left = "" if moment.left is None else f"{clock(moment.left)} left"
@@ -209,36 +212,37 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
         yield show
 
 
-class _Lines:
-    """The progress table, written row by row. Its columns are those of the objective's quantities that fit into the width."""
+class _ProgressTable:
+    """The progress table, written row by row. It has a column for each of the objective's quantities that fits into the width."""
 
     def __init__(self, score: str):
         self.score = score
-        self.columns: list[str] | None = None
-        self.shown, self.part = 0, -1
+        self.columns: list[str] | None = None  # None until the first row
+        self.count, self.part = 0, -1  # number of written rows, and the part of the training of the last one
 
     def show(self, moment: "Moment", write: Callable[[str], None]) -> None:
-        """Writes the row of a moment with measurements, after the titles if it is the first; skips rows when there are too many."""
+        """Writes a row for a moment that has measurements; the first row follows the column titles. Skips rows of a long training."""
         if moment.measured is None:
             return
-        measured = _columns(moment.measured)
+        measurements = _by_quantity(moment.measured)
         if self.columns is None:
-            self.columns = self._fitting(list(measured))
+            self.columns = self._select(list(measurements))
             titles = [_title(name) for name in ["epoch", "step", "train loss", *map(_validation, self.columns), "img/s", "time", "left"]]
             self.widths = [_width(title) for title in titles]
+            # A title is a list of lines. Empty lines above the shorter titles align all of them with the bottom of the header.
             height = max(map(len, titles))
-            for words in zip(*([""] * (height - len(title)) + title for title in titles)):
-                write(self._line(list(words)))
-        # After the first intervals, one row for each of ROWS equal parts of the training.
+            for header in zip(*([""] * (height - len(title)) + title for title in titles)):
+                write(self._line(list(header)))
+        # After the first intervals, write one row for each of ROWS equal parts of the training.
         part = int(ROWS * moment.done)
-        if self.shown >= FIRST and part == self.part:
+        if self.count >= FIRST and part == self.part:
             return
-        self.shown, self.part = self.shown + 1, part
+        self.count, self.part = self.count + 1, part
         cells = [
             f"{moment.epoch:.2f}",
             str(moment.step),
             "" if moment.loss is None else f"{moment.loss:.4f}",
-            *(_shown(measured[name]) for name in self.columns),
+            *(_value_text(measurements[name]) for name in self.columns),
             "" if moment.speed is None else f"{moment.speed:,.0f}",
             clock(moment.seconds),
             "" if moment.left is None else clock(moment.left),
@@ -248,16 +252,17 @@ class _Lines:
     def _line(self, cells: list[str]) -> str:
         return " ".join(cell.rjust(width) for cell, width in zip(cells, self.widths)).rstrip()
 
-    def _fitting(self, names: list[str]) -> list[str]:
-        """The quantities whose columns fit beside the fixed ones, the score first in priority, in their given order."""
-        left = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
-        chosen = []
+    def _select(self, names: list[str]) -> list[str]:
+        """Returns the quantities whose columns fit next to the fixed columns, in the original order; the score takes precedence."""
+        # Six fixed columns have five blanks between them. Each further column takes one more blank.
+        space = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
+        selection = []
         for name in sorted(names, key=lambda name: name != self.score):  # a stable sort: the score, then the others in order
-            left -= 1 + _width(_title(_validation(name)))
-            if left < 0:
+            space -= 1 + _width(_title(_validation(name)))
+            if space < 0:
                 break
-            chosen.append(name)
-        return [name for name in names if name in chosen]
+            selection.append(name)
+        return [name for name in names if name in selection]
 
 
 def _validation(name: str) -> str:
@@ -265,19 +270,21 @@ def _validation(name: str) -> str:
 
 
 def _title(name: str) -> list[str]:
+    """Wraps a column title into lines."""
     return textwrap.wrap(name, WRAP, break_long_words=False)
 
 
 def _width(title: list[str]) -> int:
+    """Returns the width of a column, wide enough for its title and for a number of seven characters."""
     return max(7, *map(len, title))
 
 
-def _columns(table: Iterable[Measurement]) -> dict[str, Measurement]:
-    """The objective's measurements of the whole network by quantity, without those under a setting."""
+def _by_quantity(table: Iterable[Measurement]) -> dict[str, Measurement]:
+    """Returns the measurements of the whole network by quantity; rows with a setting are omitted."""
     return {row.quantity: row for row in table if row.layer is None and not row.setting}
 
 
-def _shown(row: Measurement) -> str:
+def _value_text(row: Measurement) -> str:
     if row.value is None:
         return "none"
     return plain_percent(row.value) if row.unit == "share" else f"{row.value:.4f}" if abs(row.value) < 100 else f"{row.value:.5g}"

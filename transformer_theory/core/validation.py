@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+SHARES_ATOL = 1e-4  # distance from 1 of a sum of shares: a softmax in float32 has row sums accurate to 1e-6
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -1,15 +1,15 @@
-r"""Concentration of attention: functions of attention weights, row by row.
+r"""Concentration of attention, computed from each row of the attention weights.
 
 A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \ge 0`, :math:`\sum_t a_t = 1`.
 
 .. math::
     H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective support} = e^{H(a)}.
 
-Entropies are in nats. Weights are ``[*batch, queries, keys]``. A mask ``allowed``, of this shape or one that broadcasts to it, marks the
-keys that a query may see; T is then the number of allowed keys of the row. Weights that are not distributions (as in linear attention)
+Entropies are in nats. Weights are ``[*batch, queries, keys]``. A mask ``allowed``, which broadcasts to this shape, marks the keys
+that a query may see; T is then the number of allowed keys of the row. Weights that are not distributions (as in linear attention)
 raise ValueError.
 
-Source: :cite:t:`zhai2023stabilizing` (entropy and its bound), :cite:t:`xiao2024efficient` (sinks), :cite:t:`abnar2020quantifying`
+Source: :cite:t:`zhai2023stabilizing` (entropy and its lower bound), :cite:t:`xiao2024efficient` (sinks), :cite:t:`abnar2020quantifying`
 (rollout).
 """
 
@@ -25,10 +25,10 @@ Mask = Bool[Tensor, "..."]
 
 
 def entropy(weights: Weights) -> Rows:
-    r"""Shannon entropy of each row, :math:`-\sum_t a_t \log a_t` with :math:`0 \log 0 = 0`.
+    r"""Computes the Shannon entropy of each row, :math:`-\sum_t a_t \log a_t` with :math:`0 \log 0 = 0`.
 
     Args:
-        weights: rows are distributions, ``[*batch, queries, keys]``.
+        weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
     Returns:
         ``[*batch, queries]``, nats, in [0, log keys].
     Raises:
@@ -39,7 +39,7 @@ def entropy(weights: Weights) -> Rows:
 
 
 def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
-    r""":math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
+    r"""Computes :math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
 
     A row with a single allowed key has sharpness 0.
 
@@ -49,8 +49,8 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
     tensor([0., 1.])
 
     Args:
-        weights: rows are distributions, ``[*batch, queries, keys]``.
-        allowed: which keys a query may see, broadcastable to the weights; all if None.
+        weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
+        allowed: mask of the keys that a query may see, broadcastable to the weights. None: all keys.
     Returns:
         ``[*batch, queries]``, in [0, 1], no unit.
     Raises:
@@ -62,10 +62,10 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
 
 
 def top1_mass(weights: Weights) -> Rows:
-    r"""Largest weight of each row, :math:`\max_t a_t`.
+    r"""Returns the largest weight of each row, :math:`\max_t a_t`.
 
     Args:
-        weights: rows are distributions, ``[*batch, queries, keys]``.
+        weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
     Returns:
         ``[*batch, queries]``, in [1 / keys, 1], no unit.
     Raises:
@@ -76,16 +76,16 @@ def top1_mass(weights: Weights) -> Rows:
 
 
 def effective_support(weights: Weights) -> Rows:
-    r"""Number of keys that a uniform distribution of the same entropy would have, :math:`e^{H(a)}`.
+    r"""Computes :math:`e^{H(a)}`, the number of keys over which a uniform distribution would have the same entropy.
 
     >>> from transformer_theory import metrics
     >>> print(f"{float(metrics.effective_support(torch.tensor([[0.5, 0.5, 0.0]]))):.2f} keys")
     2.00 keys
 
     Args:
-        weights: rows are distributions, ``[*batch, queries, keys]``.
+        weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
     Returns:
-        ``[*batch, queries]``, keys, in [1, keys].
+        ``[*batch, queries]``, a number of keys, in [1, keys].
     Raises:
         ValueError: a row is not a distribution.
     """
@@ -93,22 +93,22 @@ def effective_support(weights: Weights) -> Rows:
 
 
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
-    r"""Distance of a row of scores from a tie: the largest score minus the second largest, :math:`g = s_{(1)} - s_{(2)} \ge 0`.
+    r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge 0`.
 
-    It bounds the difference between softmax and hard-max: the weight of all keys but the first is at most :math:`(T - 1) e^{-g}`. The gap
-    of scores can be computed from their softmax: pass ``weights.log()``. A row with a single allowed key has an infinite gap.
+    The gap bounds the difference between softmax and hard-max: all keys except the best have total weight at most
+    :math:`(T - 1) e^{-g}`. To compute the gap from attention weights, pass ``weights.log()``. A row with a single allowed key has an infinite gap.
 
     Args:
-        scores: before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.
-        allowed: which keys a query may see, broadcastable to the scores; all if None.
+        scores: attention scores before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.
+        allowed: mask of the keys that a query may see, broadcastable to the scores. None: all keys.
     Returns:
         ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie.
     Raises:
-        ValueError: a score is NaN or +inf, or a row has no key that is allowed.
+        ValueError: a score is NaN or +inf, or a row has no allowed key.
     """
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
-    # One more key with score -inf gives a row with a single allowed key a second score, and an infinite gap.
+    # topk needs two scores per row; the additional score -inf gives a row with a single allowed key an infinite gap.
     scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)
     first, second = scores.topk(2, dim=-1).values.unbind(-1)
     # topk ranks NaN first, so the first score reveals NaN, +inf and rows without an allowed key.
@@ -118,13 +118,14 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
 
 
 def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
-    r"""Mean weight on one key: ``position``, or the key with the largest mean weight, :math:`\max_t \frac1Q \sum_q a_{qt}`.
+    r"""Computes the mean weight on one key: ``position``, or the key with the largest mean, :math:`\max_t \frac1Q \sum_q a_{qt}`.
 
-    The maximum over keys is at least 1 / keys by definition. To find a sink that several sequences share, average their maps first.
+    The maximum over keys is always at least 1 / keys. To find a sink that several sequences share, average their maps first.
 
     Args:
-        weights: rows are distributions, ``[*batch, queries, keys]``.
-        position: index of the sink, e.g. 0 for the first token, negative from the end; the key with the largest mean weight if None.
+        weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
+        position: index of the sink, e.g. 0 for the first token; negative indices count from the end. None: the key with the
+            largest mean weight.
     Returns:
         ``[*batch]``, in [0, 1], no unit; 1 / keys for uniform attention.
     Raises:
@@ -141,14 +142,14 @@ def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor,
 
 
 def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
-    r"""Mean weight that a token gives to itself, :math:`\frac1T \sum_q a_{qq}`.
+    r"""Computes the mean weight of a token on itself, :math:`\frac1T \sum_q a_{qq}`.
 
     Args:
-        weights: self-attention, rows are distributions, ``[*batch, tokens, tokens]``.
+        weights: self-attention weights whose rows are distributions, ``[*batch, tokens, tokens]``.
     Returns:
         ``[*batch]``, in [0, 1], no unit; for uniform causal attention over T tokens :math:`\frac1T \sum_{i \le T} \frac1i`.
     Raises:
-        ValueError: a row is not a distribution, or queries and keys are not the same tokens.
+        ValueError: a row is not a distribution, or the numbers of queries and keys differ.
     """
     _check_distributions(weights)
     if weights.shape[-1] != weights.shape[-2]:
@@ -157,17 +158,17 @@ def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
 
 
 def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[Tensor, "*batch"]:
-    r"""Smallest entropy that scores of a given spread allow: no row of softmax attention can be sharper.
+    r"""Computes the smallest entropy that softmax attention can have if its scores have a given spread.
 
     For T scores whose centred vector has Euclidean norm at most s,
 
     .. math:: H \ge \log(1 + (T-1) b) + \frac{s \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-s \sqrt{T / (T-1)}},
 
-    with equality if one score stands above all others, which are equal. Entropy can collapse only as fast as scores grow.
+    with equality if one score stands above all others, which are equal. Entropy can therefore collapse only as fast as scores grow.
 
     Args:
-        spread: s, norm of ``scores - scores.mean(-1)``, >= 0, ``[*batch]``.
-        keys: T >= 1.
+        spread: s, the norm of ``scores - scores.mean(-1)``, >= 0, ``[*batch]``.
+        keys: T, number of keys, >= 1.
     Returns:
         ``[*batch]``, nats, in [0, log keys].
     Raises:
@@ -186,18 +187,18 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
 
 
 def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, "tokens tokens"]:
-    r"""Share of each input token in each token of the last layer, if attention and the residual stream carry equal parts.
+    r"""Computes the share of each input token in each token of the last layer, if attention and residual stream contribute equally.
 
     .. math:: R = A_L A_{L-1} \cdots A_1, \qquad A_l = \tfrac12 (\bar W_l + I),
 
-    where :math:`\bar W_l` is the mean over the heads of layer l. This is an approximation, which ignores values and MLPs.
+    where :math:`\bar W_l` is the mean over the heads of layer l. The approximation ignores values and MLPs.
 
     Args:
-        maps: weights of one sequence in the order of the layers, rows are distributions, ``[layers, heads, tokens, tokens]``.
+        maps: attention weights of one sequence, layer by layer, whose rows are distributions, ``[layers, heads, tokens, tokens]``.
     Returns:
-        ``[tokens, tokens]``, rows are distributions over the input tokens.
+        ``[tokens, tokens]``, whose rows are distributions over the input tokens.
     Raises:
-        ValueError: there is no layer, a row is not a distribution, or queries and keys are not the same tokens.
+        ValueError: there is no layer, a row is not a distribution, or the numbers of queries and keys differ.
     """
     if maps.ndim != 4 or maps.shape[-1] != maps.shape[-2] or not maps.shape[0] * maps.shape[1]:
         raise ValueError(f"maps must have shape [layers, heads, tokens, tokens] with a layer and a head, got {list(maps.shape)}")
@@ -213,10 +214,10 @@ def _check_distributions(weights: Tensor) -> None:
     if weights.ndim < 2 or not weights.shape[-1]:
         raise ValueError(f"weights must have shape [*batch, queries, keys] with at least one key, got {list(weights.shape)}")
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
-    off = (weights.sum(-1) - 1).abs()
-    if bool((off <= tolerance).all()) and bool((weights >= -tolerance).all()):
+    errors = (weights.sum(-1) - 1).abs()
+    if bool((errors <= tolerance).all()) and bool((weights >= -tolerance).all()):
         return
-    worst, smallest = float(off.max()), float(weights.min())
+    worst, smallest = float(errors.max()), float(weights.min())
     raise ValueError(
         f"weights must be distributions over the keys (>= 0, rows summing to 1), got a row sum off by {worst:.2g} and a smallest weight of "
         f"{smallest:.2g}; linear or masked-out attention has no entropy"
@@ -224,7 +225,7 @@ def _check_distributions(weights: Tensor) -> None:
 
 
 def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
-    """Number of allowed keys of each row, in the dtype of the weights."""
+    """Returns the number of allowed keys per row, in the dtype of the weights."""
     if allowed is None:
         return weights.new_full(weights.shape[:-1], weights.shape[-1])
     allowed = allowed.expand(weights.shape)

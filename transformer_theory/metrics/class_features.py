@@ -1,12 +1,12 @@
-"""How well each block's features separate the classes: coding rates and neural collapse, with permuted labels as the null distribution.
+"""Class separation of each block's features: coding rates and neural collapse, with permuted labels as the null distribution.
 
-The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A network has a class
-token if the first token of the first block's input, and no other, is the same in every sequence.
+The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A class token is
+detected in the input of the first block: the first token, and no other, is the same in every sequence.
 
-With few samples per class these metrics are far from zero even for random labels, so the null distribution has to be computed. Samples may
-arrive sorted by class; a batch then has one class, and permuting its labels changes nothing. Therefore samples of all batches are stored,
-and their labels are permuted in ``compute``. At most 16 d samples are stored: each gets a random key, and those with the smallest keys
-stay, which is a uniform draw from all samples, independent of their order.
+With few samples per class these metrics are far from zero even for random labels, so the null distribution has to be computed. If samples
+arrive sorted by class, a batch has one class, and permuting its labels changes nothing. Therefore samples of all batches are stored, and
+their labels are permuted in ``compute``. At most 16 d samples are stored: each sample gets a random key, and the samples with the smallest
+keys are kept, which is a uniform draw from all samples, independent of their order.
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`papyan2020prevalence` (neural collapse).
 """
 
@@ -25,24 +25,24 @@ from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
 PERMUTATIONS = 4
-SAMPLES_PER_DIMENSION = 16  # samples that are stored, per dimension of the features
+SAMPLES_PER_DIMENSION = 16  # largest number of stored samples per dimension of the features
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
 NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
 NULL_KIND = "permuted labels"
 
 
 class ClassFeatures(Metric):
-    """Base class of the metrics that need labels: stores the features of each block with their labels.
+    """Base class of the metrics that need labels. It stores the features of each block with their labels.
 
-    Forward passes without labels and features that are not finite are ignored. The permutations depend on the order of the samples, so the
-    null values after a merge may differ slightly from those of one pass over the same samples.
+    Forward passes without labels are ignored, and so are features that are not finite. The permutations depend on the order of the samples,
+    so the null values after a merge may differ slightly from the null values of one pass over the same samples.
 
     Args:
         seed: seed of the keys and the permutations.
 
     Attributes:
-        samples: for each layer the features [n, d], labels [n] and keys [n] of all samples, or of a uniform draw of 16 d of them.
-        class_token: whether the feature is the class token; None before the first features.
+        samples: features [n, d], labels [n] and keys [n] by layer, of all samples or of a uniform draw of 16 d samples.
+        class_token: whether the feature is the class token; None before the first update.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -80,26 +80,26 @@ class ClassFeatures(Metric):
             self.add_samples(activations.layer, features, labels.to(features.device), keys.to(features.device))
 
     def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The features, scaled as the metric requires."""
+        """Returns the features, scaled as the metric requires."""
         return features
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds samples of a layer: their features, labels and keys."""
+        """Adds features, labels and keys of samples of a layer."""
         self._store(layer, self._joined(layer, samples))
 
     def _joined(self, layer: int, samples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The stored samples of a layer, followed by these; nothing is stored."""
+        """Returns the stored samples of a layer followed by new ones, without storing them."""
         if layer not in self.samples:
             return samples
-        return tuple(torch.cat([stored, more.to(stored)]) for stored, more in zip(self.samples[layer], samples))
+        return tuple(torch.cat([stored, new.to(stored)]) for stored, new in zip(self.samples[layer], samples))
 
     def _store(self, layer: int, samples: tuple[Tensor, ...]) -> None:
-        """Replaces the stored samples of a layer. If there are more than 16 d, those with the smallest keys are stored."""
+        """Replaces the stored samples of a layer. Of more than 16 d samples, those with the smallest keys are stored."""
         features, labels, keys = samples
         limit = SAMPLES_PER_DIMENSION * features.shape[1]
         if len(keys) > limit:
-            chosen = keys.argsort()[:limit]
-            features, labels, keys = features[chosen], labels[chosen], keys[chosen]
+            smallest = keys.argsort()[:limit]
+            features, labels, keys = features[smallest], labels[smallest], keys[smallest]
         self.samples[layer] = features, labels, keys
 
     def merge(self, other: Any) -> None:
@@ -137,11 +137,11 @@ class ClassFeatures(Metric):
 
 
 class FeatureRates(ClassFeatures):
-    """R, R^c and ΔR = R - R^c in nats, of the features after each block, scaled to norm 1. The null: permuted labels.
+    """R, R^c and ΔR = R - R^c in nats, of the features after each block, scaled to norm 1. The null distribution has permuted labels.
 
-    The rates are exact for any number of samples: beyond 16 d samples they are computed from second moments by class, to which each batch
-    adds. The null has only the stored samples. They are repeated up to the total number of samples and assigned to classes of the true
-    sizes; as there are fewer different samples, the null of ΔR is about 5 % too low.
+    The rates are exact for any number of samples: beyond 16 d samples they are computed from second moments per class, which are
+    accumulated over the batches. The null values are computed from the stored samples, which are repeated up to the total number of samples
+    and assigned to classes of the true sizes. Because fewer of them differ, the null of ΔR is about 5 % too low.
 
     Args:
         eps: distortion for features of norm 1; the formulas contain its square.
@@ -154,10 +154,10 @@ class FeatureRates(ClassFeatures):
 
     def reset(self) -> None:
         super().reset()
-        self.moments: dict[int, SecondMoments] = {}  # only of layers with more samples than are stored
+        self.moments: dict[int, SecondMoments] = {}  # only for layers with more than 16 d samples
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
+        """Returns three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, _ = self.rates(layer)
@@ -176,14 +176,14 @@ class FeatureRates(ClassFeatures):
         return unit_norm(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds samples to the stored ones and, once these exceed 16 d, to the moments."""
-        together = self._joined(layer, samples)
+        """Adds samples to the stored ones and, beyond 16 d samples, to the second moments."""
+        all_samples = self._joined(layer, samples)
         if layer in self.moments:
             self.moments[layer].update(*samples[:2])
-        elif len(together[0]) > SAMPLES_PER_DIMENSION * together[0].shape[1]:
+        elif len(all_samples[0]) > SAMPLES_PER_DIMENSION * all_samples[0].shape[1]:
             self.moments[layer] = SecondMoments()
-            self.moments[layer].update(*together[:2])
-        self._store(layer, together)
+            self.moments[layer].update(*all_samples[:2])
+        self._store(layer, all_samples)
 
     def merge_samples(self, other: Any) -> None:
         for layer, samples in other.samples.items():
@@ -191,7 +191,7 @@ class FeatureRates(ClassFeatures):
             if layer not in other.moments:
                 self.add_samples(layer, *samples)
                 continue
-            # With moments, these already contain the other metric's stored samples, which must not be counted again.
+            # The moments already contain the stored samples of the other metric, which must not be counted twice.
             if layer not in self.moments:
                 self.moments[layer] = SecondMoments()
                 if layer in self.samples:
@@ -213,7 +213,7 @@ class FeatureRates(ClassFeatures):
                 self.moments[layer].counts, self.moments[layer].moments = state[f"{layer}.counts"], state[f"{layer}.moments"]
 
     def rates(self, layer: int) -> tuple[float, float, list[int], int]:
-        """Of a layer: R and R^c in nats, the number of samples of each class, and the dimension of the features."""
+        """Returns R and R^c of a layer in nats, the number of samples per class, and the dimension of the features."""
         features, labels, _ = self.samples[layer]
         if layer in self.moments:
             state = self.moments[layer]
@@ -225,12 +225,13 @@ class FeatureRates(ClassFeatures):
     def null_draws(
         self, layer: int, sizes: Sequence[int], *, draws: int = 0, generator: torch.Generator | None = None
     ) -> tuple[float, ...]:
-        """ΔR of a layer in nats with permuted labels, one value per permutation.
+        """Computes ΔR of a layer in nats with permuted labels, one value per permutation.
 
         Args:
-            sizes: numbers of samples of the classes, as :meth:`rates` returns them.
-            draws: number of permutations; if 0, four.
-            generator: generator of the permutations; a new one with seed ``seed`` if None.
+            layer: index of the layer.
+            sizes: number of samples per class, as :meth:`rates` returns it.
+            draws: number of permutations. 0: four.
+            generator: source of the permutations. None: a new generator with seed ``seed``.
         """
         features = self.samples[layer][0]
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
@@ -243,12 +244,12 @@ class FeatureRates(ClassFeatures):
         rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
         reductions = []
         for _ in range(draws or PERMUTATIONS):
-            # A permutation of the labels: cut the shuffled samples into groups of the sizes of the classes and add up the groups' rates.
+            # Permute the labels: cut the shuffled samples into groups as large as the classes, and add up the groups' rates.
             within = 0.0
             for members in samples[torch.randperm(n, generator=generator)].split(sizes):
                 if len(members):
-                    chosen, times = members.unique(return_counts=True)
-                    rows = times.to(features).sqrt()[:, None] * features[chosen.to(features.device)]
+                    indices, multiplicities = members.unique(return_counts=True)
+                    rows = multiplicities.to(features).sqrt()[:, None] * features[indices.to(features.device)]
                     within += 0.5 * len(members) / n * float(logdet_identity_plus(rows, d / (len(members) * self.eps**2)))
             reductions.append(rate - within)
         return tuple(reductions)
@@ -257,14 +258,14 @@ class FeatureRates(ClassFeatures):
 class NeuralCollapse(ClassFeatures):
     """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
 
-    Three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2, with permuted labels as the null (one permutation
-    unless more draws are requested). NC3 is not measured: it compares features with the classifier, and a block has none. If there are more
-    than 16 d samples, a uniform draw of 16 d is measured. The value is None where it is undefined: with fewer than two classes, or if class
-    means coincide.
+    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null distribution has permuted labels (one
+    permutation unless more draws are requested). NC3 is not measured, because it compares features with a classifier and a block has none.
+    Of more than 16 d samples, a uniform draw of 16 d is measured. A value is None if it is undefined, that is, with fewer than two classes
+    or coinciding class means.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Three rows per layer; none without labels."""
+        """Returns three rows per layer; none without labels."""
         rows: list[Measurement] = []
         for layer, (features, labels, _) in sorted(self.samples.items(), key=lambda item: item[0]):
             permuting = torch.Generator().manual_seed(self.seed) if generator is None else generator
@@ -289,7 +290,7 @@ class NeuralCollapse(ClassFeatures):
 
 
 def _collapse(features: Tensor, labels: Tensor) -> tuple[float | None, float | None, float | None]:
-    """NC1 and the two parts of NC2; None if undefined."""
+    """Computes NC1 and the two parts of NC2; None if undefined."""
     try:
         collapse = neural_collapse(features, labels)
     except ValueError:  # fewer than two classes, or equal class means
@@ -298,6 +299,6 @@ def _collapse(features: Tensor, labels: Tensor) -> tuple[float | None, float | N
 
 
 def has_class_token(tokens: Float[Tensor, "batch seq dim"]) -> bool:
-    """Whether the first token, and no other, is the same in every sequence of the first block's input."""
+    """Returns whether the first token, and no other, is the same in every sequence of the first block's input."""
     same = (tokens == tokens[:1]).all(2).all(0)
     return len(tokens) > 1 and len(same) > 1 and bool(same[0]) and not bool(same[1:].any())

@@ -1,5 +1,6 @@
-r"""Geometry of features and weights: alignment, neural collapse, rank collapse. Ranks and angles are defined in
-:mod:`transformer_theory.maths.linalg`.
+r"""Geometry of features and weights: alignment, neural collapse, rank collapse.
+
+Ranks and angles are defined in :mod:`transformer_theory.maths.linalg`.
 
 Rows are samples or tokens: features ``[n, d]``, tokens ``[*batch, n, d]``.
 
@@ -29,13 +30,13 @@ __all__ = [
 
 @converted(floats=("A", "B"))
 def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r"""Cosine of the angle between two matrices, :math:`\langle A, B\rangle_F / (\|A\|_F \|B\|_F)`.
+    r"""Computes the cosine of the angle between two matrices, :math:`\langle A, B\rangle_F / (\|A\|_F \|B\|_F)`.
 
-    Its chance level is not zero if B depends on A, as does the max-margin direction of the tokens that A selects. Compare it with the
-    alignment of a matrix that has the singular values of A and random singular vectors.
+    The chance level is not zero if B depends on A, for example if B is the max-margin direction of the tokens that A selects. Compare the
+    cosine with that of a matrix with the singular values of A and random singular vectors.
 
     Args:
-        A, B: ``[*batch, m, n]``.
+        A, B: matrices, ``[*batch, m, n]``.
     Returns:
         ``[*batch]``, in [-1, 1].
     Raises:
@@ -46,13 +47,13 @@ def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) ->
 
 @dataclass(frozen=True)
 class Collapse:
-    r"""Distance of features from neural collapse; every number is 0 at collapse and has no unit.
+    r"""Distance of features from neural collapse; all numbers are 0 at collapse and have no unit.
 
     Attributes:
-        nc1: variability within classes relative to the variability between them, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
-        nc2_norms: spread of the norms of the centred class means, standard deviation over mean.
+        nc1: variability within classes relative to variability between classes, :math:`\frac1C \operatorname{tr}(\Sigma_W \Sigma_B^+)`.
+        nc2_norms: standard deviation of the norms of the centred class means, divided by their mean.
         nc2_angles: mean over pairs of classes of :math:`|\cos(m_c, m_{c'}) + \frac{1}{C-1}|`.
-        nc3: squared distance of classifier and class means, :math:`\|W / \|W\|_F - M / \|M\|_F\|_F^2`; None without a classifier.
+        nc3: squared distance between classifier and class means, :math:`\|W / \|W\|_F - M / \|M\|_F\|_F^2`; None without a classifier.
     """
 
     nc1: float
@@ -70,20 +71,20 @@ class Collapse:
 def neural_collapse(
     features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, classifier: Float[Tensor, "classes d"] | None = None
 ) -> Collapse:
-    r"""Neural collapse of features: classes shrink to points (NC1), the points form a simplex (NC2), the classifier aligns with them (NC3).
+    r"""Measures neural collapse: classes shrink to points (NC1) that form a simplex (NC2), and the classifier aligns with them (NC3).
 
     With class means :math:`\mu_c`, their mean :math:`\mu`, :math:`m_c = \mu_c - \mu`, M their matrix,
     :math:`\Sigma_W = \frac1C\sum_c \frac1{n_c}\sum_{i \in c} (x_i - \mu_c)(x_i - \mu_c)^\top` and
     :math:`\Sigma_B = \frac1C\sum_c m_c m_c^\top`. For classes of equal size these are the definitions of the source.
 
     Args:
-        features: rows are samples, ``[n, d]`` (of the last layer).
-        labels: class of each sample, integers >= 0, ``[n]``; classes that do not occur are left out.
+        features: features of the last layer, one row per sample, ``[n, d]``.
+        labels: class of each sample, integers >= 0, ``[n]``; classes without samples are left out.
         classifier: weights of the last linear layer, row c for label c, ``[classes, d]``.
     Returns:
-        :class:`Collapse`, numbers without unit.
+        The distances from collapse, without unit.
     Raises:
-        ValueError: labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
+        ValueError: the labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
             fit or is zero.
         TypeError: labels are not integers.
     """
@@ -103,8 +104,8 @@ def neural_collapse(
     norms = torch.linalg.vector_norm(centred, dim=1)
     if not bool((norms > 1e-12 * X.abs().amax()).all()):
         raise ValueError("neural collapse is undefined where a class mean equals the mean of all, got such a class; features must differ")
-    # tr(Σ_W Σ_B^+) is a sum over the scaled deviations, so Σ_W is never formed. Centring leaves Σ_B of rank C - 1 at most; the tolerance of
-    # the pseudo-inverse removes the direction that exists by rounding only.
+    # tr(Σ_W Σ_B^+) is a sum over the scaled deviations, so Σ_W is never formed. After centring, Σ_B has rank C - 1 at most; the tolerance
+    # of the pseudo-inverse removes directions that are only rounding errors.
     deviations = (X - means[member]) / (C * counts[member, None]).sqrt()
     between = centred.T @ centred / C
     nc1 = float((deviations @ torch.linalg.pinv(between, rtol=1e-10, hermitian=True) * deviations).sum() / C)
@@ -130,13 +131,13 @@ def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> flo
 
 @converted(floats=("tokens",))
 def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""Relative difference of the tokens of a sequence, :math:`\|X - 1\bar x^\top\|_F / \|X\|_F`; 0 if all tokens are equal.
+    r"""Computes the relative distance of a sequence from equal tokens, :math:`\|X - 1\bar x^\top\|_F / \|X\|_F`; 0 if all are equal.
 
-    :math:`\bar x` is the mean token, which minimises the distance to matrices with equal rows. (The source bounds a composite norm of the
+    The mean token :math:`\bar x` minimises the distance to matrices with equal rows. (The source bounds a composite norm of the
     same residual; the Frobenius norm is invariant under rotations.)
 
     Args:
-        tokens: rows are tokens, ``[*batch, n, d]``.
+        tokens: sequences, one row per token, ``[*batch, n, d]``.
     Returns:
         ``[*batch]``, in [0, 1], no unit.
     Raises:

@@ -1,7 +1,6 @@
-"""Metrics of any transformer that do not belong to a theory: statistics of attention weights, geometry of the features, attention maps.
+"""Metrics of transformers that belong to no theory: statistics of attention weights, geometry of the features, attention maps.
 
-The state of a metric consists of sums and counts over sequences, so the merged state of two metrics is the state of the union of their
-sequences. Layers and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
+The state of a metric consists of sums and counts over sequences, so merging two metrics gives the state for the union of their sequences. Layers and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
 Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (sinks), :cite:t:`dong2021attention` (rank collapse),
 :cite:t:`rudelson2007sampling` (stable rank), :cite:t:`roy2007effective` (effective rank).
 """
@@ -27,7 +26,7 @@ STATISTICS: tuple[tuple[str, Unit], ...] = ((ENTROPY, "nats"), (TOP1, "share"), 
 
 
 def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **columns: Any) -> Measurement:
-    """A measurement that belongs to no theory; ``reason`` is used only if the value is not finite."""
+    """Builds a measurement that belongs to no theory. ``reason`` is used only if the value is not finite."""
     finite = math.isfinite(value)
     return Measurement(
         "network", "network", quantity, value if finite else None, unit=unit, reason="" if finite else reason, scope="training", **columns
@@ -37,11 +36,11 @@ def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **colum
 class AttentionStatistics(Metric):
     """Entropy (nats), top-1 mass, effective support (keys) and sink mass of each layer and head.
 
-    All are means over queries and sequences. The sink is the key position with the largest mean weight. Rows without an allowed key, or
-    with values that are not finite, are left out.
+    All four are means over queries and sequences. The sink is the key position with the largest mean weight. Rows without an allowed key
+    and rows with values that are not finite are left out.
 
     Attributes:
-        sums: by layer and first head, ``[4 + keys, heads]``: number of rows, entropy, top-1 mass, effective support, weight of each key.
+        sums: sums by layer and first head, ``[4 + keys, heads]``: number of rows, entropy, top-1 mass, effective support, weight per key.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -54,7 +53,7 @@ class AttentionStatistics(Metric):
         total = weights.sum(-1, keepdim=True)
         valid = torch.isfinite(total) & (total > 0.5)
         if not bool(valid.all()):
-            # The entropy accepts distributions only. An excluded row becomes a weight of one on the first key and is multiplied by 0 below.
+            # The entropy accepts only distributions. Replace each excluded row by weight one on the first key; ``counted`` removes it below.
             first = torch.zeros(weights.shape[-1], dtype=weights.dtype, device=weights.device)
             first[0] = 1.0
             weights = torch.where(valid, weights, first)
@@ -65,7 +64,7 @@ class AttentionStatistics(Metric):
         self.add((activations.layer, activations.first_head), torch.cat([sums.double(), mass.double().mT]))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Four rows per layer and head."""
+        """Returns four rows per layer and head."""
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             means = torch.cat([sums[1:4] / sums[0], (sums[4:] / sums[0]).amax(0)[None]])
@@ -75,7 +74,7 @@ class AttentionStatistics(Metric):
         return rows
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds sums. If sequences differ in length, key positions are counted from the start and the shorter sums are padded with zeros."""
+        """Adds sums. For sequences of different lengths, key positions count from the start and shorter sums are padded with zeros."""
         if (before := self.sums.get(place)) is not None:
             longest = max(len(before), len(sums))
             self.sums[place], sums = (nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums))
@@ -83,14 +82,14 @@ class AttentionStatistics(Metric):
 
 
 class AttentionSelection(Metric):
-    """How far attention is from the selection of one key, and how much weight a token gives to itself.
+    """Gap of the scores (how clearly attention selects one key), and weight of each token on itself.
 
     The gap is the largest score minus the second largest, in nats, averaged over the queries with at least two allowed keys; it is 0 for
-    uniform attention. Weights that underflow are replaced by the smallest normal number of their dtype. The weight on the token itself
-    needs as many queries as keys; its null is uniform attention over the allowed keys.
+    uniform attention. Weights that underflow are replaced by the smallest normal number of their dtype. The weight of a token on itself is
+    measured if there are as many queries as keys; its chance level is uniform attention over the allowed keys.
 
     Attributes:
-        sums: by layer and first head, ``[5, heads]``: number of gaps, their sum, number of tokens, weight on themselves, its null.
+        sums: sums by layer and first head, ``[5, heads]``: number of gaps, gap, number of tokens, weight on the token itself, its chance level.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -103,42 +102,42 @@ class AttentionSelection(Metric):
         total = weights.sum(-1)
         rows = torch.isfinite(total) & (total > 0.5)
         allowed = torch.ones_like(weights, dtype=torch.bool) if activations.mask is None else activations.mask.expand_as(weights)
-        # Log-weights differ from scores by a constant per row, which the gap does not see. Excluded rows become ties, all keys allowed, so
+        # Log-weights differ from scores by a constant per row, which cancels in the gap. Excluded rows become ties with all keys allowed, so
         # that hard_max_gap accepts them; they are not counted.
         scores = weights.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~rows[..., None], 0.0)
         gaps = hard_max_gap(scores, allowed=allowed | ~rows[..., None])
         counted = rows & torch.isfinite(gaps)
         sums = [counted.sum((0, 2)), gaps.masked_fill(~counted, 0.0).sum((0, 2))]
         if weights.shape[-2] == T:
-            own_weight = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
+            self_weight = torch.where(rows, weights.diagonal(dim1=-2, dim2=-1), 0.0).sum((0, 2))
             uniform = allowed.diagonal(dim1=-2, dim2=-1).double() / allowed.sum(-1).clamp(min=1)
-            sums += [rows.sum((0, 2)), own_weight, torch.where(rows, uniform, 0.0).sum((0, 2))]
+            sums += [rows.sum((0, 2)), self_weight, torch.where(rows, uniform, 0.0).sum((0, 2))]
         else:
             sums += [torch.zeros_like(sums[0])] * 3
         self.add((activations.layer, activations.first_head), torch.stack([x.double() for x in sums]))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Up to two rows per layer and head."""
+        """Returns up to two rows per layer and head."""
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (gaps, gap, tokens, own_weight, null) in enumerate(sums.T.tolist(), start=first):
+            for head, (count, gap, tokens, self_weight, chance) in enumerate(sums.T.tolist(), start=first):
                 place = {"layer": layer, "head": head}
-                mean = gap / gaps if gaps else math.nan
+                mean = gap / count if count else math.nan
                 rows.append(network_row(GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place))
                 if tokens:
-                    uniform = Null("uniform attention over the allowed keys", (null / tokens,))
-                    rows.append(network_row(DIAGONAL, own_weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
+                    uniform = Null("uniform attention over the allowed keys", (chance / tokens,))
+                    rows.append(network_row(DIAGONAL, self_weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
         return rows
 
 
 class Geometry(Metric):
     """Rank-collapse residual, stable rank and effective rank of the features after each block.
 
-    The residual is relative, averaged over the sequences of the block's output. The ranks are those of all output tokens, uncentred.
+    The residual is relative, and averaged over the sequences of the block's output. The ranks are computed from all output tokens, uncentred.
 
     Attributes:
-        sums: ``(layer, 0)``: number of sequences and sum of their residuals, ``[2]``; ``(layer, 1)``: sum of the outer products of the
-            tokens, ``[dim, dim]``.
+        sums: sums by layer. ``(layer, 0)``: number of sequences and sum of their residuals, ``[2]``. ``(layer, 1)``: sum of the outer
+            products of the tokens, ``[dim, dim]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -158,7 +157,7 @@ class Geometry(Metric):
         self.add((activations.layer, 1), flat.mT @ flat)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Three rows per layer."""
+        """Returns three rows per layer."""
         rows: list[Measurement] = []
         for layer in sorted({place[0] for place in self.sums}):
             count, total = self.sums[layer, 0].tolist()
@@ -171,7 +170,7 @@ class Geometry(Metric):
 class AttentionMaps(Metric):
     """Stores the attention maps of the first sequences, for figures: arrays ``attention/<layer>`` [sequences, heads, q, k] and no rows.
 
-    The name of a block's second attention is ``attention/<layer>.<number of its first head>``.
+    A second attention module in a block is named ``attention/<layer>.<index of its first head>``.
 
     Args:
         keep: number of sequences to store.
@@ -188,16 +187,16 @@ class AttentionMaps(Metric):
         super().__init__()
 
     def update(self, activations: Activations) -> None:
-        """Adds maps until there are ``keep``."""
+        """Adds maps until ``keep`` sequences are stored."""
         if activations.weights is not None:
             self.add((activations.layer, activations.first_head), activations.weights)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """No rows."""
+        """Returns no rows."""
         return []
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Appends maps ``[sequences, heads, queries, keys]`` to those of a place, up to ``keep``."""
+        """Appends maps ``[sequences, heads, queries, keys]`` of one layer and first head, up to ``keep`` sequences."""
         before = self.sums.get(place)
         if before is None:
             self.sums[place] = sums[: self.keep].clone()
@@ -205,39 +204,39 @@ class AttentionMaps(Metric):
             self.sums[place] = torch.cat([before, sums[: self.keep - len(before)].to(before)])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The maps, ``[sequences, heads, queries, keys]``."""
+        """Returns the maps by name, ``[sequences, heads, queries, keys]``."""
         return {f"attention/{layer:02d}" + (f".{first}" if first else ""): maps.cpu().numpy() for (layer, first), maps in self.sums.items()}
 
 
 def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
-    """Stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or infinite matrix."""
+    """Computes stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or infinite matrix."""
     if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
         return math.nan, math.nan
-    squares = torch.linalg.eigvalsh(gram).clamp(min=0)
+    squares = torch.linalg.eigvalsh(gram).clamp(min=0)  # squared singular values of A, ascending; rounding may make zeros negative
     shares = squares.sqrt() / squares.sqrt().sum()
     return float(gram.trace() / squares[-1]), float(torch.special.entr(shares).sum().exp())
 
 
 def rank_of(matrix: Float[Tensor, "m n"]) -> float:
-    """Stable rank ||A||_F^2 / ||A||_2^2 of a weight, from its smaller Gram matrix; NaN for a zero or infinite one."""
+    """Computes the stable rank ||A||_F^2 / ||A||_2^2 of a weight; NaN for a zero or infinite matrix."""
     return _ranks(smaller_gram(matrix.double()))[0]
 
 
 def matrix_after(block: Activations, attention: str | None) -> Float[Tensor, "m n"] | None:
-    """The first two-dimensional weight of a block that is registered after its attention module: the lower layer of the MLP.
+    """Finds the first two-dimensional weight of a block that is registered after its attention module: the first layer of the MLP.
 
     Args:
         block: activations of kind "features".
         attention: name of the block's attention module.
     Returns:
-        The weight, detached; None if the block has no such weight, or does not contain that attention.
+        The weight, detached; None if the block has no such weight or does not contain the attention module.
     """
     module, prefix = block.module, f"{block.name}." if block.name else ""
     if not isinstance(module, nn.Module) or attention is None or attention[: len(prefix)] != prefix:
         return None
-    inside = attention[len(prefix) :].split(".")[0]
+    attention_child = attention[len(prefix) :].split(".")[0]
     names = [name for name, _ in module.named_children()]
-    later = names[names.index(inside) + 1 :] if inside in names else []
+    later = names[names.index(attention_child) + 1 :] if attention_child in names else []
     for name in later:
         for child in module.get_submodule(name).modules():
             weight = getattr(child, "weight", None)

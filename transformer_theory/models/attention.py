@@ -1,4 +1,4 @@
-r"""Softmax attention: scores, masks, weights, the parametrisations of scores, and the kernels that networks call.
+r"""Softmax attention: scores, masks, weights, parametrisations of the scores, and the kernels that networks call.
 
 .. math::
     s_{ij} = \text{scale}\,\langle q_i, k_j\rangle, \qquad a_{ij} = e^{s_{ij}} / \sum_{l \text{ allowed}} e^{s_{il}}, \qquad
@@ -6,13 +6,13 @@ r"""Softmax attention: scores, masks, weights, the parametrisations of scores, a
 
 * Definitions, in plain tensor operations: :func:`dot_scores`, :func:`causal_mask`, :func:`softmax`, :func:`attention_weights`,
   :func:`attend`.
-* Parametrisations, which turn tokens into scores :math:`x_j^\top W z_i` of key token x and query token z: :class:`Combined` (one
+* Parametrisations, which map a key token x and a query token z to the score :math:`x_j^\top W z_i`: :class:`Combined` (one
   matrix W), :class:`Factored` (W_K and W_Q), :class:`Tied` (one basis for both, as in CRATE); :func:`token_scores`.
-* Kernels, equal to :func:`attend` up to rounding: :func:`softmax_attention`, and :func:`tied_attention` for queries, keys and values that
-  are one matrix. A ``torch.overrides.TorchFunctionMode``, such as a probe, sees calls of these two functions, whichever torch kernel they
-  use.
+* Kernels, equal to :func:`attend` up to rounding: :func:`softmax_attention`, and :func:`tied_attention`, which uses one matrix as queries,
+  keys and values. A ``torch.overrides.TorchFunctionMode``, such as a probe, intercepts calls of these two functions, whichever torch kernel
+  they use.
 
-Glossary of shapes: tokens ``[*batch, tokens, dim]``; queries ``[*batch, q, p]``, keys ``[*batch, k, p]``, values ``[*batch, k, v]``;
+Shapes: tokens ``[*batch, tokens, dim]``; queries ``[*batch, q, p]``, keys ``[*batch, k, p]``, values ``[*batch, k, v]``;
 scores and weights ``[*batch, q, k]``. Heads are one of the batch dimensions: ``[batch, heads, tokens, head_dim]``.
 
 Sources: :cite:t:`vaswani2017attention`; :cite:t:`tarzanagh2023transformers` (combined W), :cite:t:`yu2023white` (tied).
@@ -33,41 +33,44 @@ Scores = Float[Tensor, "*batch q k"]
 Mask = Bool[Tensor, "*#batch q k"]
 Coordinates = Float[Tensor, "*batch n p"]
 
-# Largest numbers of tokens for which plain products were measured to be faster on a CPU than torch's fused kernel:
+# Up to these numbers of tokens, plain matrix products were measured to be faster on a CPU than torch's fused kernel.
 PLAIN_BFLOAT16_TOKENS = 1024  # in bfloat16, for which the kernel has no fast path
-PLAIN_TIED_TOKENS = 256  # in float32 and float64, if the weights are kept for the backward pass
+PLAIN_TIED_TOKENS = 256  # in float32 and float64, with the weights stored for the backward pass
 
 
 # scores, masks and weights
 
 
 def dot_scores(queries: Queries, keys: Keys, *, scale: float = 1.0) -> Scores:
-    r""":math:`s_{ij} = \text{scale}\,\langle q_i, k_j\rangle`, ``[*batch, q, k]``."""
+    r"""Computes the scores :math:`s_{ij} = \text{scale}\,\langle q_i, k_j\rangle`, ``[*batch, q, k]``."""
     return (queries @ keys.mT).mul(scale)
 
 
 def causal_mask(queries: int, keys: int, *, device: torch.device | None = None) -> Bool[Tensor, "q k"]:
-    """True where query i sees key j, which is j <= i, ``[queries, keys]``; queries and keys start together, as in torch's ``is_causal``."""
+    """Returns a mask ``[queries, keys]`` that is True where query i sees key j, that is, for j <= i.
+
+    Query 0 and key 0 are the same token, as in torch's ``is_causal``.
+    """
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
 
 
 def softmax(scores: Scores, mask: Mask | None = None) -> Scores:
-    r"""Weights :math:`e^{s_{ij}} / \sum_l e^{s_{il}}` over the keys where ``mask`` is true (all if None), ``[*batch, q, k]``.
+    r"""Computes the weights :math:`e^{s_{ij}} / \sum_l e^{s_{il}}`, ``[*batch, q, k]``.
 
-    The weights of a query that sees no key are NaN.
+    Both sums run over the keys for which ``mask`` is True. None: all keys. The weights of a query that sees no key are NaN.
     """
     return (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
 
 
 def attention_weights(queries: Queries, keys: Keys, *, scale: float | None = None, mask: Mask | None = None) -> Scores:
-    r"""The distribution of every query over the keys, ``[*batch, q, k]``.
+    r"""Computes the distribution of each query over the keys, ``[*batch, q, k]``.
 
     Args:
-        queries, keys: ``[*batch, q, p]``, ``[*batch, k, p]``; the keys may be other tokens than the queries (cross-attention).
-        scale: factor of the scores; :math:`1/\sqrt p` if None.
-        mask: True where a query sees a key, ``[*batch, q, k]`` or a shape that broadcasts to it; all keys if None.
+        queries, keys: ``[*batch, q, p]``, ``[*batch, k, p]``; keys and queries may come from different tokens (cross-attention).
+        scale: factor of the scores. Defaults to :math:`1/\sqrt p`.
+        mask: True where a query sees a key, ``[*batch, q, k]`` or a shape that broadcasts to it. None: all keys.
     Raises:
-        ValueError: widths or mask do not fit, or a query sees no key.
+        ValueError: the widths or the mask do not fit, or a query sees no key.
     """
     if queries.ndim < 2 or keys.ndim < 2 or queries.shape[-1] != keys.shape[-1]:
         raise ValueError(f"queries [*batch, q, p] and keys [*batch, k, p] must share p, got {list(queries.shape)} and {list(keys.shape)}")
@@ -78,25 +81,25 @@ def attention_weights(queries: Queries, keys: Keys, *, scale: float | None = Non
         if mask.dtype != torch.bool or mask.ndim < 2 or mask.shape[-2:] != (q, k):
             raise ValueError(f"mask must be boolean, [*batch, {q}, {k}], got {mask.dtype} {list(mask.shape)}; True is visible")
         if not bool(mask.any(-1).all()):
-            blind = mask.logical_not().all(-1).nonzero()[0].tolist()
-            raise ValueError(f"each query must see at least one key, got none for the query at {blind}; its weights are undefined")
+            index = mask.logical_not().all(-1).nonzero()[0].tolist()
+            raise ValueError(f"each query must see at least one key, got none for the query at {index}; its weights are undefined")
     return softmax(dot_scores(queries, keys, scale=queries.shape[-1] ** -0.5 if scale is None else scale), mask)
 
 
 def attend(
     queries: Queries, keys: Keys, values: Float[Tensor, "*batch k v"], *, scale: float | None = None, mask: Mask | None = None
 ) -> Float[Tensor, "*batch q v"]:
-    """Weighted means of the values, ``[*batch, q, v]``; see :func:`attention_weights` for the other arguments.
+    """Computes weighted means of the values, ``[*batch, q, v]``; for the other arguments see :func:`attention_weights`.
 
     Raises:
-        ValueError: shapes do not fit, or a query sees no key.
+        ValueError: the shapes do not fit, or a query sees no key.
     """
     if values.ndim < 2 or values.shape[-2] != keys.shape[-2]:
         raise ValueError(f"values must hold one row per key, {keys.shape[-2]}, got {list(values.shape)}")
     return attention_weights(queries, keys, scale=scale, mask=mask) @ values
 
 
-# parametrisations: score(key token x, query token z) = x^T W z; matrices may have a leading dimension of heads
+# parametrisations: score(key token x, query token z) = x^T W z; matrices may have a leading head dimension
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Combined:
     W: Float[Tensor, "*heads d_x d_z"]
 
     def bilinear(self) -> Float[Tensor, "*heads d_x d_z"]:
-        """W."""
+        """Returns W."""
         return self.W
 
 
@@ -128,7 +131,7 @@ class Factored:
     scale: float = 1.0
 
     def bilinear(self) -> Float[Tensor, "*heads d_x d_z"]:
-        """W = scale K Q^T, ``[(heads,) dim, dim]``."""
+        """Returns W = scale K Q^T, ``[(heads,) dim, dim]``."""
         return self.K @ self.Q.mT * self.scale
 
 
@@ -145,7 +148,7 @@ class Tied:
     scale: float = 1.0
 
     def bilinear(self) -> Float[Tensor, "*heads d d"]:
-        """W = scale U U^T, ``[(heads,) dim, dim]``."""
+        """Returns W = scale U U^T, ``[(heads,) dim, dim]``."""
         return self.U @ self.U.mT * self.scale
 
 
@@ -155,12 +158,12 @@ Parametrisation = Combined | Factored | Tied
 def token_scores(
     tokens: Float[Tensor, "*batch k d"], parameters: Parametrisation, *, query_tokens: Float[Tensor, "*batch q d_z"] | None = None
 ) -> Float[Tensor, "..."]:
-    r"""Scores :math:`x_j^\top W z_i` of key tokens x for query tokens z, ``[*batch, (heads,) q, k]``.
+    r"""Computes the scores :math:`x_j^\top W z_i` of key tokens x for query tokens z, ``[*batch, (heads,) q, k]``.
 
     Args:
         tokens: x, ``[*batch, k, dim]``.
         parameters: :class:`Combined`, :class:`Factored` or :class:`Tied`.
-        query_tokens: z, ``[*batch, q, dim]``; the same tokens if None (self-attention).
+        query_tokens: z, ``[*batch, q, dim]``. None: the key tokens (self-attention).
     Raises:
         ValueError: the width of the tokens does not fit the parameters.
     """
@@ -169,7 +172,7 @@ def token_scores(
     for name, vectors, width in (("tokens", tokens, W.shape[-2]), ("query_tokens", queries, W.shape[-1])):
         if vectors.ndim < 2 or vectors.shape[-1] != width:
             raise ValueError(f"{name} must have shape [*batch, tokens, {width}] to fit the parameters, got {list(vectors.shape)}")
-    if W.ndim > 2:  # one more batch dimension, of heads
+    if W.ndim > 2:  # add a head dimension to the batch dimensions
         queries, tokens = queries.unsqueeze(-3), tokens.unsqueeze(-3)
     return queries @ W.mT @ tokens.mT
 
@@ -186,23 +189,23 @@ def softmax_attention(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch q v"]:
-    r""":math:`\mathrm{softmax}(\text{scale}\, Q K^\top) V`, ``[*batch, q, v]``, in the dtype of the values.
+    r"""Computes :math:`\mathrm{softmax}(\text{scale}\, Q K^\top) V`, ``[*batch, q, v]``, in the dtype of the values.
 
-    On a CPU in bfloat16, up to ``PLAIN_BFLOAT16_TOKENS`` tokens, scores and weights are rounded to bfloat16; torch's fused kernel, which is
-    used otherwise, does not round them.
+    On a CPU in bfloat16, with at most ``PLAIN_BFLOAT16_TOKENS`` tokens, scores and weights are rounded to bfloat16. Otherwise torch's fused
+    kernel is used, which does not round them.
 
     Args:
-        query, key, value: of one dtype.
+        query, key, value: tensors of one dtype.
         scale: factor of the scores.
         is_causal: whether query i sees keys 0..i only.
         dropout_p: probability that a weight is dropped.
     """
-    # torch's own functions dispatch to a TorchFunctionMode by themselves; a Python function has to do so explicitly, before it calls them.
+    # torch's own functions dispatch to a TorchFunctionMode automatically; a Python function has to dispatch before it calls them.
     if has_torch_function((query, key, value)):
         options = {"scale": scale, "is_causal": is_causal, "dropout_p": dropout_p}
         return handle_torch_function(softmax_attention, (query, key, value), query, key, value, **options)
-    slow = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    if slow and not is_causal and not dropout_p and max(query.shape[-2], key.shape[-2]) <= PLAIN_BFLOAT16_TOKENS:
+    slow_kernel = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    if slow_kernel and not is_causal and not dropout_p and max(query.shape[-2], key.shape[-2]) <= PLAIN_BFLOAT16_TOKENS:
         # Autocast would compute the softmax in float32 and lose the gain in speed.
         with torch.autocast("cpu", enabled=False):
             return softmax(dot_scores(query, key, scale=scale)) @ value
@@ -210,15 +213,15 @@ def softmax_attention(
 
 
 def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False) -> Coordinates:
-    r""":math:`\mathrm{softmax}(\text{scale}\, W W^\top) W`, ``[*batch, n, p]``, in the dtype of W; twice differentiable.
+    r"""Computes :math:`\mathrm{softmax}(\text{scale}\, W W^\top) W`, ``[*batch, n, p]``, in the dtype of W; twice differentiable.
 
     With P the weights and O = P W the output,
 
     .. math::
         dW = P^\top dO + s (dS + dS^\top) W, \qquad dS = P \circ (dP - \mathrm{rowsum}(P \circ dP)), \qquad dP = dO\, W^\top.
 
-    The backward pass keeps W and P only, and takes three products instead of four. For many tokens, or on an accelerator, torch's fused
-    kernel is used, which does not keep P.
+    Only W and P are stored for the backward pass, which needs three products instead of four. For many tokens, or on an accelerator,
+    torch's fused kernel is used, which does not store P.
 
     Args:
         coords: W, ``[*batch, n, p]``.
@@ -243,9 +246,9 @@ def _tied_weights(W: Tensor, scale: float, is_causal: bool) -> Tensor:
 
 
 class _TiedAttention(torch.autograd.Function):
-    """O and P from W [batch, n, p]; the backward pass is the formula of :func:`tied_attention`."""
+    """Computes O and P from W [batch, n, p]; the backward pass is the formula of :func:`tied_attention`."""
 
-    generate_vmap_rule = True
+    generate_vmap_rule = True  # torch.func.vmap derives the batched form from the methods below
 
     @staticmethod
     def forward(W: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -261,7 +264,7 @@ class _TiedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dO: Tensor, _):  # pyright: ignore[reportIncompatibleMethodOverride]
         W, P = ctx.saved_tensors
-        # With create_graph the result is differentiated again. The saved P is a constant for autograd, so recompute it from W.
+        # With create_graph=True the gradient is differentiated again. Autograd treats the saved P as a constant, so recompute P from W.
         if torch.is_grad_enabled():
             P = _tied_weights(W, ctx.scale, ctx.is_causal)
         dO = dO.contiguous()

@@ -1,4 +1,4 @@
-"""A convolutional stem: overlapping tokens instead of patches. It helps transformers to learn small images from scratch.
+"""A convolutional stem with overlapping tokens instead of patches. It helps transformers to learn small images from scratch.
 
     images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
 
@@ -19,11 +19,11 @@ class Convolutions(nn.Module):
     """Maps images [batch, channels, image_size, image_size] to tokens [batch, seq, dim]; an alternative to :class:`.Patches`.
 
     Args:
-        image_size, channels: of the images.
-        patch_size: distance of neighbouring tokens in pixels, a power of two (at least 2) that divides ``image_size``.
+        image_size, channels: side of the images in pixels, and number of channels.
+        patch_size: distance between neighbouring tokens in pixels, a power of two (at least 2) that divides ``image_size``.
         dim: width of the tokens.
     Raises:
-        ValueError: sizes do not fit, or images are of another shape.
+        ValueError: the sizes do not fit, or the images have another shape.
     """
 
     def __init__(self, *, image_size: int, patch_size: int, channels: int, dim: int):
@@ -32,7 +32,7 @@ class Convolutions(nn.Module):
         stages = patch_size.bit_length() - 1
         if patch_size != 2**stages or stages < 1 or image_size % patch_size:
             raise ValueError(
-                f"patch_size must be a power of two from 2 on that divides image_size, got {patch_size} and {image_size}; take 2, 4 or 8"
+                f"patch_size must be a power of two, at least 2, that divides image_size, got {patch_size} and {image_size}; take 2, 4 or 8"
             )
         if dim % 2 ** (stages - 1):
             raise ValueError(f"dim must be a multiple of {2 ** (stages - 1)} for {stages} stages of doubling width, got {dim}")
@@ -47,7 +47,7 @@ class Convolutions(nn.Module):
 
     @property
     def seq(self) -> int:
-        """Number of tokens of an image."""
+        """Number of tokens per image."""
         return (self.image_size // self.patch_size) ** 2
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:

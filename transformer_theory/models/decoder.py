@@ -1,12 +1,12 @@
-r"""A causal decoder of words: the language model on which theories of next-token prediction are tested.
+r"""A causal word decoder: the language model on which theories of next-token prediction are tested.
 
     Z^0 = dropout(positions(sqrt(d) embedding[ids])),      logits = Z^L U^T + b
     post-norm:  Z' = LN(Z + drop A(Z)),        Z^{l+1} = LN(Z' + drop MLP(Z'))
     pre-norm:   Z' = Z + drop A(LN(Z)),        Z^{l+1} = Z' + drop MLP(LN(Z')),     and a norm before the head
 
-Attention A is causal, with dropout of its weights in training. W_Q and W_K have no bias, so the scores are exactly x^T W z. The MLP has a
-ReLU.
-Positions are a module: :class:`Sinusoidal`, or ``nn.Identity`` for none. Position i predicts word i + 1 from words 1 ... i.
+Attention A is causal, and its weights are dropped at random in training. W_Q and W_K have no bias, so the scores
+are exactly x^T W z. The MLP has a ReLU. Positions are added by a module, :class:`Sinusoidal`, or omitted with ``nn.Identity``.
+Position i predicts word i + 1 from words 1 ... i.
 Shapes: ids [batch, n], logits [batch, n, vocabulary]. Source: :cite:t:`vaswani2017attention`; sizes and initial weights are those of the
 word-language-model tutorial of :cite:t:`paszke2019pytorch`.
 """
@@ -30,7 +30,7 @@ class Sinusoidal(nn.Module):
     r"""Adds :math:`\sin(t\,\omega_k)` to channel 2k, :math:`\cos(t\,\omega_k)` to 2k + 1, :math:`\omega_k = 10^{-8k/d}`; [batch, n, dim].
 
     Args:
-        dim: even.
+        dim: width of the tokens, an even number.
     Raises:
         ValueError: dim is odd.
     """
@@ -49,7 +49,7 @@ class Sinusoidal(nn.Module):
 
 
 class CausalAttention(Attention):
-    """Causal multi-head attention, [batch, n, dim] -> [batch, n, dim], with dropout of its weights in training.
+    """Causal multi-head attention, [batch, n, dim] -> [batch, n, dim], whose weights are dropped at random in training.
 
     Raises:
         ValueError: heads do not divide dim.
@@ -83,7 +83,7 @@ class PostNorm(nn.Module):
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """The module before the head: the identity, because the stream is already normalised."""
+        """Returns the module before the head: the identity, because the stream is already normalised."""
         return nn.Identity()
 
 
@@ -96,21 +96,21 @@ class PreNorm(PostNorm):
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """The module before the head: a norm, because the stream is not normalised."""
+        """Returns the module before the head: a norm, because the stream is not normalised."""
         return nn.LayerNorm(dim)
 
 
 class Decoder(nn.Module):
-    """A causal language model of words.
+    """A causal word-level language model.
 
     Args:
         vocabulary: number of different words, at least 2.
-        dim, depth, heads, hidden: width, number of layers, number of heads (a divisor of dim), width of the MLP.
-        dropout: probability in [0, 1).
-        positions: called as ``positions(dim)``: :class:`Sinusoidal`, or ``nn.Identity`` for none.
-        block: the layer, :class:`PostNorm` or :class:`PreNorm`.
+        dim, depth, heads, hidden: width, number of layers, number of heads (a divisor of dim), and hidden width of the MLP.
+        dropout: dropout probability, in [0, 1).
+        positions: constructor of the positions, called as ``positions(dim)``: :class:`Sinusoidal`, or ``nn.Identity`` for none.
+        block: class of the layers, :class:`PostNorm` or :class:`PreNorm`.
     Raises:
-        ValueError: sizes do not fit.
+        ValueError: the sizes do not fit.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
     ):
         super().__init__()
         if vocabulary < 2 or min(dim, depth, hidden) < 1:
-            raise ValueError(f"vocabulary must be at least 2, dim, depth and hidden 1; got {vocabulary}, {dim}, {depth} and {hidden}")
+            raise ValueError(f"vocabulary must be at least 2, the other sizes at least 1, got {vocabulary}, {dim}, {depth} and {hidden}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         self.embedding = nn.Embedding(vocabulary, dim)
@@ -141,7 +141,7 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
         check_ids(ids, vocabulary=self.embedding.num_embeddings)
-        # The embedding is initialised in [-0.1, 0.1], the positions have entries of order one: the factor sqrt(d) balances them.
+        # Entries of the initial embedding lie in [-0.1, 0.1], those of the positions are of order one; sqrt(d) makes them comparable.
         tokens = self.drop(self.positions(self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)))
         for block in self.blocks:
             tokens = block(tokens)

@@ -1,4 +1,4 @@
-"""The input of networks: images cut into patches, tokens, ids; and the construction of networks from a generator.
+"""Network inputs (patches of images, tokens, ids), their checks, and the construction of networks from a random generator.
 
 Shapes: images [batch, channels, height, width], tokens [batch, seq, token_dim], hidden states [batch, 1 + seq, dim].
 Source: :cite:t:`dosovitskiy2021image`.
@@ -18,8 +18,7 @@ class Patches(nn.Module):
     """Cuts images into square patches, row by row: [batch, c, h, w] -> [batch, (h/size)(w/size), size*size*c]; channels run fastest.
 
     Raises:
-        ValueError: a size is below 1, the patch does not divide the image, or images are not ``image_size`` x ``image_size`` with
-            ``channels`` channels.
+        ValueError: a size is below 1, ``patch_size`` does not divide ``image_size``, or the images do not have these sizes.
     """
 
     def __init__(self, *, image_size: int, patch_size: int, channels: int):
@@ -31,12 +30,12 @@ class Patches(nn.Module):
 
     @property
     def seq(self) -> int:
-        """Number of patches of an image."""
+        """Number of patches per image."""
         return (self.image_size // self.patch_size) ** 2
 
     @property
     def dim(self) -> int:
-        """Numbers in a patch."""
+        """Number of values per patch."""
         return self.channels * self.patch_size**2
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:
@@ -63,7 +62,7 @@ class Tokens(nn.Module):
 
 
 def patch_matrix(kernel: Float[Tensor, "dim c row column"]) -> Float[Tensor, "dim patch_dim"]:
-    """A convolution's kernel as the matrix of a linear map of the vectors of :class:`Patches`, in which channels run fastest."""
+    """Reshapes a convolution kernel into the matrix that maps the vectors of :class:`Patches`, in which channels run fastest."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -71,7 +70,7 @@ def check_images(images: Float[Tensor, "..."], *, channels: int, size: int) -> N
     """Checks that images are [batch, channels, size, size].
 
     Raises:
-        ValueError: they have another shape.
+        ValueError: the images have another shape.
     """
     expected = (channels, size, size)
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:
@@ -79,7 +78,7 @@ def check_images(images: Float[Tensor, "..."], *, channels: int, size: int) -> N
 
 
 def check_ids(ids: Int[Tensor, "..."], *, vocabulary: int, context: int | None = None) -> None:
-    """Checks that ids are integers [batch, n] in [0, vocabulary), 1 <= n <= context (without an upper limit if None).
+    """Checks that ids are integers [batch, n] in [0, vocabulary) with 1 <= n <= context. ``context=None``: no upper limit.
 
     Raises:
         ValueError: the shape, the dtype or a value does not fit.
@@ -89,7 +88,7 @@ def check_ids(ids: Int[Tensor, "..."], *, vocabulary: int, context: int | None =
         raise ValueError(f"ids must have shape [batch, n] with {limit}, got {list(ids.shape)}; stack or cut the sequences")
     if ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"ids must be torch.int32 or torch.int64, got {ids.dtype}; convert them")
-    # The comparison below would make the CPU wait for an accelerator at every step, so it is made on the CPU only.
+    # On an accelerator the comparison below would make the CPU wait at every step, so only ids on the CPU are checked.
     if ids.device.type == "cpu" and ids.numel():
         low, high = (int(value) for value in torch.aminmax(ids))
         if low < 0 or high >= vocabulary:
@@ -112,12 +111,10 @@ def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> n
     """Builds a network whose initial weights come from ``generator``; the global random state does not change.
 
     Args:
-        constructor: called without arguments, e.g. ``lambda: ViT.for_tokens(16, 4, 10)``.
-        generator: advanced by one draw.
-    Returns:
-        The network.
+        constructor: function without arguments that builds the network, e.g. ``lambda: ViT.for_tokens(16, 4, 10)``.
+        generator: source of the seed, advanced by one draw.
     """
-    # torch initialises modules from the global generator alone, so that one is seeded for the duration of the call.
+    # torch initialises modules from the global generator only, so seed that one for the duration of the call.
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -125,7 +122,7 @@ def build(constructor: Callable[[], nn.Module], generator: torch.Generator) -> n
 
 
 def head_width(dim: int, heads: int) -> int:
-    """dim / heads.
+    """Returns dim / heads.
 
     Raises:
         ValueError: heads do not divide dim.

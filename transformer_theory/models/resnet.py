@@ -1,10 +1,10 @@
-"""Residual network of 18 layers for small images, with output of norm one, as trained on the rate reduction.
+"""An 18-layer residual network for small images. Its features have norm one, as in the experiments on rate reduction.
 
     z^{l+1} = relu(z^l + conv(relu(conv(z^l)))),   features = head(mean over pixels of z^L) / norm
 
-There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage but the
-first halves the image and doubles the channels, so its first skip is a 1 x 1 convolution. The first convolution is 3 x 3 without pooling,
-which suits images of 32 pixels.
+There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage
+except the first halves the image side and doubles the channels, so its first skip is a 1 x 1 convolution. The first convolution is 3 x 3
+without pooling, which suits images of 32 pixels.
 Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.
 Source: :cite:t:`he2016deep`, :cite:t:`yu2020learning`.
 """
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):
-    """Two convolutions around a skip, [batch, incoming, h, w] -> [batch, outgoing, h / stride, w / stride].
+    """Two convolutions with a skip connection, [batch, incoming, h, w] -> [batch, outgoing, h / stride, w / stride].
 
     Args:
         incoming, outgoing: channels of input and output.
@@ -40,7 +40,7 @@ class Residual(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Images [batch, channels, h, w] to features [batch, dim] of norm 1, by a head of two layers.
+    """Maps images [batch, channels, h, w] to features [batch, dim] of norm 1; the head has two linear layers.
 
     Args:
         dim: dimension of the features.

@@ -23,7 +23,7 @@ class Attention(nn.Module):
     """Multi-head self-attention, [batch, n, dim] -> [batch, n, dim], see :func:`.softmax_attention`.
 
     Args:
-        dim, heads: width, and number of heads, a divisor of dim.
+        dim, heads: width, and number of heads (a divisor of dim).
     Raises:
         ValueError: heads do not divide dim.
     """
@@ -40,13 +40,13 @@ class Attention(nn.Module):
         return self.out(heads.transpose(1, 2).flatten(-2))
 
     def bilinear(self) -> Float[Tensor, "heads dim dim"]:
-        """W with score(key token x, query token z) = x^T W z: W_K W_Q^T / sqrt(head_dim) of each head, [heads, dim, dim]."""
+        """Returns W = W_K W_Q^T / sqrt(head_dim) per head, [heads, dim, dim], so that score(key token x, query token z) = x^T W z."""
         query, key, _ = self.qkv.weight.unflatten(0, (3, self.heads, self.head_dim))
         return Factored(key.mT, query.mT, scale=self.head_dim**-0.5).bilinear()
 
 
 class Block(nn.Module):
-    """One layer: attention, then an MLP. Each reads normalised tokens and is added to the residual stream."""
+    """One layer: attention, then an MLP. Each takes normalised tokens, and its output is added to the residual stream."""
 
     def __init__(self, dim: int, *, heads: int, mlp_ratio: int = 4):
         super().__init__()
@@ -65,10 +65,10 @@ class ViT(nn.Module):
 
     Args:
         reader: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`: maps the input to [batch, seq, token_dim].
-        num_classes, dim, depth, heads: sizes.
+        num_classes, dim, depth, heads: number of classes, width, number of layers, number of heads.
         mlp_ratio: hidden width of the MLP, in units of dim.
     Raises:
-        ValueError: sizes do not fit.
+        ValueError: the sizes do not fit.
     """
 
     def __init__(self, reader: Patches | Tokens | Convolutions, *, num_classes: int, dim: int, depth: int, heads: int, mlp_ratio: int = 4):
@@ -85,10 +85,10 @@ class ViT(nn.Module):
     def for_images(
         cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, depth: int, heads: int, channels: int = 3, mlp_ratio: int = 4
     ) -> "ViT":
-        """A network from images [batch, channels, image_size, image_size] to logits [batch, num_classes].
+        """Builds a network that maps images [batch, channels, image_size, image_size] to logits [batch, num_classes].
 
         Raises:
-            ValueError: sizes do not fit.
+            ValueError: the sizes do not fit.
         """
         reader = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
         return cls(reader, num_classes=num_classes, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
@@ -97,10 +97,10 @@ class ViT(nn.Module):
     def for_tokens(
         cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, mlp_ratio: int = 4
     ) -> "ViT":
-        """A network from tokens [batch, seq, token_dim] (``TokenData.tokens``) to logits [batch, num_classes].
+        """Builds a network that maps tokens [batch, seq, token_dim] (``TokenData.tokens``) to logits [batch, num_classes].
 
         Raises:
-            ValueError: sizes do not fit.
+            ValueError: the sizes do not fit.
         """
         reader = Tokens(seq=seq, dim=token_dim)
         return cls(reader, num_classes=num_classes, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio)

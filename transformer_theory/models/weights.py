@@ -1,4 +1,4 @@
-"""Weights on disk and in memory: files are read without running code, and names and shapes are compared before anything is copied.
+"""Loads, saves and copies weights. Files are read without running code; names and shapes are compared before anything is copied.
 
 Tensors have the shapes of the model's ``state_dict()``.
 """
@@ -19,22 +19,22 @@ from ..core.files import replacing
 
 Model = TypeVar("Model", bound=nn.Module)
 
-WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the optimiser's state
-PREFIXES = ("module.", "_orig_mod.")  # of torch's data-parallel and compiled modules
+WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the state of the optimiser
+PREFIXES = ("module.", "_orig_mod.")  # which torch's data-parallel and compiled modules put before each name
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # all but the last are written by torch.save
-MAX_LISTED = 20  # names in an error message; a name that repeats in every layer counts once
+MAX_LISTED = 20  # largest number of names in an error message; a name that occurs in several layers counts once
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The weights of a file, by name, on the CPU; no code in the file is run.
+    """Reads the weights of a file, on the CPU, without running code from the file.
 
     Args:
-        path: a ``.safetensors`` file, or a file of ``torch.save`` under any other name; a state dict or a checkpoint that holds one.
+        path: a ``.safetensors`` file, or a file of ``torch.save`` with any other suffix. It holds a state dict, or a checkpoint around one.
     Returns:
-        Name -> tensor, see :func:`unwrap`.
+        Tensors by name, see :func:`unwrap`.
     Raises:
-        FileNotFoundError: there is no such file.
-        ImportError: the file is ``.safetensors`` and the package safetensors is not installed.
+        FileNotFoundError: the file does not exist.
+        ImportError: the suffix is ``.safetensors``, and the package safetensors is not installed.
         ValueError: the file is damaged, holds objects other than tensors and numbers, or would run code.
     """
     path = Path(path)
@@ -48,11 +48,11 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
 
     Args:
         weights: a model or its ``state_dict()``.
-        path: ``.safetensors``, or ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` for the format of ``torch.save``.
+        path: a file with the suffix ``.safetensors``, or ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` for the format of ``torch.save``.
     Raises:
         FileNotFoundError: the folder does not exist.
-        ImportError: the file is ``.safetensors`` and the package safetensors is not installed.
-        ValueError: the weights are not tensors by name, or the suffix is not one of these.
+        ImportError: the suffix is ``.safetensors``, and the package safetensors is not installed.
+        ValueError: the weights are not a mapping from names to tensors, or the path has another suffix.
     """
     path = Path(path)
     if path.suffix not in ENDINGS:
@@ -70,13 +70,13 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
 
 
 def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state dict inside a checkpoint.
+    """Returns the state dict inside a checkpoint.
 
     Args:
-        checkpoint: name -> tensor of any shape [...], or ``{"state_dict": ...}`` or ``{"model": ...}`` around one. A prefix
-            ``module.`` or ``_orig_mod.`` that all names share is dropped.
+        checkpoint: tensors [...] by name, or such a mapping inside ``{"state_dict": ...}`` or ``{"model": ...}``. A prefix
+            ``module.`` or ``_orig_mod.`` that all names share is removed.
     Raises:
-        ValueError: the content is not tensors by name.
+        ValueError: the content is not a mapping from names to tensors.
     """
     content: Any = checkpoint
     # Wrappers and prefixes may be nested: a compiled module inside a data-parallel one has both prefixes.
@@ -89,22 +89,23 @@ def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def empty_model(constructor: Callable[[], Model], *, dtype: torch.dtype) -> Model:
-    """A network on the CPU whose weights are allocated but not initialised, to be overwritten by :func:`fill`.
+    """Builds a network on the CPU whose weights are allocated but not initialised; :func:`fill` overwrites them.
 
     Args:
-        constructor: called without arguments; its random numbers are not drawn.
-        dtype: of the weights.
+        constructor: function without arguments that builds the network; it draws no random numbers here.
+        dtype: dtype of the weights.
     """
+    # On the meta device a tensor has a shape but no memory, and initialisation does nothing.
     with torch.device("meta"):
         model = constructor()
     return model.to(dtype).to_empty(device="cpu")
 
 
 def renamed(weights: Mapping[str, Tensor], renames: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
-    """Weights [...] with each regular expression replaced in their names, in order.
+    """Renames weights by regular expressions, which are applied to each name in order.
 
     Args:
-        weights: by name.
+        weights: tensors [...] by name.
         renames: pairs of a pattern and its replacement, as in :func:`re.sub`.
     """
     names = {name: name for name in weights}
@@ -114,10 +115,10 @@ def renamed(weights: Mapping[str, Tensor], renames: Iterable[tuple[str, str]]) -
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copies weights into a model with exactly the same names and shapes.
+    """Copies weights into a model that has exactly the same names and shapes.
 
     Raises:
-        ValueError: weights are missing, unknown, of another shape or not finite. All are listed, and nothing is copied.
+        ValueError: weights are missing, unknown, of another shape or not finite. The message lists them all; nothing is copied.
     """
     expected = model.state_dict()
     problems = []
@@ -138,9 +139,10 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in one line; names that differ in the number of a layer only are written once, ``layers.{0-11}.0.norm.weight``."""
+    """Joins names into one line. Names that differ only in the layer number are written once, as in ``layers.{0-11}.0.norm.weight``."""
     layers: dict[str, list[int]] = {}
     for name in names:
+        # The first number between two dots is the layer number.
         number = re.search(r"(?<=\.)\d+(?=\.)", name)
         pattern = f"{name[: number.start()]}{{}}{name[number.end() :]}" if number else name
         layers.setdefault(pattern, []).extend([int(number[0])] if number else [])
@@ -172,13 +174,13 @@ def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        name = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"it asks for {name[1]}" if name else "it is not a file of tensors"
+        name = re.search(r"GLOBAL (\S+)", str(error))  # torch names the class or function that it refused
+        reason = f"it asks for {name[1]}" if name else "it is not a file of tensors"
         raise ValueError(
-            f"weights must be tensors alone, got {path}, which is not read because {what}, and reading could run code; "
+            f"weights must be tensors alone, got {path}, which is not read because {reason}, and reading could run code; "
             "save model.state_dict() where the file comes from, or .safetensors"
         ) from error
-    except Exception as error:  # a damaged file may fail anywhere in torch's reader; a damaged archive gives EINVAL
+    except Exception as error:  # torch's reader raises many types for a damaged file, among them OSError with EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read; fetch it again") from error

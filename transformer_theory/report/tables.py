@@ -1,4 +1,4 @@
-"""The tables of the report, as data (:mod:`.table_model`): of all theories, of one theory, of networks, and where the numbers come from."""
+"""The tables of the report as data (:mod:`.table_model`): a summary, the tables of each theory, the networks and the provenance."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,14 +11,13 @@ from . import format
 from .aggregate import NETWORK, Aggregate, Checked, Entry, result_label
 from .table_model import Block, Cell, Code, Column, Line, Note, Piece, Plain, Strong, StrongNote, Table, Verdict
 
-MAX_FIGURE_ROWS = 150  # rows of an experiment in a table
+MAX_FIGURE_ROWS = 150  # largest number of rows of one experiment in a table
 BASIS_TEXT = {"printed": "printed", "figure": "read off a figure", "recomputed": "recomputed", "own setting": "own setting"}
 LEGEND = (
-    "In brackets the threshold that decides the verdict. Measured: over several seeds the mean with its 95 % interval. Null: the quantity "
-    "where the theory says nothing, the median of the draws. Not covered: the theorem's assumptions do not hold there, so it is not "
-    "judged. Without a verdict no threshold decides."
+    "The threshold that decides the verdict is in brackets. Measured: if there are several seeds, the mean with its 95 % interval. Null: "
+    "the median of the quantity over draws from a case about which the theory says nothing. Not covered: the theorem's assumptions do not "
+    "hold there, so it is not judged. A row has no verdict if it has no threshold."
 )
-
 
 NUMBERS = (
     Column("on", 26, "on"),
@@ -31,93 +30,104 @@ NUMBERS = (
 
 
 def summary(aggregate: Aggregate) -> Table:
-    """Each theory with its headline on each view of the data, its headline in each trained network, its experiments and its claims."""
+    """Returns the table of all theories: headlines on each view of the data and in each trained network, experiments, and claims."""
     blocks = []
     for theory in aggregate.theories:
         lines = [line for entries in headlines(aggregate, theory) for line in _headline_lines(entries)]
         lines += [Line((), (Plain(name), ": ", text)) for name, text in _experiment_counts(aggregate, theory)]
-        if own := aggregate.claims_of(theory):
-            lines.append(Line((), f"Generated instances: {claims_text(own)}"))
+        if verified := aggregate.claims_of(theory):
+            lines.append(Line((), f"Generated instances: {claims_text(verified)}"))
         if lines:
             blocks.append(Block((theory.title, " ", Note(theory.question)), tuple(lines), strong=True, theory=theory.name))
     columns = (NUMBERS[0], Column("quantity", 23), *NUMBERS[1:])
     columns = tuple(replace(column, share=share) for column, share in zip(columns, (14, 23, 16, 13, 8, 13, 13)))
-    return Table("all", "What each theory predicts, and what was measured.", columns, tuple(blocks), LEGEND)
+    return Table("all", "The prediction of each theory, and the measurements.", columns, tuple(blocks), LEGEND)
 
 
 def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
-    """The entries that stand for a theory: first on data, or the reasons why there are none; then in trained networks."""
+    """Yields the entries of a theory's headline quantities: first those on data, or the reasons why they are missing; then those in trained
+    networks."""
     if theory.on_data is not None:
-        own = aggregate.select(theory=theory.name, kind="on data", layer=None)
-        shown = [entry for entry in own if entry.row.quantity == theory.on_data.headline]
-        views = {(entry.row.data, entry.row.model) for entry in shown}  # a view without a headline has a reason
-        yield [entry for entry in own if entry in shown or (entry.missing and (entry.row.data, entry.row.model) not in views)]
+        entries = aggregate.select(theory=theory.name, kind="on data", layer=None)
+        with_headline = [entry for entry in entries if entry.row.quantity == theory.on_data.headline]
+        views = {(entry.row.data, entry.row.model) for entry in with_headline}
+        # A view without a headline has a row that states the reason.
+        yield [entry for entry in entries if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)]
     if theory.in_networks is not None:
         yield aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None)
 
 
 def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
-    """A line per entry; quantity, prediction and source stand in the first of equal ones only."""
-    shown: tuple = ()
+    """Yields one line per entry; a quantity, prediction or source that repeats the line above is omitted."""
+    previous: tuple = ()
     for entry in entries:
         row = entry.row
         key = (row.quantity, format.prediction(row), row.source, row.reason)
-        repeated = entry.missing and shown[3:] == key[3:]
+        repeated = entry.missing and previous[3:] == key[3:]
         note = row.reason if entry.missing else entry.note if entry is entries[0] else ""
-        quantity = tuple(filter(None, ("" if shown[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
+        quantity = tuple(filter(None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
         beside = format.beside_null(row)
         unexpected = format.unexpected_side(row)
+        # A verdict already tells the side of the null, except that an unexpected side is always stated.
         remarks = [(StrongNote if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
             quantity,
-            "" if shown == key or entry.missing else _prediction(entry),
+            "" if previous == key or entry.missing else _prediction(entry),
             "" if entry.missing else measured(entry, strong=True),
             "" if entry.missing else null_text(row),
             Verdict(format.NOT_MEASURED) if entry.missing else (*_verdicts(entry), *remarks),
-            "" if shown == key or row.source is None else row.source,
+            "" if previous == key or row.source is None else row.source,
         )
-        shown = key
+        previous = key
         yield Line(cells)
 
 
 def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[str, str]]:
-    for name, own in grouped(aggregate.select(theory=theory.name, kind=("figure", "rung")), lambda entry: experiment_of(aggregate, entry)):
+    """Yields for each experiment its name and a text with the number of values and of each verdict."""
+    for name, entries in grouped(
+        aggregate.select(theory=theory.name, kind=("figure", "rung")), lambda entry: experiment_of(aggregate, entry)
+    ):
         counts: dict[str, int] = {}
-        for entry in own:
+        for entry in entries:
             for verdict in entry.verdicts:
                 counts[verdict] = counts.get(verdict, 0) + 1
         judged = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        yield name, f"{format.several(len(own), 'number')}{f': {judged}' if judged else ', none of them judged'}"
+        yield name, f"{format.several(len(entries), 'number')}{f': {judged}' if judged else ', none of them judged'}"
 
 
 def claims_text(claims: Sequence[Checked]) -> str:
-    """``"19 claims, 5 seeds each: 19 consistent on every seed; every control fails as it must"``."""
-    found = [checked.verification for checked in claims]
-    seeds = sorted({len(one.seeds) for one in found})
+    """Describes claims in a text: ``"19 claims, 5 seeds each: 19 consistent on every seed; every control fails as it must"``."""
+    verifications = [checked.verification for checked in claims]
+    seeds = sorted({len(verification.seeds) for verification in verifications})
     span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    held = sum(one.outcome == "consistent" and one.consistent == len(one.seeds) for one in found)
-    weak = sum(one.control != "fails" for one in found)
+    consistent = sum(
+        verification.outcome == "consistent" and verification.consistent == len(verification.seeds) for verification in verifications
+    )
+    without_power = sum(verification.control != "fails" for verification in verifications)
     controls = (
-        f"{format.several(weak, 'control')} did not fail, so these checks have no power" if weak else "every control fails as it must"
+        f"{format.several(without_power, 'control')} did not fail, so these checks have no power"
+        if without_power
+        else "every control fails as it must"
     )
     plural = "" if seeds == [1] else "s"
-    return f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {held} consistent on every seed; {controls}"
+    return f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every seed; {controls}"
 
 
 def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool = True) -> Table:
-    """A line per entry: quantity, place, prediction, value, null, verdict, source. The page shows these.
+    """Returns a table of the page with one line per entry: quantity, place, prediction, value, null, verdict and source.
 
     Args:
-        judged: show prediction, verdict and source.
+        judged: whether prediction, verdict and source are shown.
     """
     columns = (Column("quantity", 30), *NUMBERS) if judged else (Column("quantity", 34), Column("on", 34, "on"), *NUMBERS[2:4])
-    lines, before = [], ""
+    lines, previous_note = [], ""
     places = {entry.on for entry in entries}
     for entry in entries:
         row = entry.row
-        remarks = tuple(Note(text) for text in dict.fromkeys((row.reason if entry.missing else "", entry.note)) if text and text != before)
-        before = entry.note
+        notes = dict.fromkeys((row.reason if entry.missing else "", entry.note))
+        remarks = tuple(Note(text) for text in notes if text and text != previous_note)
+        previous_note = entry.note
         quantity = (format.label(row), *remarks)
         on = Plain(entry.on if len(places) > 1 else "")  # a single place is in the caption
         cells = (quantity, on, measured(entry), null_text(row))
@@ -126,28 +136,35 @@ def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool =
 
 
 def of_theory(aggregate: Aggregate, theory: Theory) -> list[Table]:
-    """All tables of one theory for a paper: claims, measurements, assumptions, experiments; empty ones are left out."""
-    found = (claims(aggregate, theory), _measured(aggregate, theory), _assumptions(aggregate, theory), _experiments(aggregate, theory))
-    return [table for table in found if table is not None]
+    """Returns all tables of one theory for a paper: claims, measurements, assumptions and experiments. Empty tables are omitted."""
+    candidates = (claims(aggregate, theory), _measured(aggregate, theory), _assumptions(aggregate, theory), _experiments(aggregate, theory))
+    return [table for table in candidates if table is not None]
 
 
 def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """The claims of a theory with their statements."""
+    """Returns the claims of a theory with their statements; None if no claim was verified."""
     lines = []
     for checked in aggregate.claims_of(theory):
-        one, low, high = checked.verification, *checked.verification.interval
-        counts = f"{one.consistent} of {one.decided} [{low:.2f},\u00a0{high:.2f}]" if one.decided else f"0 of {len(one.seeds)}"
-        below = [one.statement, f" (Measured: {one.measures}. Its control: {one.control_description.rstrip('.')}.)"]
-        below += [f" Corrected: {one.corrects}"] if one.corrects else []
+        verification, low, high = checked.verification, *checked.verification.interval
+        counts = (
+            f"{verification.consistent} of {verification.decided} [{low:.2f},\u00a0{high:.2f}]"
+            if verification.decided
+            else f"0 of {len(verification.seeds)}"
+        )
+        below = [
+            verification.statement,
+            f" (Measured: {verification.measures}. Its control: {verification.control_description.rstrip('.')}.)",
+        ]
+        below += [f" Corrected: {verification.corrects}"] if verification.corrects else []
         below += [f" Note: {checked.note}."] if checked.note else []
-        worst = one.worst
+        worst = verification.worst
         cells: tuple[Cell, ...] = (
-            (Plain(one.id.partition("/")[2]), " ", one.source),
-            Verdict(one.outcome),
+            (Plain(verification.id.partition("/")[2]), " ", verification.source),
+            Verdict(verification.outcome),
             counts,
             format.number(worst.value),
             format.threshold(worst.op, worst.threshold),
-            f"{format.number(one.worst_control.value)} {'fails' if one.control == 'fails' else CONTROL_TEXT[one.control]}",
+            f"{format.number(verification.worst_control.value)} {'fails' if verification.control == 'fails' else CONTROL_TEXT[verification.control]}",
         )
         lines.append(Line(cells, tuple(below)))
     columns = (
@@ -160,66 +177,70 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
     )
     legend = (
         "Seeds: how many of them are consistent, with the 95 % interval of the share (Clopper and Pearson). Worst seed: the value nearest "
-        "to its threshold. Control: the same check with one assumption removed or the target replaced, which must fail; its value nearest "
+        "to its threshold. Control: the same check with verification assumption removed or the target replaced, which must fail; its value nearest "
         "to passing. A claim that is consistent on all seeds is not proved by that."
     )
-    table = Table(f"{format.slug(theory.name)}-claims", f"{theory.title}: its claims.", columns, (Block("", tuple(lines)),), legend)
+    table = Table(f"{format.slug(theory.name)}-claims", f"{theory.title}: claims.", columns, (Block("", tuple(lines)),), legend)
     return table if lines else None
 
 
 def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
-    own = aggregate.select(theory=theory.name, kind=("on data", "in network"))
-    first = [entry for entries in headlines(aggregate, theory) for entry in entries]
-    own = [*first, *(entry for entry in own if entry not in first)]
-    blocks = [_block(same) for _, same in grouped([entry for entry in own if not entry.missing], _heading)]
-    reasons = [Line((), (Plain(entry.on), ": ", entry.row.reason)) for entry in own if entry.missing]
+    """Returns the measurements of a theory on data and in networks, headlines first; None if there are none."""
+    entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
+    first = [entry for group in headlines(aggregate, theory) for entry in group]
+    entries = [*first, *(entry for entry in entries if entry not in first)]
+    blocks = [_block(same) for _, same in grouped([entry for entry in entries if not entry.missing], _heading)]
+    reasons = [Line((), (Plain(entry.on), ": ", entry.row.reason)) for entry in entries if entry.missing]
     blocks += [Block("Not measured", tuple(reasons))] if reasons else []
-    name, caption = f"{format.slug(theory.name)}-measured", f"{theory.title}: what was measured."
+    name, caption = f"{format.slug(theory.name)}-measured", f"{theory.title}: measurements."
     return Table(name, caption, _paper_columns(), tuple(blocks), LEGEND) if blocks else None
 
 
 def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
-    own = aggregate.select(theory=theory.name, kind="assumption")
+    """Returns the assumptions of a theory with the measurements that decide whether they hold; None if there are none."""
+    entries = aggregate.select(theory=theory.name, kind="assumption")
     blocks = [
         Block(heading, tuple(Line((Plain(entry.on), measured(entry), _verdicts(entry))) for entry in same))
-        for heading, same in grouped(own, _heading)
+        for heading, same in grouped(entries, _heading)
     ]
     columns = (Column("on", 46), Column("measured", 26, "n"), Column("the assumption", 28))
-    caption = f"{theory.title}: whether its assumptions hold, and the number behind the answer."
-    return Table(f"{format.slug(theory.name)}-assumptions", caption, columns, tuple(blocks)) if own else None
+    caption = f"{theory.title}: its assumptions, whether they hold, and the number that decides."
+    return Table(f"{format.slug(theory.name)}-assumptions", caption, columns, tuple(blocks)) if entries else None
 
 
 def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
-    own = aggregate.select(theory=theory.name, kind=("figure", "rung"))
-    blocks, left_out = [], 0
-    for name, same in grouped(own, lambda entry: experiment_of(aggregate, entry)):
-        compared = [entry for entry in same if entry.row.predicted is not None or entry.row.threshold is not None or entry.verdicts]
-        shown = (same if len(same) <= MAX_FIGURE_ROWS else compared)[:MAX_FIGURE_ROWS]
-        left_out += len(same) - len(shown)
+    """Returns the experiments of a theory, one block each. A long experiment is cut to the values that have a prediction or a verdict."""
+    entries = aggregate.select(theory=theory.name, kind=("figure", "rung"))
+    blocks, omitted = [], 0
+    for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)):
+        with_prediction = [entry for entry in same if entry.row.predicted is not None or entry.row.threshold is not None or entry.verdicts]
+        selection = (same if len(same) <= MAX_FIGURE_ROWS else with_prediction)[:MAX_FIGURE_ROWS]
+        omitted += len(same) - len(selection)
         source = next((entry.row.source for entry in same if entry.row.source is not None), None)
-        lines = tuple(Line((_with_place(entry), *_paper_cells(entry)[1:])) for entry in shown)
+        lines = tuple(Line((_with_place(entry), *_paper_cells(entry)[1:])) for entry in selection)
         blocks.append(Block((Plain(name), " ", source) if source else Plain(name), lines))
-    rest = f" {left_out:,} further numbers, most of them without a prediction, are left out." if left_out else ""
+    rest = f" {omitted:,} further numbers, most of them without a prediction, are omitted." if omitted else ""
     columns = (Column("quantity", 36), *_paper_columns()[1:])
     name, caption = f"{format.slug(theory.name)}-experiments", f"{theory.title}: experiments.{rest}"
-    return Table(name, caption, columns, tuple(blocks), LEGEND).without_empty() if own else None
+    return Table(name, caption, columns, tuple(blocks), LEGEND).without_empty() if entries else None
 
 
 def _with_place(entry: Entry) -> Cell:
+    """Returns the quantity followed by its place (network, setting, layer, ...) in parentheses."""
     where = format.place(entry.row, "model", "rung", "setting", "layer", "head", "step")
     return (format.label(entry.row), Plain(f" ({where})")) if where else format.label(entry.row)
 
 
 def networks(aggregate: Aggregate) -> Table | None:
-    """What the trained networks themselves reached; None if there is nothing."""
-    own = sorted(aggregate.select(theory=NETWORK), key=lambda entry: entry.row.unit != "share")
+    """Returns the results of the trained networks that belong to no theory; None if there are none."""
+    entries = sorted(aggregate.select(theory=NETWORK), key=lambda entry: entry.row.unit != "share")
     blocks = [
         Block(heading, tuple(Line((Plain(entry.on), measured(entry), null_text(entry.row)), _reason(entry)) for entry in same))
-        for heading, same in grouped(own, _heading)
+        for heading, same in grouped(entries, _heading)
     ]
     columns = (Column("network", 48), Column("measured", 30, "n"), Column("null", 22, "n"))
-    caption = "The trained networks: what they reached, and what was measured in them that belongs to no theory."
-    return Table("networks", caption, columns, tuple(blocks)) if own else None
+    caption = "The trained networks: their results, and the measurements in them that belong to no theory."
+    return Table("networks", caption, columns, tuple(blocks)) if entries else None
 
 
 def _reason(entry: Entry) -> Cell:
@@ -235,7 +256,7 @@ def _paper_cells(entry: Entry) -> tuple[Cell, ...]:
 
 
 def _block(entries: Sequence[Entry]) -> Block:
-    """The entries of one quantity; what all their notes say stands under the heading."""
+    """Returns the block of the entries of one quantity. A note that all entries share is shown once, under the heading."""
     notes = {entry.note for entry in entries}
     shared = notes.pop() if len(notes) == 1 else ""
     return Block(_heading(entries[0]), tuple(Line(_paper_cells(entry), "" if shared else Note(entry.note)) for entry in entries), shared)
@@ -246,12 +267,12 @@ def _heading(entry: Entry) -> Cell:
 
 
 def experiment_of(aggregate: Aggregate, entry: Entry) -> str:
-    """Name of the result that an entry comes from."""
+    """Returns the name of the result that an entry comes from."""
     return aggregate.results[entry.results[0]].name
 
 
 def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[tuple[Any, list[Entry]]]:
-    """Entries with one key together, in order of appearance."""
+    """Groups entries by a key; keys and entries stay in order of appearance."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(key(entry), []).append(entry)
@@ -259,7 +280,7 @@ def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[
 
 
 def _prediction(entry: Entry) -> str:
-    """``"→ 1 (≥ 0.990)"``; a number that is not the theory's own value is shown with where it comes from: ``"0.871, printed"``."""
+    """Formats a prediction, ``"→ 1 (≥ 0.990)"``; a reference value from elsewhere is followed by its origin, ``"0.871, printed"``."""
     row = entry.row
     text = format.prediction(row).replace("threshold:\u00a0", "")
     basis = BASIS_TEXT.get(row.basis)
@@ -267,7 +288,7 @@ def _prediction(entry: Entry) -> str:
 
 
 def measured(entry: Entry, *, strong: bool = False) -> Cell:
-    """The value; over several seeds the mean, its interval and their number."""
+    """Returns the value with its interval; for several seeds, the mean with its interval and the number of seeds."""
     row = entry.row
     text = format.with_unit(row.value, row.unit)
     value = Strong(text) if strong else text
@@ -278,7 +299,7 @@ def measured(entry: Entry, *, strong: bool = False) -> Cell:
 
 
 def null_text(row: Measurement) -> Cell:
-    """The median of the null, the range of its draws and, if there is one, the p-value."""
+    """Returns the median of the null distribution, the range of its draws and the p-value if the row has one."""
     if row.null is None or not row.null.draws:
         return format.NOTHING
     spread = format.bounds((row.null.low, row.null.high), row.unit) if len(row.null.draws) > 1 else "one draw"
@@ -287,19 +308,19 @@ def null_text(row: Measurement) -> Cell:
 
 
 def _verdicts(entry: Entry) -> tuple[Piece, ...]:
-    """The verdicts of the rows, with counts where they differ."""
-    found = entry.verdicts
-    if len(found) <= 1 and sum(found.values()) in (0, len(entry.rows)):
-        return tuple(map(Verdict, found))
-    return tuple(piece for name, count in found.items() for piece in (Verdict(name), f" {count} of {len(entry.rows)} "))
+    """Returns the verdicts of the rows, with counts if the rows differ."""
+    counts = entry.verdicts
+    if len(counts) <= 1 and sum(counts.values()) in (0, len(entry.rows)):  # all rows have the same verdict, or none has one
+        return tuple(map(Verdict, counts))
+    return tuple(piece for name, count in counts.items() for piece in (Verdict(name), f" {count} of {len(entry.rows)} "))
 
 
 def provenance(aggregate: Aggregate, folders: Sequence[str] = (), checksums: Sequence[Mapping[str, str]] = ()) -> Table:
-    """Where the numbers come from, a block per result.
+    """Returns the table of provenance, one block per result.
 
     Args:
-        folders: where the results are stored, in their order.
-        checksums: for each result those of its files, by their names.
+        folders: folders of the results, in the same order; empty if they are not stored.
+        checksums: for each result, a mapping from file name to SHA-256; empty if they are not stored.
     """
     blocks = []
     for index, result in enumerate(aggregate.results):
@@ -308,15 +329,15 @@ def provenance(aggregate: Aggregate, folders: Sequence[str] = (), checksums: Seq
         pairs += [(f"sha256 of {name}", Code(digest)) for name, digest in (checksums[index] if checksums else {}).items()]
         heading = (f"{result_label(index)}: ", Plain(result.name), *((" in ", Code(folders[index])) if folders else ()))
         blocks.append(Block(heading, tuple(Line((name, text)) for name, text in pairs if text), strong=True))
-    caption = " ".join(["Where the numbers come from: a result is what one command has stored.", *aggregate.notes])
-    return Table("provenance", caption, (Column("what", 22), Column("stored", 78)), tuple(blocks))
+    caption = " ".join(["Provenance of the numbers: a result is the output that one command has stored.", *aggregate.notes])
+    return Table("provenance", caption, (Column("entry", 22), Column("stored", 78)), tuple(blocks))
 
 
 def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The provenance of a result as pairs of texts; empty where it states nothing."""
+    """Returns the provenance of a result as pairs (name, text); the text is empty if the entry is missing."""
     versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
     commit = str(record.get("commit") or "")
-    changed = ", with changes that were not committed" if commit and record.get("dirty") else ""
+    changed = ", with uncommitted changes" if commit and record.get("dirty") else ""
     threads, seconds = record.get("threads"), record.get("seconds")
     machine = ", ".join(
         map(str, filter(None, (record.get("machine"), record.get("device"), threads and format.several(threads, "thread"))))

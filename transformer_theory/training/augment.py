@@ -42,13 +42,13 @@ class Augmentation:
         ValueError: a field is out of range.
     """
 
-    crop: int = setting(0, ge=0, help="width of the black frame that images are cropped from, pixels")
+    crop: int = setting(0, ge=0, help="width of the black border that is added before a random crop, pixels")
     flip: float = setting(0.0, ge=0, le=1, help="share of images that are mirrored left to right")
     operations: int = setting(0, ge=0, help="random operations on each image (RandAugment)")
-    magnitude: float = setting(9.0, ge=0, le=LARGEST, help="strength of these operations")
+    magnitude: float = setting(9.0, ge=0, le=LARGEST, help="strength of the random operations")
     cutout: int = setting(0, ge=0, help="side of a black square in each image, pixels")
-    mixup: float = setting(0.0, ge=0, help="alpha of mixup; 0 for none")
-    cutmix: float = setting(0.0, ge=0, help="alpha of cutmix; 0 for none")
+    mixup: float = setting(0.0, ge=0, help="alpha of mixup; 0 turns it off")
+    cutmix: float = setting(0.0, ge=0, help="alpha of cutmix; 0 turns it off")
 
     def __post_init__(self):
         check_settings(self)

@@ -42,23 +42,23 @@ class Settings:
     stem: Stem = field(default="patches", metadata={"help": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
     epochs: int = setting(30, ge=1, help="passes over the training images")
-    minutes: float | None = field(default=None, metadata={"help": "duration instead of epochs: learning rate and end follow the clock"})
-    batch_size: int = setting(128, ge=1, help="images per step, in all processes together")
-    optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"help": "of the weights"})
-    learning_rate: float = setting(2e-3, gt=0, help="the largest, at the end of the warm-up")
-    weight_decay: float = setting(0.05, ge=0, help="of matrices; norms, biases, positions and class token have none")
-    layer_decay: float = setting(1.0, gt=0, le=1, help="learning rate of a layer divided by that of the next")
-    warm_up: float = setting(0.05, ge=0, lt=1, help="share of the training in which the learning rate rises")
-    clip: float = setting(1.0, gt=0, help="limit on the norm of the gradient")
+    minutes: float | None = field(default=None, metadata={"help": "duration in minutes, instead of epochs; the learning rate then follows the clock"})
+    batch_size: int = setting(128, ge=1, help="images per step, summed over all processes")
+    optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"help": "optimiser of the weights"})
+    learning_rate: float = setting(2e-3, gt=0, help="peak learning rate, at the end of the warm-up")
+    weight_decay: float = setting(0.05, ge=0, help="weight decay of matrices; norms, biases, positions and the class token have none")
+    layer_decay: float = setting(1.0, gt=0, le=1, help="ratio of the learning rate of a layer to that of the next layer")
+    warm_up: float = setting(0.05, ge=0, lt=1, help="share of the training during which the learning rate rises")
+    clip: float = setting(1.0, gt=0, help="upper limit on the norm of the gradient")
     average: float = setting(
-        0.0, ge=0, lt=1, help="decay of a moving average of the weights, which is then measured and stored; 0 for none"
+        0.0, ge=0, lt=1, help="decay of a moving average of the weights, which is measured and stored in their place; 0 for none"
     )
 
     augmentation: Augmentation = field(default=SHIFTED)
 
-    validation_share: float = setting(0.1, gt=0, lt=1, help="share of the training images that chooses the best network")
-    interval: int | None = field(default=None, metadata={"help": "steps between measurements and checkpoints; an epoch if omitted"})
-    seed: int = setting(0, ge=0, le=2**32 - 1, help="of the split, the weights, the order and the augmentation of images")
+    validation_share: float = setting(0.1, gt=0, lt=1, help="share of the training images held out to select the best network")
+    interval: int | None = field(default=None, metadata={"help": "steps between measurements and checkpoints (default: one epoch)"})
+    seed: int = setting(0, ge=0, le=2**32 - 1, help="seed of the split, the initial weights, the order and the augmentation of the images")
     recipe: str = ""
 
     def __post_init__(self):

@@ -1,9 +1,9 @@
-"""Coding rates and lengths of features, their gradients in closed form, and their streaming state.
+"""Coding rates and lengths of features, their gradients in closed form, and a streaming state from which rates are computed.
 
 * :mod:`.rates`: R, R^c and ΔR in nats per sample; coding lengths in bits.
 * :mod:`.gradients`: the operators E and C_j, and the gradients.
 * :mod:`.memberships`: classes as labels or as soft memberships.
-* :mod:`.resolvents`: log-determinants and inverses behind them.
+* :mod:`.resolvents`: the log-determinants and inverses that these modules need.
 * :mod:`.streaming`: second moments, which add up over batches and processes.
 """
 

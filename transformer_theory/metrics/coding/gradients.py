@@ -6,9 +6,9 @@ r"""Gradients of coding rates in closed form, and the operators from which they 
     \nabla \Delta R &= \nabla R - \nabla R^c, \quad \alpha = d/(n\epsilon^2), \quad \alpha_j = d/(n_j\epsilon^2).
 
 The factor one half of the rates cancels. The smaller Gram matrix is inverted: :math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`.
-Memberships are held fixed, and no function of this module records a graph. Notation as in :mod:`.rates`.
+Memberships are constants, and no function of this module records a graph. The notation is that of :mod:`.rates`.
 
-Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (the two weights of :func:`rates_and_gradient`).
+Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (the weights gamma1 and gamma2 of :func:`rates_and_gradient`).
 """
 
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
 @converted(floats=("features",))
 def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "d d"]:
-    r"""The operator that spreads all features, :math:`E = \alpha(I + \alpha X^\top X)^{-1}`.
+    r"""Computes the operator that spreads all features, :math:`E = \alpha(I + \alpha X^\top X)^{-1}`.
 
     Args:
-        features: ``[n, d]``.
+        features: one row per sample, ``[n, d]``.
         eps: distortion, > 0; squared inside.
     Returns:
         ``[d, d]``, symmetric positive definite, eigenvalues at most :math:`\alpha`.
     Raises:
-        ValueError: eps is not positive, there is no sample, or features are not finite.
+        ValueError: eps is not positive, there is no sample, or a feature is not finite.
     """
     return compression_operators(features, torch.zeros(len(features), dtype=torch.int64, device=features.device), eps=eps)[0]
 
@@ -42,16 +42,16 @@ def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
 @labelled
 @torch.no_grad()
 def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "classes d d"]:
-    r"""The operators that compress each class, :math:`C_j = \alpha_j(I + \alpha_j X^\top\Pi_jX)^{-1}`.
+    r"""Computes the operators that compress each class, :math:`C_j = \alpha_j(I + \alpha_j X^\top\Pi_jX)^{-1}`.
 
     Args:
-        features: ``[n, d]``.
-        labels: ``[n]`` or memberships ``[n, k]``.
+        features: one row per sample, ``[n, d]``.
+        labels: class of each sample, ``[n]``, or memberships ``[n, k]``.
         eps: distortion, > 0; squared inside.
     Returns:
         ``[classes, d, d]``, symmetric positive definite, eigenvalues at most :math:`\alpha_j`.
     Raises:
-        ValueError: a class has no sample, or so little weight that its operator is not finite; otherwise as
+        ValueError: a class has no sample, or so little weight that its operator is not finite; otherwise see
             :func:`.class_coding_rates`.
     """
     check_features(features, eps)
@@ -74,10 +74,10 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
 @converted(floats=("features",))
 @torch.no_grad()
 def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "n d"]:
-    r""":math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`; E is not formed if there are fewer features than dimensions.
+    r"""Computes :math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`, without forming E if there are fewer samples than dimensions.
 
     Args:
-        features: ``[n, d]``.
+        features: one row per sample, ``[n, d]``.
         eps: distortion, > 0; squared inside.
     Returns:
         ``[n, d]``.
@@ -93,18 +93,18 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
 @labelled
 @torch.no_grad()
 def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
-    r""":math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples contributes nothing.
+    r"""Computes :math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples contributes nothing.
 
     Args:
-        features: ``[n, d]``.
-        labels: ``[n]``, or memberships ``[n, k]``, held fixed.
+        features: one row per sample, ``[n, d]``.
+        labels: class of each sample, ``[n]``, or memberships ``[n, k]``, treated as constants.
         eps: distortion, > 0; squared inside.
     Returns:
         ``[n, d]``.
     Raises:
         ValueError, TypeError: see :func:`.class_coding_rates`.
     """
-    # gamma2 = 0 leaves -R^c of the sum that the function differentiates.
+    # With gamma2 = 0 the function differentiates -R^c alone.
     if not is_soft(labels):
         return -rates_and_gradient(features, labels, eps=eps, gamma2=0.0).gradient
     check_features(features, eps)
@@ -119,9 +119,9 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
 
 @labelled
 def rate_reduction_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
-    r""":math:`\nabla\Delta R = \nabla R - \nabla R^c`: the direction in which a layer of ReduNet moves the features.
+    r"""Computes :math:`\nabla\Delta R = \nabla R - \nabla R^c`, the direction in which a layer of ReduNet moves the features.
 
-    Args and shapes as in :func:`class_coding_rate_gradient`.
+    Arguments and shapes are those of :func:`class_coding_rate_gradient`.
 
     Raises:
         ValueError, TypeError: see :func:`.class_coding_rates`.
@@ -137,9 +137,9 @@ class RatesAndGradient:
 
     Attributes:
         expansion: :math:`R_{\gamma_1}`, the rate of all features with gamma1 inside the determinant.
-        rate: R, the same for gamma1 = 1.
-        class_rate: R^c.
-        gradient: ``[n, d]``.
+        rate: R, the rate of all features (gamma1 = 1).
+        class_rate: R^c, the mean rate within classes.
+        gradient: gradient with respect to the features, ``[n, d]``.
     """
 
     expansion: Float[Tensor, ""]
@@ -152,9 +152,9 @@ class RatesAndGradient:
 def rates_and_gradient(
     features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0
 ) -> RatesAndGradient:
-    r"""Rates and the gradient of :math:`\gamma_2 R_{\gamma_1} - R^c` in one pass over labelled features, without a graph.
+    r"""Computes rates, and the gradient of :math:`\gamma_2 R_{\gamma_1} - R^c`, in one pass over labelled features, without a graph.
 
-    With :math:`R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1\alpha X^\top X)` (the sum is ΔR if both weights are 1)
+    The difference is ΔR if both weights are 1. With :math:`R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1\alpha X^\top X)`
 
     .. math::
         \nabla = \gamma_1\gamma_2\alpha\, X (I + \gamma_1\alpha X^\top X)^{-1}
@@ -163,11 +163,11 @@ def rates_and_gradient(
     Memory: O(n d + k min(d, n_j)^2), never k n^2.
 
     Args:
-        features: rows are samples, ``[n, d]``.
+        features: one row per sample, ``[n, d]``.
         labels: class of each sample, integers >= 0, ``[n]``; gaps are allowed.
         eps: distortion, > 0; squared inside.
-        gamma1: > 0, factor inside the determinant of the expansion.
-        gamma2: >= 0, weight of the expansion.
+        gamma1: factor inside the determinant of the expansion, > 0.
+        gamma2: weight of the expansion, >= 0.
     Raises:
         ValueError: see :func:`.class_coding_rates`.
     """
@@ -177,13 +177,13 @@ def rates_and_gradient(
     with torch.autocast(features.device.type, enabled=False):
         energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
         energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        # The mean energy of all samples is at most the largest mean energy of a class, so this bounds all matrices below.
+        # The mean energy of all samples is at most the largest mean energy of a class, so ``largest`` bounds the norms of all matrices below.
         largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
         X = widened(features, largest)
         if bool(largest <= LARGEST_GRAM_CONDITION):
             parts = _by_gram_matrices(X, labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2)
         else:
-            # Gram matrices would lose digits. The rates then use singular values, and so do their derivatives.
+            # Gram matrices would lose digits, so rates and derivatives are computed from singular values.
             parts = _by_autograd(X, labels, eps=eps, gamma1=gamma1, gamma2=gamma2)
         return RatesAndGradient(*(each.to(features.dtype) for each in parts))
 
@@ -191,14 +191,14 @@ def rates_and_gradient(
 def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
     n, d = X.shape
     alpha = d / (n * eps**2)
-    # Row n is zero; it pads the smaller classes of a group and changes neither Gram matrices nor rates.
+    # Row n is zero. It pads the smaller classes of a group; zero rows change neither Gram matrices nor rates.
     padded = torch.cat([X, X.new_zeros(1, d)])
-    # Classes of similar size form one batched product and one batched Cholesky factorisation, on the smaller side. Each group has
-    # sizes [c], rows [c, size] and features [c, size, d].
+    # Each group of c classes of similar size needs one batched product and one batched Cholesky factorisation of the smaller Gram
+    # matrices. A group consists of sizes [c], row indices [c, size] and features [c, size, d].
     groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
     grams = [smaller_gram(members) for _, _, members in groups]
-    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups are like that, their sum is
-    # X^T X, and the product with all samples is saved.
+    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups are of this kind, the sum is
+    # X^T X, which saves one product over all samples.
     large = [rows.shape[1] > d for _, rows, _ in groups]
     whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
     expansion, whole_inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))

@@ -1,4 +1,4 @@
-r"""The arguments of coding rates: features, a distortion, and the class of each sample as a label or as soft memberships.
+r"""Checks of the arguments of coding rates: features, distortion, and classes as labels or soft memberships.
 
 The papers write a diagonal matrix for each class, :math:`\Pi_j \in R^{n\times n}`, :math:`\Pi_j \ge 0`, :math:`\sum_j \Pi_j = I`. Here the
 diagonals are the columns of a matrix ``[n, k]``; a label corresponds to a row with a single one. The size of a class is
@@ -17,21 +17,20 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ...core.validation import as_float, as_int64
+from ...core.validation import SHARES_ATOL, as_float, as_int64
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
 """Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to one."""
 
-EPS_MIN = 1e-100  # the squares of eps and 1 / eps are then far from underflow and overflow in float64
-SUM_TOLERANCE = 1e-4  # a softmax in float32 has row sums accurate to 1e-6
-MAX_EMPTY = 100_000  # classes in excess of the samples, all empty; a larger label is probably not a class, but some other number
+EPS_MIN = 1e-100  # smallest eps; the squares of eps and 1 / eps then neither underflow nor overflow in float64
+MAX_EMPTY = 100_000  # labels may exceed the number of samples by this much; a larger label is probably not a class
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def labelled(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for functions of features and labels: both may be numpy arrays or lists, and features may be integers.
+    """Converts the arguments ``features`` and ``labels`` of a function: both may be numpy arrays or lists, and features may be integers.
 
     Half precision becomes float32, integer features float64, labels int64; memberships keep their dtype.
     """
@@ -48,11 +47,10 @@ def labelled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_labels(value: Any) -> Tensor:
-    """Labels as int64, from integers of any kind; memberships as a tensor. Other values are returned as they are, and :func:`class_sizes`
-    refuses them.
+    """Converts integer labels of any type to int64, and memberships to a tensor. :func:`class_sizes` refuses other values.
 
     Raises:
-        ValueError, TypeError: the value is neither a tensor nor an array nor a list of numbers of one shape.
+        ValueError, TypeError: the value is not a tensor, an array or a regular nested list of numbers.
     """
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
@@ -60,9 +58,9 @@ def as_labels(value: Any) -> Tensor:
 
 
 def check_eps(eps: float) -> None:
-    """Raises ValueError unless the distortion is a positive number whose square and its inverse are positive in float64."""
+    """Raises ValueError unless the distortion is a positive number whose square and inverse square are positive and finite in float64."""
     if not (isinstance(eps, Real) and EPS_MIN <= eps <= 1 / EPS_MIN):
-        raise ValueError(f"eps must be a positive distortion (a number, {EPS_MIN:g} at least; it is squared inside), got {eps!r}")
+        raise ValueError(f"eps must be a positive distortion (a number >= {EPS_MIN:g}; it is squared inside), got {eps!r}")
 
 
 def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
@@ -81,21 +79,21 @@ def check_integers(labels: Shaped[Tensor, "..."]) -> None:
 
 
 def is_soft(labels: Memberships) -> bool:
-    """Whether classes are soft memberships ``[n, k]`` instead of labels ``[n]``."""
+    """Returns whether classes are soft memberships ``[n, k]`` instead of labels ``[n]``."""
     return labels.ndim == 2 and labels.is_floating_point()
 
 
 def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tensor, " classes"] | Float[Tensor, " classes"]:
-    r"""Size of each class, :math:`n_j`: numbers of labels, or (differentiable) sums of soft memberships.
+    r"""Computes the size of each class, :math:`n_j`: numbers of labels, or (differentiable) sums of soft memberships.
 
     Args:
-        features: ``[n, d]``; only n is used.
-        labels: ``[n]`` or ``[n, k]``.
+        features: one row per sample, ``[n, d]``; only n is used.
+        labels: class of each sample, ``[n]``, or memberships ``[n, k]``.
     Returns:
         ``[1 + largest label]`` or ``[k]``; zero for a class without samples.
     Raises:
-        ValueError: lengths differ, there is no sample, labels are not integers >= 0 or exceed the number of samples by more than 100,000,
-            or memberships are not float32 or float64 numbers >= 0 whose rows sum to one.
+        ValueError: the lengths differ, there is no sample, labels are not integers >= 0 or exceed the number of samples by 100,000 or
+            more, or memberships are not float32 or float64 numbers >= 0 whose rows sum to one.
     """
     if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
         raise ValueError(f"labels must have shape [n], got {list(labels.shape)}; pass labels.squeeze(1)")
@@ -124,48 +122,48 @@ def _weights(memberships: Tensor) -> Tensor:
     if not bool((memberships >= 0).all()):  # NaN is refused too
         raise ValueError("memberships must be >= 0, got a negative or NaN weight; take a softmax of scores")
     error = float((memberships.detach().sum(1) - 1).abs().max()) if memberships.shape[1] else 1.0
-    if not error <= SUM_TOLERANCE:
+    if not error <= SHARES_ATOL:
         raise ValueError(f"each row of the memberships [n, k] must sum to 1, got one that is {error:.2g} off; divide by memberships.sum(1)")
     return memberships.sum(0)
 
 
 def class_shares(memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    r"""Each sample's share of its class, :math:`\Pi_j / n_j`, columns summing to one; zeros for a class without samples.
+    r"""Computes the share of each sample in each class, :math:`\Pi_j / n_j`. Columns sum to one; those of empty classes are zero.
 
     Args:
-        memberships: >= 0, ``[n, k]``.
+        memberships: soft memberships >= 0, ``[n, k]``.
     Returns:
         ``[n, k]``, in [0, 1], differentiable.
     """
-    # Divide each column by its largest weight first. The quotient stays the same, but neither it nor its derivative contains n_j^2, which
-    # underflows for a class of almost no weight.
+    # Divide each column by its largest weight first. This does not change the shares, but otherwise their derivative would contain n_j^2,
+    # which underflows for a class with almost no weight.
     largest = memberships.detach().amax(0)
     relative = memberships / torch.where(largest > 0, largest, 1)
     return relative / torch.where(largest > 0, relative.sum(0), 1)
 
 
 def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterator[tuple[Int[Tensor, " c"], Int[Tensor, "c size"]]]:
-    """Groups of classes whose sizes differ by less than a factor of two, for one batched call per group; empty classes are left out.
+    """Groups classes whose sizes differ by less than a factor of two, for one batched call per group; empty classes are left out.
 
     Args:
         labels: class of each sample.
-        counts: samples of each class.
+        counts: number of samples per class.
     Yields:
-        The classes of a group ``[c]``, and the indices of their samples, ``[c, size of the largest]``, padded with the index n.
+        The classes of a group, ``[c]``, and the indices of their samples, ``[c, size of the largest class]``, padded with the index n.
     """
     # Sorted by class, the samples of class j are order[starts[j] : starts[j] + counts[j]].
     order = torch.argsort(labels, stable=True)
     starts = counts.cumsum(0) - counts
     for classes in _similar_sizes(counts):
-        place = torch.arange(int(counts[classes].max()), device=labels.device)
-        inside = place < counts[classes, None]
-        yield classes, torch.where(inside, order[(starts[classes, None] + place).clamp(max=len(labels) - 1)], len(labels))
+        offsets = torch.arange(int(counts[classes].max()), device=labels.device)
+        valid = offsets < counts[classes, None]
+        yield classes, torch.where(valid, order[(starts[classes, None] + offsets).clamp(max=len(labels) - 1)], len(labels))
 
 
 def _similar_sizes(counts: Tensor) -> list[Tensor]:
-    """The groups of :func:`blocks`; within a factor of two, padding at most doubles the memory."""
+    """Returns the groups of :func:`blocks`. Sizes within a factor of two limit the padding: it at most doubles the memory."""
     present = counts.nonzero()[:, 0]
-    # Powers of two separate the groups. If all sizes are within a factor of two anyway, one group is better than two.
+    # Powers of two separate the groups. If all sizes are within a factor of two, one group is faster than two.
     octave = torch.floor(torch.log2(counts[present].double())).long()
     if int(counts.max()) < 2 * int(counts[present].min()):
         return [present]

@@ -1,11 +1,12 @@
-"""The blocks and layers of CRATE. The networks that consist of them are exported by :mod:`transformer_theory.models`.
+"""Blocks and layers of CRATE. :mod:`transformer_theory.models` exports the networks.
 
-A variant of a layer is another block, passed as an argument.
+To vary a layer, pass another block as an argument.
 
 *Compression* blocks are constructed as ``attention(dim, heads=..., head_dim=...)``. They map layer-normalised tokens [batch, n, dim] to
-their change, [batch, n, dim]. A block may have ``is_causal = True`` (the language model requires it and the classifier refuses it), a
-keyword ``context`` (the language model passes its own), and ``subspaces()``, U_k as columns, [K, dim, head_dim], which the metrics of the
-theory need. The base class :class:`Subspaces` provides ``subspaces()`` and ``coordinates(tokens)``, [batch, K, n, head_dim].
+their change, [batch, n, dim]. A block may have the attribute ``is_causal = True`` (the language model requires it, the classifier refuses
+it), the argument ``context`` (the language model passes its own context), and the method ``subspaces()``, which returns U_k as columns,
+[K, dim, head_dim], for the metrics of the theory. The base class :class:`Subspaces` provides ``subspaces()`` and
+``coordinates(tokens)``, [batch, K, n, head_dim].
 
 *Sparsification* blocks are constructed as ``sparsify(dim)`` and return the new tokens or, with ``skip = True``, the change that is added to
 the tokens. For example

@@ -1,11 +1,11 @@
 r"""CRATE-alpha: CRATE with an overcomplete dictionary, a decoder and a skip connection.
 
-    Z^{l+1} = Z^{l+1/2} + code(LN(Z^{l+1/2})) D'^T,      code: two non-negative ISTA steps from zero in a dictionary D of 4 dim atoms
+    Z^{l+1} = Z^{l+1/2} + code(LN(Z^{l+1/2})) D'^T,      code = two non-negative ISTA steps from zero, D has 4 dim atoms
 
-A layer has 10 dim^2 + 4 dim parameters: U, the output matrix (without bias), D and D' (4 dim^2 each) and two norms. Unlike in a CRATE,
-the embedding of patches is one linear map without norms, and layer norms add 1e-6 to the variance.
+A layer has 10 dim^2 + 4 dim parameters: U, the output matrix (without bias), D and D' (4 dim^2 each) and two norms. Unlike in
+CRATE, patches are embedded by one linear map without norms, and layer norms add 1e-6 to the variance.
 Shapes: images [batch, channels, image_size, image_size], logits [batch, num_classes].
-Source: :cite:t:`yang2024scaling`, published weights (sizes and names).
+Source: :cite:t:`yang2024scaling`, and the published weights (sizes and names).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,24 +20,25 @@ from .network import CRATE
 from .released import alpha_sizes
 from .sparsification import OvercompleteIsta
 
-NORM_EPS = 1e-6  # of every layer norm
+NORM_EPS = 1e-6  # added to the variance in every layer norm
+# Names of published weights, as regular expressions, and their names in this library.
 RENAMES = ((r"^conv1\.", "to_patch_embedding.1."), (r"\.fn\.D$", ".fn.weight"), (r"\.fn\.D1$", ".fn.decoder"))
 
 
 def crate_alpha_base(num_classes: int = 1000, *, patch_size: int = 16, image_size: int = 224) -> CRATE:
-    """CRATE-alpha-B, 72.33 M parameters at 1000 classes with patches of 16 pixels; published with patches of 32, 16 and 8.
+    """Builds CRATE-alpha-B: 72.33 M parameters with 1000 classes and patches of 16 pixels. Published patch sizes: 32, 16 and 8.
 
     Raises:
-        ValueError: patches do not divide images.
+        ValueError: ``patch_size`` does not divide ``image_size``.
     """
     return crate_alpha(num_classes=num_classes, patch_size=patch_size, image_size=image_size, dim=768, depth=12, heads=12)
 
 
 def crate_alpha_large(num_classes: int = 1000, *, patch_size: int = 14, image_size: int = 224) -> CRATE:
-    """CRATE-alpha-L, 253.65 M parameters at 1000 classes with patches of 14 pixels; published with patches of 32, 14 and 8.
+    """Builds CRATE-alpha-L: 253.65 M parameters with 1000 classes and patches of 14 pixels. Published patch sizes: 32, 14 and 8.
 
     Raises:
-        ValueError: patches do not divide images.
+        ValueError: ``patch_size`` does not divide ``image_size``.
     """
     return crate_alpha(num_classes=num_classes, patch_size=patch_size, image_size=image_size, dim=1024, depth=24, heads=16)
 
@@ -53,13 +54,14 @@ def crate_alpha(
     channels: int = 3,
     sparsify: Callable[[int], nn.Module] = OvercompleteIsta,
 ) -> CRATE:
-    """A CRATE-alpha of any size.
+    """Builds a CRATE-alpha of any size.
 
     Args:
-        num_classes, patch_size, image_size, dim, depth, heads, channels: as for :meth:`.CRATE.for_images`.
-        sparsify: called as ``sparsify(dim)`` for each layer, e.g. ``partial(OvercompleteIsta, ratio=2)`` for 2 dim atoms.
+        num_classes, patch_size, image_size, dim, depth, heads, channels: sizes as in :meth:`.CRATE.for_images`.
+        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer, e.g.
+            ``partial(OvercompleteIsta, ratio=2)`` for 2 dim atoms.
     Raises:
-        ValueError: sizes do not fit.
+        ValueError: the sizes do not fit.
     """
     patches = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
     model = CRATE(
@@ -79,26 +81,27 @@ def crate_alpha(
 
 
 def crate_alpha_from_published(state_dict: Mapping[str, Any]) -> CRATE:
-    """A network with the published weights of a CRATE-alpha classifier, in evaluation mode; the weights determine all sizes.
+    """Builds a CRATE-alpha classifier with published weights, in evaluation mode. The weights determine all sizes.
 
     Args:
         state_dict: the published weights for torch, as :func:`.load_weights` returns them, with ``conv1.weight``
-            [dim, channels, patch, patch] and in each layer a dictionary ``fn.D`` and its decoder ``fn.D1`` [dim, atoms].
+            [dim, channels, patch, patch] and, in each layer, a dictionary ``fn.D`` and a decoder ``fn.D1``, each [dim, atoms].
     Returns:
-        A network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w])`` gives logits.
+        A network on the CPU with copies of the weights, in the dtype of ``pos_embedding``; ``model(images [batch, c, h, w])`` returns
+        logits.
     Raises:
-        ValueError: weights are missing, unknown or of another shape. The message lists all of them by their names in this library.
+        ValueError: weights are missing, unknown or of another shape. The message lists them by their names in this library.
     """
     weights = unwrap(state_dict)
     sizes = alpha_sizes(weights)
     model = empty_model(lambda: crate_alpha(**sizes), dtype=weights["pos_embedding"].dtype)
-    # The published embedding is a convolution whose stride is its width, the same map as a matrix on flattened patches.
+    # The published embedding is a convolution whose stride equals its width, which is a linear map of flattened patches.
     fill(model, renamed(weights, RENAMES) | {"to_patch_embedding.1.weight": patch_matrix(weights["conv1.weight"])})
     return model.eval()
 
 
 def _attention(dim: int, *, heads: int, head_dim: int) -> ReleasedAttention:
-    """The released form without an output bias."""
+    """Builds a :class:`ReleasedAttention` without output bias."""
     block = ReleasedAttention(dim, heads=heads, head_dim=head_dim)
     block.to_out[0] = nn.Linear(heads * head_dim, dim, bias=False)
     return block

@@ -1,16 +1,15 @@
 r"""Compression blocks: exact, paper, released and token statistics, each with a causal form.
 
-A compression block maps tokens [batch, n, d] to their *change*, so that every variant fits the same place in a layer,
-``Z + block(norm(Z))``. If ``norm`` is the identity, the blocks are the steps of :mod:`transformer_theory.theories.crate.steps`; the
-formulas are in :mod:`.compression`. All blocks have
+A compression block maps tokens [batch, n, d] to their *change*, and a layer computes ``Z + block(norm(Z))``. If ``norm`` is the identity,
+this is a step of :mod:`transformer_theory.theories.crate.steps`. The formulas are in :mod:`.compression`. All blocks have
 
 * ``subspaces()``: U_k as columns, [K, d, p];
 * ``bilinear()`` (blocks with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
 
-In a causal block the change of a token depends on that token and the tokens before it only. Where beta depends on the number of tokens, a
-causal block uses ``context``, the length of the longest sequence, because earlier tokens must not depend on the actual length.
+In a causal block the change of a token depends only on that token and the tokens before it. Where beta depends on the number of tokens, a
+causal block uses ``context``, the length of the longest sequence, because no token may depend on the actual length of its sequence.
 
-Glossary: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is ``qkv.weight`` = [U_1 ... U_K]^T,
+Symbols: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is ``qkv.weight`` = [U_1 ... U_K]^T,
 [inner, d].
 
 Sources: :cite:t:`yu2023white` and its released code; :cite:t:`wu2024token` (token statistics) and its released code.
@@ -41,7 +40,7 @@ Heads = Float[Tensor, "batch K n p"]
 
 
 class Subspaces(nn.Module):
-    r"""Base of the compression blocks: the bases U_[K], and the tokens' coordinates in them.
+    r"""Base class of the compression blocks: holds the bases U_[K], and computes the coordinates of tokens in them.
 
     Args:
         dim, heads, head_dim: d, K, p.
@@ -58,25 +57,25 @@ class Subspaces(nn.Module):
         self.qkv = nn.Linear(dim, heads * head_dim, bias=False)
 
     def subspaces(self) -> Float[Tensor, "K d p"]:
-        """U_k as columns, [K, d, p]. Networks do not keep them orthonormal; :func:`orthogonal` does."""
+        """Returns U_k as columns, [K, d, p]. Training does not keep them orthonormal unless the block is passed to :func:`orthogonal`."""
         return self.qkv.weight.unflatten(0, (self.heads, self.head_dim)).mT
 
     def coordinates(self, tokens: Batch) -> Heads:
-        """W_k = Z U_k of every head, [batch, K, n, p]."""
+        """Computes W_k = Z U_k for every head, [batch, K, n, p]."""
         return self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
-        r"""The heads :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`, concatenated, [batch, n, inner]."""
+        r"""Computes heads :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`, concatenated, [batch, n, inner]."""
         heads = tied_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
         return heads.transpose(1, 2).flatten(-2)
 
 
 class ReleasedAttention(Subspaces):
-    r"""The change of the released code: :math:`[SSA_1 \ldots SSA_K] V + b`, scores over sqrt(p), a free output matrix V (``to_out``).
+    r"""The change in the released code, :math:`[SSA_1 \ldots SSA_K] V + b`, with scores divided by sqrt(p) and free V (``to_out``).
 
     Args:
         dim, heads, head_dim: d, K, p.
-        dropout: of the output.
+        dropout: dropout probability of the output.
     Raises:
         ValueError: a size is below 1.
     """
@@ -89,17 +88,17 @@ class ReleasedAttention(Subspaces):
         return self.to_out(self.attend(tokens, scale=self.head_dim**-0.5))
 
     def bilinear(self) -> Float[Tensor, "K d d"]:
-        """U_k U_k^T / sqrt(p), [K, d, d]."""
+        """Returns U_k U_k^T / sqrt(p), [K, d, d]."""
         return Tied(self.subspaces(), scale=self.head_dim**-0.5).bilinear()
 
 
 class PaperAttention(Subspaces):
-    r"""The change of the paper's step: :math:`\kappa\beta\,(\mathrm{MSSA}(Z) - Z)`, output tied to U, :math:`\beta = p/(n\varepsilon^2)`.
+    r"""The change in the paper, :math:`\kappa\beta\,(\mathrm{MSSA}(Z) - Z)`, with output tied to U and :math:`\beta = p/(n\varepsilon^2)`.
 
     Args:
         dim, heads, head_dim: d, K, p.
-        kappa: step size; kappa * beta should stay below 1, otherwise the shrinkage changes sign.
-        eps: distortion (squared inside); beta should stay below 1 too, otherwise attention grows faster than the shrinkage.
+        kappa: step size. kappa * beta should stay below 1; otherwise the shrinkage changes sign.
+        eps: distortion (squared inside). beta should stay below 1 too; otherwise attention grows faster than the shrinkage.
     Raises:
         ValueError: ``kappa`` or ``eps`` is not positive and finite, or a size is below 1.
     """
@@ -115,16 +114,16 @@ class PaperAttention(Subspaces):
         return self.kappa * beta * (beta * self.attend(tokens, scale=1.0) @ self.qkv.weight - tokens)
 
     def token_count(self, tokens: Batch) -> int:
-        """n in beta = p / (n eps^2)."""
+        """Returns n in beta = p / (n eps^2)."""
         return tokens.shape[-2]
 
     def bilinear(self) -> Float[Tensor, "K d d"]:
-        """U_k U_k^T, [K, d, d]."""
+        """Returns U_k U_k^T, [K, d, d]."""
         return Tied(self.subspaces()).bilinear()
 
 
 class ExactAttention(Subspaces):
-    r"""The change of an exact gradient step: :math:`-\kappa \nabla R^c(Z; U_{[K]})`; it has no attention map.
+    r"""The change in an exact gradient step, :math:`-\kappa \nabla R^c(Z; U_{[K]})`, without an attention map.
 
     Args:
         dim, heads, head_dim: d, K, p.
@@ -143,14 +142,14 @@ class ExactAttention(Subspaces):
         return -self.kappa * self.gradient(tokens)
 
     def gradient(self, tokens: Batch) -> Batch:
-        """Gradient of the rate that the block descends."""
+        """Computes the gradient of the rate that the block descends."""
         return rate_gradient(tokens, self.subspaces(), eps=self.eps)
 
 
 class TokenStatisticsAttention(Subspaces):
-    r"""The change of a step down the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`: cost linear in n, no attention map.
+    r"""The change in a gradient step on the variational bound, :math:`-\kappa \nabla B(Z; U, \Pi)`. Linear cost in n, no attention map.
 
-    The step size is ``step`` = kappa beta, independent of the number of tokens. The bound falls for ``step`` below
+    The step size is ``step`` = kappa beta, independent of the number of tokens. The bound decreases for ``step`` below
     :math:`2 / \|\sum_k U_k U_k^\top\|_2`, which is 2 for orthogonal subspaces. The temperatures tau_k are learnt.
 
     Args:
@@ -171,7 +170,7 @@ class TokenStatisticsAttention(Subspaces):
         return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
 
     def shrink(self, coords: Heads) -> Heads:
-        """The part of each coordinate that the step subtracts, in units of ``step``."""
+        """Computes what the step subtracts from each coordinate, in units of ``step``."""
         return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)
 
 
@@ -180,12 +179,13 @@ class ReleasedTokenStatisticsAttention(Subspaces):
     :math:`S_k = \mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + m_k)^{-1}`.
 
     It differs from :class:`TokenStatisticsAttention` in three points. The output matrix V is free (``to_out``) and replaces the step, so
-    the change need not descend the bound. The coordinates have a bias, :math:`W_k = Z U_k + c_k`. And :math:`1 + m_k` corresponds to
-    :math:`\varepsilon^2 = p`. Parameters have the names and shapes of the released attention: ``qkv``, ``temp`` [K, 1], ``to_out``.
+    the change need not descend the bound. The coordinates have a bias, :math:`W_k = Z U_k + c_k`. The distortion is fixed:
+    :math:`1 + m_k` corresponds to :math:`\varepsilon^2 = p`. Parameters have the names and shapes of the released attention: ``qkv``,
+    ``temp`` [K, 1], ``to_out``.
 
     Args:
         dim, heads, head_dim: d, K, p.
-        dropout: of the output.
+        dropout: dropout probability of the output.
     Raises:
         ValueError: a size is below 1.
     """
@@ -200,7 +200,7 @@ class ReleasedTokenStatisticsAttention(Subspaces):
         return self.to_out(-self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2))
 
     def shrink(self, coords: Heads) -> Heads:
-        """The input of the output matrix, with the opposite sign."""
+        """Computes the input of the output matrix, with the opposite sign."""
         return shrinkage(coords, memberships(coords, temperature=self.temp.squeeze(-1)), eps=self.head_dim**0.5)
 
 
@@ -214,24 +214,24 @@ class CausalReleasedAttention(ReleasedAttention):
 
 
 class CausalTokenStatisticsAttention(TokenStatisticsAttention):
-    r"""Token statistics of the prefix that ends at each token, by cumulative sums."""
+    r"""Token statistics of the prefix that ends at each token, computed by cumulative sums."""
 
     is_causal = True
 
     def shrink(self, coords: Heads) -> Heads:
-        """The part of each coordinate that the step subtracts, in units of ``step``."""
+        """Computes what the step subtracts from each coordinate, in units of ``step``."""
         return causal_shrinkage(coords, causal_memberships(coords, temperature=self.temperature), eps=self.eps)
 
 
 class WithContext(Subspaces):
-    """Mixin of the causal blocks that depend on N, the length of the longest sequence. It precedes the block in the list of bases.
+    """Mixin of the causal blocks that depend on N, the length of the longest sequence. It must precede the block among the base classes.
 
     Args:
         dim, heads, head_dim: d, K, p.
         context: N.
-        settings: the other arguments of the block.
+        settings: other arguments of the block.
     Raises:
-        ValueError: as the block; on use, a sequence is longer than the context.
+        ValueError: an argument of the block is out of range; in a forward pass, a sequence is longer than the context.
     """
 
     is_causal = True
@@ -249,24 +249,24 @@ class CausalPaperAttention(WithContext, PaperAttention):
     r"""The paper's step with a causal mask, :math:`\beta = p / (N \varepsilon^2)`; ``kappa`` and ``eps`` as in :class:`PaperAttention`."""
 
     def token_count(self, tokens: Batch) -> int:
-        """N, for sequences of any length."""
+        """Returns N, whatever the length of the sequence."""
         return self.context
 
 
 class CausalExactAttention(WithContext, ExactAttention):
-    r"""Every token descends its own contribution to the rate of its prefix, :math:`-\kappa \nabla_{z_i} r_i`; no attention map.
+    r"""A gradient step of each token on its own term in the rate, :math:`-\kappa \nabla_{z_i} r_i`, without an attention map.
 
     ``kappa`` and ``eps`` as in :class:`ExactAttention`, :math:`\beta = p / (N \varepsilon^2)`.
     """
 
     def gradient(self, tokens: Batch) -> Batch:
-        """Gradient of each token's own term."""
+        """Computes the gradient of each token's own term with respect to that token."""
         return causal_rate_gradient(tokens, self.subspaces(), eps=self.eps, context=self.context)
 
 
 class CausalReleasedTokenStatisticsAttention(WithContext, ReleasedTokenStatisticsAttention):
-    r"""Released token statistics of the prefix that ends at each token. A learnt number per head and position is added to every channel's
-    share (``denom_bias``, [K, N, 1], initially zero).
+    r"""Released token statistics of the prefix that ends at each token. A learnt offset per head and position is added to the share of
+    every channel (``denom_bias``, [K, N, 1], initially zero).
 
     In the released code ``qkv`` and ``to_out.0`` are called ``c_attn`` and ``c_proj``.
     ``dropout`` as in :class:`ReleasedTokenStatisticsAttention`.
@@ -277,8 +277,8 @@ class CausalReleasedTokenStatisticsAttention(WithContext, ReleasedTokenStatistic
         self.denom_bias = nn.Parameter(torch.zeros(heads, context, 1))
 
     def shrink(self, coords: Heads) -> Heads:
-        """The input of the output matrix, with the opposite sign."""
-        # The released code adds the bias to each of the p channels; a share is the sum over them.
+        """Computes the input of the output matrix, with the opposite sign."""
+        # The released code adds the bias to each of the p channels before it sums over them.
         offset = self.head_dim * self.denom_bias[:, : coords.shape[-2], 0]
         pi = causal_memberships(coords, temperature=self.temp.squeeze(-1), offset=offset)
         return causal_shrinkage(coords, pi, eps=self.head_dim**0.5)
@@ -288,15 +288,15 @@ Block = TypeVar("Block", bound=Subspaces)
 
 
 def orthogonal(block: Block) -> Block:
-    r"""Constrains a block to :math:`[U_1 \ldots U_K]^\top [U_1 \ldots U_K] = I`: orthonormal bases that are mutually orthogonal.
+    r"""Constrains a block to :math:`[U_1 \ldots U_K]^\top [U_1 \ldots U_K] = I`: orthonormal bases of mutually orthogonal subspaces.
 
-    Training then updates an unconstrained matrix, of which ``qkv.weight`` becomes a function. To build a network with it:
+    Training then updates an unconstrained matrix, and ``qkv.weight`` is computed from it. To build a network with such blocks, pass
     ``attention=lambda dim, **sizes: orthogonal(PaperAttention(dim, **sizes))``.
 
     Args:
-        block: a compression block, which is changed in place and returned.
+        block: compression block, changed in place and returned.
     Raises:
-        ValueError: K p > d, where K orthogonal subspaces do not exist.
+        ValueError: K p > d, so that K orthogonal subspaces do not exist.
     """
     inner, dim = block.qkv.weight.shape
     if inner > dim:

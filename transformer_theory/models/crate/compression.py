@@ -1,4 +1,4 @@
-r"""The mathematics of the compression blocks: the gradient of the rate, its causal form, and token statistics.
+r"""Mathematics of the compression blocks: gradient of the rate, its causal form, and token statistics.
 
 Tokens are rows, Z is n x d; U_k is d x p, W_k = Z U_k are the tokens' coordinates in subspace k, and beta = p / (n eps^2).
 
@@ -16,7 +16,7 @@ joins the tokens before it. Each token descends its own term. With w_i = U_k^T z
     r_i = 1/2 sum_k log(1 + beta w_i^T (I_p + beta S_{i-1})^-1 w_i),     grad_{z_i} r_i = beta sum_k U_k (I_p + beta S_i)^-1 w_i.
 
 Here beta = p / (N eps^2) with N = ``context``, the length of the longest sequence. The actual length would make earlier tokens depend on
-later ones. The last of N tokens moves as in the exact step without a causal form.
+later ones. The last of N tokens moves as in the exact non-causal step.
 
 **Token statistics.** Soft memberships pi_ik >= 0, sum_k pi_ik = 1, assign token i to subspaces; n_k = sum_i pi_ik. By Hadamard's inequality
 
@@ -28,8 +28,8 @@ which needs only one second moment per channel. At fixed memberships
 
 In the causal form every sum over tokens becomes a sum over the tokens up to i. A subspace with n_k = 0 contributes nothing.
 
-The authors of token statistics write d / eps^2, with d the dimension of the *tokens*, in place of p / eps^2. With p, the rate equals
-R^c(Z; U_[K]) if every membership is one. Our eps corresponds to their eps sqrt(d/p).
+The authors of token statistics write d / eps^2, with d the dimension of the *tokens*, in place of p / eps^2. With p, R^c(Z; U, Pi)
+equals R^c(Z; U_[K]) if every membership is one. Our eps corresponds to their eps sqrt(d/p).
 
 Sources: :cite:t:`yu2023white`; :cite:t:`wu2024token`. The chain rule of the causal form is derived here. Notation: docs/notation.md.
 """
@@ -49,7 +49,7 @@ Temperature = Float[Tensor, " K"] | float
 
 
 def expansion(bases: Bases, *, n: int, eps: float) -> float:
-    r"""The factor :math:`\beta = p / (n \varepsilon^2)` of n tokens in subspaces of dimension p (``eps`` is squared here).
+    r"""Returns the factor :math:`\beta = p / (n \varepsilon^2)` of n tokens in subspaces of dimension p (``eps`` is squared here).
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
@@ -59,7 +59,7 @@ def expansion(bases: Bases, *, n: int, eps: float) -> float:
 
 
 def coordinates(tokens: Tokens, bases: Bases) -> Coordinates:
-    r"""W_k = Z U_k for every subspace, ``[*batch, K, n, p]``.
+    r"""Computes W_k = Z U_k for every subspace, ``[*batch, K, n, p]``.
 
     Raises:
         ValueError: tokens and bases differ in dimension d or in dtype, or are float16 on a CPU.
@@ -74,17 +74,18 @@ def coordinates(tokens: Tokens, bases: Bases) -> Coordinates:
 
 
 def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
-    r"""Gradient of R^c(Z; U_[K]) with respect to Z, ``[*batch, n, d]``, nats per unit of Z; one p x p Cholesky factor per head.
+    r"""Computes the gradient of R^c(Z; U_[K]) with respect to Z, ``[*batch, n, d]``, in nats per unit of Z.
 
-    Autocast is switched off: bfloat16 is computed in float32, and float32 in float64 where necessary (:func:`precise_coordinates`).
+    The cost is one p x p Cholesky factor per head. Autocast is switched off: bfloat16 tokens are promoted to float32, and float32 to
+    float64 where necessary (:func:`precise_coordinates`).
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
         eps: distortion (squared inside).
     Raises:
-        ValueError: shapes or dtypes do not fit, ``eps`` is not positive and finite, or tokens are so large that adding the identity is
-            lost to rounding.
+        ValueError: shapes or dtypes do not fit, ``eps`` is not positive and finite, or tokens are so large that the
+            identity is lost to rounding.
     """
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
     with torch.autocast(tokens.device.type, enabled=False):
@@ -96,29 +97,29 @@ def rate_gradient(tokens: Tokens, bases: Bases, *, eps: float) -> Tokens:
 
 
 def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Tokens:
-    r"""Gradient of each token's own term r_i with respect to that token, ``[*batch, n, d]``; n Cholesky factors of size p x p per head.
+    r"""Computes the gradient of each term r_i with respect to token i, ``[*batch, n, d]``; n Cholesky factors of size p x p per head.
 
     Args:
         tokens, bases, eps: as in :func:`rate_gradient`.
         context: N in beta = p / (N eps^2).
     Raises:
-        ValueError: as :func:`rate_gradient`, or the sequence exceeds the context.
+        ValueError: the sequence is longer than the context; otherwise see :func:`rate_gradient`.
     """
     check_length(tokens, context)
     beta = expansion(bases, n=context, eps=eps)
     with torch.autocast(tokens.device.type, enabled=False):
         coords, frames = precise_coordinates(tokens, bases, beta=beta)
         # With M = (I + beta S_{i-1})^-1 the gradient of r_i is beta M w_i / (1 + beta w_i^T M w_i). By Sherman-Morrison this is
-        # beta (I + beta S_i)^-1 w_i, so that one solve is enough.
+        # beta (I + beta S_i)^-1 w_i, so one solve per token is enough.
         solved = torch.cholesky_solve(coords.unsqueeze(-1), cholesky(prefix_matrices(coords, beta))).squeeze(-1)
         return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
 
 def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[Coordinates, Bases]:
-    r"""Coordinates W_k and bases in a precision in which I + beta W_k^T W_k keeps three digits of the identity.
+    r"""Returns coordinates W_k and bases, in a precision in which I + beta W_k^T W_k keeps three digits of the identity.
 
-    This is their own precision, float32 for bfloat16, and float64 for float32 where :math:`\beta \|W_k\|_F^2` exceeds 1e4 in any head: the
-    rule of :func:`~transformer_theory.maths.linalg.logdet_identity_plus`.
+    bfloat16 tokens are promoted to float32; float32 is promoted to float64 if :math:`\beta \|W_k\|_F^2` exceeds 1e4 in any head, as in
+    :func:`~transformer_theory.maths.linalg.logdet_identity_plus`.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -127,16 +128,16 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     coords = coordinates(tokens, bases)
     with torch.no_grad():
         large = coords.dtype == torch.float32 and bool((beta * coords.square().sum((-2, -1)) > LARGEST_FLOAT32_CONDITION).any())
-    # Repeat the products in float64 instead of converting them: the inverse shrinks the leading directions until the float32 rounding of
-    # the others would show.
+    # Repeat the products in float64 instead of converting their float32 results: the inverse shrinks the leading directions so much that
+    # rounding errors in the others would become visible.
     return (coordinates(tokens.double(), bases.double()), bases.double()) if large else (coords, bases)
 
 
 def cholesky(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
-    r"""Cholesky factor of I + beta W^T W.
+    r"""Returns the Cholesky factor of I + beta W^T W.
 
     Raises:
-        ValueError: it is not positive definite in this precision, or not finite.
+        ValueError: the matrix is not finite, or after rounding not positive definite.
     """
     lower, failed = torch.linalg.cholesky_ex(inner)
     if bool(failed.any()):
@@ -147,7 +148,7 @@ def cholesky(inner: Float[Tensor, "*batch p p"]) -> Float[Tensor, "*batch p p"]:
 
 
 def prefix_matrices(coords: Coordinates, beta: float) -> Float[Tensor, "*batch K n p p"]:
-    """I + beta S_i of every head and token; O(n p^2) memory per head."""
+    """Returns I + beta S_i for every head and token; O(n p^2) memory per head."""
     sums = (coords.unsqueeze(-1) * coords.unsqueeze(-2)).cumsum(-3)
     return torch.eye(coords.shape[-1], dtype=coords.dtype, device=coords.device) + beta * sums
 
@@ -156,7 +157,7 @@ def check_length(tokens: Tokens, context: int) -> None:
     """Checks that a sequence ``[*batch, n, d]`` is not longer than the context.
 
     Raises:
-        ValueError: it is.
+        ValueError: the sequence is longer.
     """
     if tokens.shape[-2] > context:
         raise ValueError(f"context must count at least the tokens of a sequence, {tokens.shape[-2]}, got {context}; pass a longer one")
@@ -166,11 +167,11 @@ def check_length(tokens: Tokens, context: int) -> None:
 
 
 def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float[Tensor, "*batch K n"]:
-    r"""Pi, soft assignments of tokens to subspaces by their shares of each channel's energy, ``[*batch, K, n]``; sums to one over K.
+    r"""Computes Pi, soft assignments of tokens to subspaces, ``[*batch, K, n]``, from shares of each channel's energy; sums over K are one.
 
     Args:
         coords: W_k, ``[*batch, K, n, p]``.
-        temperature: tau, one number, or one per head.
+        temperature: tau, one number for all heads or one per head.
     """
     return _softmax(coords, coords.square().sum(-2, keepdim=True), temperature)
 
@@ -178,19 +179,19 @@ def memberships(coords: Coordinates, *, temperature: Temperature = 1.0) -> Float
 def causal_memberships(
     coords: Coordinates, *, temperature: Temperature = 1.0, offset: Float[Tensor, "K n"] | float = 0.0
 ) -> Float[Tensor, "*batch K n"]:
-    r"""As :func:`memberships`, with the energy of the prefix that ends at each token, ``[*batch, K, n]``.
+    r"""Computes memberships as :func:`memberships` does, from the energy of the prefix that ends at each token, ``[*batch, K, n]``.
 
     Args:
         coords, temperature: as in :func:`memberships`.
-        offset: added to the shares. Shares of short prefixes are large; the released language model learns to offset them.
+        offset: number added to the shares. Shares of short prefixes are large; the released language model learns to compensate.
     """
     return _softmax(coords, coords.square().cumsum(-2), temperature, offset)
 
 
 def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
-    r"""The gradient of B in coordinates, over beta: :math:`\mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + \tfrac p{\varepsilon^2} m_k)^{-1}`.
+    r"""Computes :math:`\mathrm{diag}(\pi_k) W_k\,\mathrm{diag}(1 + \tfrac p{\varepsilon^2} m_k)^{-1}`, ``[*batch, K, n, p]``.
 
-    ``[*batch, K, n, p]``. Channels in which the tokens have little energy shrink most, relative to their size.
+    This is the gradient of B in coordinates, divided by beta. Channels with little energy shrink most, relative to their size.
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
@@ -202,7 +203,7 @@ def shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinate
 
 
 def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coordinates:
-    r"""As :func:`shrinkage`, with the second moments of the prefix that ends at each token, ``[*batch, K, n, p]``.
+    r"""Computes :func:`shrinkage` with the second moments of the prefix that ends at each token, ``[*batch, K, n, p]``.
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
@@ -214,7 +215,7 @@ def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coo
 
 
 def group_sizes(pi: Memberships) -> Float[Tensor, "*batch K"]:
-    """n_k, ``[*batch, K]``, bounded away from zero."""
+    """Returns n_k, ``[*batch, K]``, bounded away from zero."""
     return _positive_sizes(pi.sum(-1))
 
 
@@ -225,8 +226,8 @@ def _positive_sizes(sizes: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def _softmax(coords: Tensor, energy: Tensor, temperature: Temperature, offset: Tensor | float = 0.0) -> Tensor:
-    """Memberships from each token's share of the energies; a channel without energy contributes a share of zero."""
-    # Divide before squaring: dividing squares by an energy near the smallest number would overflow in the gradient.
+    """Computes memberships from each token's share of the energies; a channel without energy contributes a share of zero."""
+    # Divide before squaring: the gradient of squares divided by an energy near the smallest positive number would overflow.
     norms = energy.clamp(min=torch.finfo(coords.dtype).tiny).sqrt()
     shares = (coords / norms).square().sum(-1) + offset
     tau = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature

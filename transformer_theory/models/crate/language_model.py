@@ -5,7 +5,7 @@ r"""Causal CRATE: a language model whose layers compress each token given the to
 Position i predicts token i + 1 from tokens 1 ... i: attention is causal, and sparsification acts on each token separately. The released
 language model (:meth:`CRATELanguageModel.from_released`) has no norm before its head, and its head is the embedding.
 Shapes: ids [batch, n] with n <= context, logits [batch, n, vocabulary].
-Source: :cite:t:`yu2023white` (the layers), released code; the causal rate is derived in :mod:`.compression`.
+Source: :cite:t:`yu2023white` (layers), released code. The causal rate is derived in :mod:`.compression`.
 """
 
 import inspect
@@ -27,7 +27,8 @@ from .layers import Layer, Stack
 from .released import language_model_sizes
 from .sparsification import Ista
 
-INITIAL_STD = 0.02  # of the embedding, so that the logits of a tied head start near zero
+INITIAL_STD = 0.02  # standard deviation of the initial embedding: the logits of a tied head start near zero
+# Names of released weights, as regular expressions, and their names in this library.
 RENAMES = (
     (r"^transformer\.wte\.weight$", "embedding.weight"),
     (r"^transformer\.wpe\.weight$", "pos_embedding"),
@@ -38,12 +39,12 @@ RENAMES = (
     (r"^transformer\.h\.(\d+)\.prenorm_2\.", r"transformer.layers.\1.1.norm."),
     (r"^transformer\.h\.(\d+)\.ista\.", r"transformer.layers.\1.1.fn."),
 )
-MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")  # a constant causal mask that the released files store, not a weight
+MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")  # the released files store a constant causal mask, which is not a weight
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 
 
 def _with_context(context: int, attention: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """The constructor of a block, with the context bound if the block requires one."""
+    """Returns the constructor of a block, with ``context`` bound if the block requires it."""
     if not callable(attention):
         return attention  # Stack raises the error
     parameter = inspect.signature(attention).parameters.get("context")
@@ -52,19 +53,19 @@ def _with_context(context: int, attention: Callable[..., nn.Module]) -> Callable
 
 
 class CRATELanguageModel(nn.Module):
-    """A decoder of tokens; its head is a separate matrix unless :func:`tie_head` makes it the embedding.
+    """A causal language model. Its head is a separate matrix unless :func:`tie_head` replaces it with the embedding.
 
     Args:
         vocabulary: number of different tokens.
-        context: the longest sequence.
-        dim, depth, heads, head_dim: sizes; head_dim is dim / heads if None.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: a causal block. A block that requires
-            ``context=``, such as ``CausalExactAttention``, gets the context of the model, unless it is bound already, as in
-            ``partial(CausalExactAttention, context=64)``.
-        sparsify: called as ``sparsify(dim)`` for each layer.
-        norm: called as ``norm(dim)``: the module before the head, ``nn.Identity`` in the released network.
+        context: length of the longest sequence.
+        dim, depth, heads, head_dim: width, number of layers, number of heads and their width. head_dim defaults to dim / heads.
+        attention: constructor of the causal blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer. A block that
+            requires ``context=``, such as ``CausalExactAttention``, receives the context of the model unless ``context`` is already
+            bound, as in ``partial(CausalExactAttention, context=64)``.
+        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer.
+        norm: constructor of the module before the head, called as ``norm(dim)``; ``nn.Identity`` in the released network.
     Raises:
-        ValueError: sizes do not fit, or the attention is not causal.
+        ValueError: the sizes do not fit, or the attention is not causal.
     """
 
     def __init__(
@@ -99,26 +100,27 @@ class CRATELanguageModel(nn.Module):
 
     @classmethod
     def from_released(cls, state_dict: Mapping[str, Any], *, heads: int | None = None) -> "CRATELanguageModel":
-        """A network with the weights of a released causal CRATE, in evaluation mode, with a tied head; the weights determine the sizes.
+        """Builds a causal CRATE with released weights and a tied head, in evaluation mode. The weights determine the sizes.
 
         Args:
             state_dict: the weights of the released language model, as :func:`.load_weights` returns them, or a checkpoint that
-                :func:`.unwrap` accepts. Attention masks are ignored. Either of the embedding and ``lm_head.weight`` may be absent.
-            heads: number of heads, which the weights do not determine; if None, heads of width 64 as in all released sizes.
+                :func:`.unwrap` accepts. Attention masks are ignored. One of the embedding and ``lm_head.weight`` may be absent.
+            heads: number of heads, which the weights do not determine. None: heads of width 64, as in all released sizes.
         Returns:
-            A network in the dtype of the embedding, on the CPU, with copies of the weights; ``model(ids [batch, n])`` gives logits.
+            A network on the CPU with copies of the weights, in the dtype of the embedding; ``model(ids [batch, n])`` returns logits.
         Raises:
-            ValueError: weights are missing, unknown or of another shape (the message lists all of them by their names in this library),
-                the head is not the embedding, or heads do not fit.
+            ValueError: weights are missing, unknown or of another shape (the message lists them by their names in this library),
+                the head differs from the embedding, or the heads do not fit.
         """
         weights = {name: value for name, value in unwrap(state_dict).items() if not MASK.fullmatch(name)}
+        # The head is the embedding, so either weight determines the other.
         for name, other in ((EMBEDDING, HEAD), (HEAD, EMBEDDING)):
             if other in weights:
                 weights.setdefault(name, weights[other])
         if EMBEDDING in weights and not torch.equal(weights[EMBEDDING], weights[HEAD]):
             raise ValueError(f"{HEAD} must be {EMBEDDING}, as in the released network, got two different matrices; leave one out")
         sizes = language_model_sizes(weights, heads=heads)
-        # Tie after the weights are allocated: moving a module from the meta device replaces its parameters and would untie them.
+        # Tie after allocation: moving a module from the meta device replaces its parameters and would untie them.
         model = tie_head(empty_model(lambda: cls(**sizes, norm=nn.Identity), dtype=weights[EMBEDDING].dtype))
         fill(model, renamed(weights, RENAMES))
         return model.eval()
@@ -129,12 +131,12 @@ class CRATELanguageModel(nn.Module):
         return self.head(self.norm(self.transformer(tokens)))
 
     def loss(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, ""]:
-        """Mean cross-entropy of the next token in nats, over n - 1 positions of each sequence.
+        """Computes the mean cross-entropy of the next token in nats, over n - 1 positions of each sequence.
 
         Args:
-            ids: [batch, n] with 2 <= n <= context + 1.
+            ids: sequences, [batch, n] with 2 <= n <= context + 1.
         Raises:
-            ValueError: shape or values do not fit.
+            ValueError: the shape or a value does not fit.
         """
         if ids.ndim != 2 or ids.shape[1] < 2:
             raise ValueError(f"ids must have shape [batch, n] with n >= 2, so that there is a token to predict, got {list(ids.shape)}")
@@ -144,13 +146,13 @@ class CRATELanguageModel(nn.Module):
     def generate(
         self, ids: Int[Tensor, "batch n"], count: int, *, generator: torch.Generator, temperature: float = 1.0
     ) -> Int[Tensor, "batch longer"]:
-        """The sequences with ``count`` sampled tokens appended, [batch, n + count]; each sample depends on the last ``context`` tokens.
+        """Appends ``count`` sampled tokens to each sequence, [batch, n + count]. Each sample depends on the last ``context`` tokens.
 
         Args:
-            ids: the prompts, n >= 1.
+            ids: prompts, [batch, n] with n >= 1.
             count: number of tokens to add, >= 0.
-            generator: of the samples.
-            temperature: divides the logits.
+            generator: source of the samples.
+            temperature: divisor of the logits, > 0.
         Raises:
             ValueError: ``ids`` do not fit, or a number is out of range.
         """
@@ -163,6 +165,6 @@ class CRATELanguageModel(nn.Module):
 
 
 def tie_head(model: CRATELanguageModel) -> CRATELanguageModel:
-    """Makes the embedding the head: a token has one vector for input and output. The model is changed in place and returned."""
+    """Uses the embedding as the head, so that each token has one vector for input and output. Changes the model in place and returns it."""
     model.head.weight = model.embedding.weight
     return model

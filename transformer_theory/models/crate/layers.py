@@ -1,8 +1,8 @@
 r"""CRATE layers and stacks of layers, shared by the classifier, the language model and the masked autoencoder.
 
-    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = sparsify(LN(Z^{l+1/2})), added to Z^{l+1/2} where the block has ``skip``
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = sparsify(LN(Z^{l+1/2})), added to Z^{l+1/2} if the block has ``skip``
 
-Tokens are [batch, n, dim]. Names of parameters are those of the released networks. Source: :cite:t:`yu2023white`, released code.
+Tokens are [batch, n, dim]. Parameters have the names of the released networks. Source: :cite:t:`yu2023white`, released code.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class PreNorm(nn.Module):
 
 
 class Layer(nn.Sequential):
-    r"""A CRATE layer: compress, then sparsify. Its halves are children 0 and 1: parameters are ``0.norm.weight``, ``1.fn.weight``, ..."""
+    r"""A CRATE layer: child 0 compresses and child 1 sparsifies. Its parameters are ``0.norm.weight``, ``1.fn.weight``, ..."""
 
     def __init__(self, dim: int, *, attention: nn.Module, sparsify: nn.Module):
         super().__init__(PreNorm(dim, attention), PreNorm(dim, sparsify))
@@ -42,12 +42,12 @@ class Stack(nn.Module):
     """A sequence of layers, [batch, n, dim] -> [batch, n, dim].
 
     Args:
-        dim, depth, heads: sizes.
-        head_dim: width of a head; dim / heads if None.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: the compression block.
-        sparsify: called as ``sparsify(dim)`` for each layer: the sparsification block.
+        dim, depth, heads: width, number of layers, number of heads.
+        head_dim: width of a head. None: dim / heads.
+        attention: constructor of the compression blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer.
+        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer.
     Raises:
-        ValueError: a size is below 1, heads do not divide dim, or a block is not a constructor.
+        ValueError: a size is below 1, heads do not divide dim, or ``attention`` or ``sparsify`` is not a constructor.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Stack(nn.Module):
 
 
 def layers_of(model: nn.Module) -> list[tuple[Layer, PreNorm]]:
-    """The CRATE layers of a network, each with its first half (the norm and the compression block)."""
+    """Returns the CRATE layers of a network, each with its first half (norm and compression block)."""
     return [(layer, half) for layer in model.modules() if isinstance(layer, Layer) and isinstance(half := layer[0], PreNorm)]
 
 
 def _check_constructor(name: str, value: object, call: str, example: str) -> None:
-    """Raises ValueError unless the value is callable. A module is refused too: a second layer would share its weights."""
+    """Raises ValueError unless the value is a constructor. A module is refused too, because all layers would share its weights."""
     if isinstance(value, nn.Module):
         kind = type(value).__name__
         raise ValueError(f"{name} must make a block for each layer, got one {kind}; pass the class {kind}, or a partial of it")

@@ -1,15 +1,15 @@
 r"""CRATE-MAE: an autoencoder that reconstructs the masked patches of images; each decoder layer inverts an encoder layer.
 
-    Z^0 = [class token; embedded patches, each masked one replaced by the mask token] + positions
-    encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = .5
+    Z^0 = [class token; embedded patches, with the mask token in place of masked patches] + positions
+    encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = 0.5
     between         Y^0 = LN(Z^L)
     decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),      Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
-    loss            mean squared error over the masked patches; pixels are a linear map of LN(Y^L)
+    loss            mean squared error over the masked patches, whose pixels are a linear map of LN(Y^L)
 
-Unlike in a usual masked autoencoder, the encoder processes the mask tokens too, and it has the same width as the decoder. Positions are
-fixed sines and cosines. Weights and their names are those of the released network (:meth:`CRATEMAE.from_released`). Three of its weights
-are counted in the published sizes although its forward pass does not use them: ``pos_embed``, a second table of positions (the table that
-is added is ``decoder_pos_embed``), and the weight and bias of ``decoder_embed``, a linear map between encoder and decoder.
+Unlike in other masked autoencoders, the encoder processes the mask tokens too, and it has the same width as the decoder. Positions are
+fixed sines and cosines. The weights have the names of the released network (:meth:`CRATEMAE.from_released`). The published sizes count
+three weights that the forward pass does not use: ``pos_embed``, a second table of positions (``decoder_pos_embed`` is the one that is
+added), and the weight and bias of ``decoder_embed``, a linear map between encoder and decoder.
 Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
 Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
 """
@@ -32,7 +32,7 @@ from .layers import PreNorm, Stack
 from .released import autoencoder_sizes
 from .sparsification import Ista
 
-ENCODER_ISTA = partial(Ista, lam=0.5)  # lambda is five times that of the CRATE classifier
+ENCODER_ISTA = partial(Ista, lam=0.5)  # five times the lambda of the CRATE classifier
 
 Tokens = Float[Tensor, "batch n dim"]
 Images = Float[Tensor, "batch c h w"]
@@ -40,12 +40,12 @@ Mask = Bool[Tensor, "batch seq"]
 
 
 class PatchProjection(nn.Module):
-    """A linear map of patches [batch, seq, patch_dim]; its weights are those of a convolution ``proj``, as in the released network."""
+    """A linear map of patches [batch, seq, patch_dim]. Its weights belong to a convolution ``proj``, as in the released network."""
 
     def __init__(self, patches: Patches, dim: int):
         super().__init__()
         self.proj = nn.Conv2d(patches.channels, dim, patches.patch_size, stride=patches.patch_size)
-        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # flat, so that fan-in and fan-out are those of the linear map
+        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # flattened, for the fan-in and fan-out of the linear map
 
     def forward(self, cut: Float[Tensor, "batch n patch_dim"]) -> Tokens:
         return functional.linear(cut, patch_matrix(self.proj.weight), self.proj.bias)
@@ -76,17 +76,17 @@ class DecoderLayer(nn.Sequential):
 
 
 class CRATEMAE(nn.Module):
-    """A masked autoencoder for images; :meth:`encode` is its encoder.
+    """A masked autoencoder for images. :meth:`encode` runs its encoder.
 
     Args:
-        image_size, patch_size, channels: sides of an image and of a patch in pixels, and number of channels.
+        image_size, patch_size, channels: side of an image and of a patch in pixels, and number of channels.
         dim: width of encoder and decoder, a multiple of 4.
-        depth: number of layers of the encoder, and also of the decoder.
-        heads: number of heads, of width dim / heads.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer of the encoder and the decoder.
-        sparsify: called as ``sparsify(dim)`` for each layer of the encoder.
+        depth: number of layers of the encoder; the decoder has as many.
+        heads: number of heads; their width is dim / heads.
+        attention: constructor of the compression blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer.
+        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer of the encoder.
     Raises:
-        ValueError: sizes do not fit.
+        ValueError: the sizes do not fit.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class CRATEMAE(nn.Module):
         self.mask_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
         self.pos_embed = nn.Parameter(positions.clone(), requires_grad=False)
         self.decoder_pos_embed = nn.Parameter(positions, requires_grad=False)
-        # pos_embed and decoder_embed are not used; they hold weights of the released network.
+        # pos_embed and decoder_embed are unused; they hold weights of the released network.
         self.decoder_embed = nn.Linear(dim, dim)
-        # In the released network each block is a stack of one layer, which is part of the names of its weights.
+        # In the released network each block is a stack of one layer; its index is part of the names of the weights.
         self.blocks = nn.Sequential(
             *(Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify) for _ in range(depth))
         )
@@ -131,19 +131,19 @@ class CRATEMAE(nn.Module):
     def from_released(
         cls, state_dict: Mapping[str, Any], *, heads: int | None = None, sparsify: Callable[[int], nn.Module] = ENCODER_ISTA
     ) -> "CRATEMAE":
-        """A network with the weights of a released CRATE-MAE, in evaluation mode; the weights determine the sizes.
+        """Builds a CRATE-MAE with released weights, in evaluation mode. The weights determine the sizes.
 
         Args:
             state_dict: the weights of the released autoencoder, as :func:`.load_weights` returns them, or a checkpoint that
                 :func:`.unwrap` accepts.
-            heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576) as released.
-            sparsify: the sparsification of the encoder. The weights do not determine its lambda: the released code has .5, another version
-                of that code has 5 (``partial(Ista, lam=5.0)``).
+            heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for width 576), as released.
+            sparsify: constructor of the sparsification blocks of the encoder. The weights do not determine lambda: the released code has
+                0.5, another version of it 5 (``partial(Ista, lam=5.0)``).
         Returns:
-            A network in the dtype of ``pos_embed``, on the CPU, with copies of the weights; ``model(images [batch, c, h, w], masked)``
+            A network on the CPU with copies of the weights, in the dtype of ``pos_embed``; ``model(images [batch, c, h, w], masked)``
             returns patches.
         Raises:
-            ValueError: weights are missing, unknown or of the wrong shape (the message lists all of them), or heads do not fit.
+            ValueError: weights are missing, unknown or of the wrong shape (the message lists them), or the heads do not fit.
         """
         weights = unwrap(state_dict)
         sizes = autoencoder_sizes(weights, heads=heads)
@@ -152,11 +152,11 @@ class CRATEMAE(nn.Module):
         return model.eval()
 
     def encode(self, images: Images, masked: Mask | None = None) -> Tokens:
-        """Features [batch, 1 + seq, dim], the class token first.
+        """Computes features [batch, 1 + seq, dim], the class token first.
 
         Args:
-            images: [batch, c, h, w].
-            masked: True for hidden patches, [batch, seq]; no patch is hidden if None.
+            images: images, [batch, c, h, w].
+            masked: True for hidden patches, [batch, seq]. None: no patch is hidden.
         Raises:
             ValueError: images or masks do not fit.
         """
@@ -169,17 +169,17 @@ class CRATEMAE(nn.Module):
         return self.norm(self.blocks(tokens))
 
     def forward(self, images: Images, masked: Mask) -> Float[Tensor, "batch seq patch_dim"]:
-        # The class token is dropped: it has no patch.
+        # Drop the class token, which has no patch.
         return self.decoder_pred(self.decoder_norm(self.decoder_blocks(self.encode(images, masked))))[:, 1:]
 
     def loss(self, images: Images, masked: Mask) -> Float[Tensor, ""]:
-        """Mean squared error over the masked patches.
+        """Computes the mean squared error over the masked patches.
 
         Args:
-            images: [batch, c, h, w].
-            masked: True for hidden patches, at least one, [batch, seq].
+            images: images, [batch, c, h, w].
+            masked: True for hidden patches, [batch, seq]; at least one patch is hidden.
         Raises:
-            ValueError: images or masks do not fit, or nothing is masked.
+            ValueError: images or masks do not fit, or no patch is hidden.
         """
         if not bool(masked.any()):
             raise ValueError("masked must hide at least one patch, got none; draw it with random_mask")
@@ -193,32 +193,32 @@ class CRATEMAE(nn.Module):
 
 
 def _decoder_block(dim: int, attention: nn.Module) -> nn.Module:
-    """A decoder block of one layer, whose weights have the names of the released network."""
+    """Builds a decoder block of one layer whose weights have the names of the released network."""
     return nn.Sequential(OrderedDict(layers=nn.Sequential(DecoderLayer(dim, attention=attention))))
 
 
 def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: float = 0.75) -> Mask:
-    """A random mask, [batch, seq], that hides ``seq - floor(seq (1 - share))`` patches of each image, drawn uniformly.
+    """Draws a mask [batch, seq] that hides ``seq - floor(seq (1 - share))`` uniformly random patches of each image.
 
     Args:
         batch, seq: number of images, and number of patches per image.
         generator: source of the random numbers; the mask is created on its device.
-        share: share of the patches to hide, in (0, 1).
+        share: share of hidden patches, in (0, 1).
     Raises:
-        ValueError: the share is not inside (0, 1).
+        ValueError: the share lies outside (0, 1).
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")
-    # The 1e-9 absorbs rounding: in floating point 10 (1 - 0.9) is slightly below 1, and its floor would leave no patch visible.
+    # The 1e-9 absorbs rounding: in floating point 10 (1 - 0.9) is slightly below 1, so its floor would hide all patches.
     hidden = seq - int(seq * (1 - share) + 1e-9)
     order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)  # a random permutation per image
     return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :hidden], True)
 
 
 def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
-    r"""Positions of a class token (zeros) and of side x side patches, row by row, [1, 1 + side^2, dim].
+    r"""Computes positions of a class token (zeros) and of side x side patches, row by row, [1, 1 + side^2, dim].
 
-    With d = dim, the first d / 2 channels encode the column and the others the row. Each encodes its number r as
+    With d = dim, the first d / 2 channels encode the column index and the others the row index. An index r becomes
     :math:`\sin(r\omega_i)`, then :math:`\cos(r\omega_i)`, for :math:`\omega_i = 10000^{-4i/d}`, i < d / 4.
 
     Raises:
@@ -233,15 +233,15 @@ def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
 
 
 def crate_mae_tiny() -> CRATEMAE:
-    """CRATE-MAE tiny, 11.56 M parameters, 11.40 M of them trained; images [batch, 3, 224, 224]."""
+    """Builds CRATE-MAE tiny: 11.56 M parameters, of which 11.40 M are trained; images [batch, 3, 224, 224]."""
     return CRATEMAE(image_size=224, patch_size=16, dim=384, depth=12, heads=6)
 
 
 def crate_mae_small() -> CRATEMAE:
-    """CRATE-MAE small, 25.41 M parameters, 25.18 M of them trained; images [batch, 3, 224, 224]."""
+    """Builds CRATE-MAE small: 25.41 M parameters, of which 25.18 M are trained; images [batch, 3, 224, 224]."""
     return CRATEMAE(image_size=224, patch_size=16, dim=576, depth=12, heads=12)
 
 
 def crate_mae_base() -> CRATEMAE:
-    """CRATE-MAE base, 44.64 M parameters, 44.34 M of them trained; images [batch, 3, 224, 224]."""
+    """Builds CRATE-MAE base: 44.64 M parameters, of which 44.34 M are trained; images [batch, 3, 224, 224]."""
     return CRATEMAE(image_size=224, patch_size=16, dim=768, depth=12, heads=12)

@@ -1,11 +1,11 @@
-r"""CRATE, a classifier with derived layers: each is one compression step and one sparsification step.
+r"""CRATE, a classifier in which each layer is one compression step and one sparsification step.
 
     Z^0 = [class token; embedded tokens] + positions
     Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2}))  (no skip),      logits = head(LN(Z^L)[class token])
 
 The compression block is an argument: :class:`.ReleasedAttention` (free output matrix, as in the released networks),
-:class:`.PaperAttention` (tied, with the paper's shrinkage), :class:`.ExactAttention` (gradient step) or any other. Names of parameters are
-those of the released networks. Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, head_dim].
+:class:`.PaperAttention` (tied, with the paper's shrinkage), :class:`.ExactAttention` (gradient step) or another block. Parameters have
+the names of the released networks. Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, head_dim].
 
 Source: :cite:t:`yu2023white`, released code.
 """
@@ -30,15 +30,16 @@ class CRATE(nn.Module):
     """A CRATE with a class token; build it with :meth:`for_images`, :meth:`for_tokens` or :meth:`from_released`.
 
     Args:
-        embedding: maps the input to [batch, seq, dim].
+        embedding: module that maps the input to [batch, seq, dim].
         seq: number of tokens without the class token.
-        num_classes, dim, depth, heads, head_dim: sizes; head_dim is dim / heads if None.
-        attention: called as ``attention(dim, heads=..., head_dim=...)`` for each layer: a compression block of
-            :mod:`transformer_theory.models.crate`, or any other block with the same interface.
-        sparsify: called as ``sparsify(dim)`` for each layer: the sparsification block.
-        spread: standard deviation of the initial positions and class token; that of the embedded tokens is 1.
+        num_classes, dim, depth, heads, head_dim: number of classes, width, number of layers, number of heads and their width. head_dim
+            defaults to dim / heads.
+        attention: constructor of the compression blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer. It may be
+            a class of :mod:`transformer_theory.models.crate` or any other block with the same interface.
+        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer.
+        spread: standard deviation of the initial positions and class token. Embedded tokens have standard deviation 1.
     Raises:
-        ValueError: sizes do not fit, or the attention is causal: the class token comes first and would see only itself.
+        ValueError: the sizes do not fit, or the attention is causal: the class token comes first and would see only itself.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class CRATE(nn.Module):
 
     @classmethod
     def for_images(cls, *, image_size: int, patch_size: int, num_classes: int, dim: int, channels: int = 3, **sizes) -> "CRATE":
-        """A network from images [batch, channels, image_size, image_size] to logits [batch, num_classes]; patches are layer-normalised.
+        """Builds a network that maps images [batch, channels, image_size, image_size] to logits [batch, num_classes].
+
+        Patches are layer-normalised before and after their embedding.
 
         Args:
-            sizes: depth, heads and the other arguments of the class.
+            sizes: depth, heads and other arguments of the class.
         Raises:
-            ValueError: sizes do not fit.
+            ValueError: the sizes do not fit.
         """
         integers(dim=dim)
         patches = Patches(image_size=image_size, patch_size=patch_size, channels=channels)
@@ -85,14 +88,14 @@ class CRATE(nn.Module):
 
     @classmethod
     def for_tokens(cls, seq: int, token_dim: int, num_classes: int, *, dim: int = 96, depth: int = 2, heads: int = 4, **sizes) -> "CRATE":
-        """A network from tokens [batch, seq, token_dim] (``TokenData.tokens``) to logits [batch, num_classes].
+        """Builds a network that maps tokens [batch, seq, token_dim] (``TokenData.tokens``) to logits [batch, num_classes].
 
         Tokens are not normalised before their embedding: a norm over a few pixels would erase the brightness of a patch.
 
         Args:
-            sizes: the other arguments of the class, e.g. ``attention=PaperAttention``.
+            sizes: other arguments of the class, e.g. ``attention=PaperAttention``.
         Raises:
-            ValueError: sizes do not fit.
+            ValueError: the sizes do not fit.
         """
         integers(dim=dim)
         embedding = nn.Sequential(Tokens(seq=seq, dim=token_dim), nn.Linear(token_dim, dim), nn.LayerNorm(dim))
@@ -102,18 +105,18 @@ class CRATE(nn.Module):
     def from_released(
         cls, state_dict: Mapping[str, Any], image_size: int = 32, patch_size: int = 4, *, heads: int | None = None
     ) -> "CRATE":
-        """A network with the weights of a released CRATE, in evaluation mode; the weights determine the sizes.
+        """Builds a CRATE with released weights, in evaluation mode.
 
         Args:
             state_dict: the weights of the released image classifier, as :func:`.load_weights` returns them, or a checkpoint that
                 :func:`.unwrap` accepts.
-            image_size, patch_size: in pixels, as in the training.
-            heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576) as released.
+            image_size, patch_size: sides in pixels with which the network was trained. The weights determine all other sizes but heads.
+            heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for width 576), as released.
         Returns:
-            A network in the dtype of the positions, on the CPU, with copies of the weights; ``model(images [batch, c, h, w])`` gives
+            A network on the CPU with copies of the weights, in the dtype of ``pos_embedding``; ``model(images [batch, c, h, w])`` returns
             logits. Half precision needs an accelerator; call ``.float()`` to run it on a CPU.
         Raises:
-            ValueError: weights are missing, unknown, of another shape or not finite (all are listed), or heads do not fit.
+            ValueError: weights are missing, unknown, of another shape or not finite (the message lists them), or the heads do not fit.
         """
         weights = unwrap(state_dict)
         sizes = classifier_sizes(weights, image_size=image_size, patch_size=patch_size, heads=heads)
@@ -129,22 +132,22 @@ class CRATE(nn.Module):
 
 
 def crate_tiny(num_classes: int = 1000) -> CRATE:
-    """CRATE-T, 6.09 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    """Builds CRATE-T: 6.09 M parameters with 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
     return _imagenet_crate(num_classes, dim=384, heads=6, depth=12)
 
 
 def crate_small(num_classes: int = 1000) -> CRATE:
-    """CRATE-S, 13.12 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    """Builds CRATE-S: 13.12 M parameters with 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
     return _imagenet_crate(num_classes, dim=576, heads=12, depth=12)
 
 
 def crate_base(num_classes: int = 1000) -> CRATE:
-    """CRATE-B, 22.80 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    """Builds CRATE-B: 22.80 M parameters with 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
     return _imagenet_crate(num_classes, dim=768, heads=12, depth=12)
 
 
 def crate_large(num_classes: int = 1000) -> CRATE:
-    """CRATE-L, 77.64 M parameters at 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    """Builds CRATE-L: 77.64 M parameters with 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
     return _imagenet_crate(num_classes, dim=1024, heads=16, depth=24)
 
 

@@ -2,7 +2,7 @@
 
 * Classifier: ``to_patch_embedding.2.weight`` [dim, patch_dim], ``pos_embedding`` [1, 1 + seq, dim],
   ``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim].
-* CRATE-alpha: the same, with ``conv1.weight`` [dim, channels, patch, patch] in place of the first.
+* CRATE-alpha: as the classifier, with ``conv1.weight`` [dim, channels, patch, patch] in place of the first weight.
 * Autoencoder: ``patch_embed.proj.weight`` [dim, channels, patch, patch], ``pos_embed`` [1, 1 + seq, dim],
   ``blocks.{i}.layers.0.0.fn.qkv.weight`` [dim, dim].
 * Language model: ``transformer.wte.weight`` [vocabulary, dim], ``transformer.wpe.weight`` [context, dim],
@@ -20,35 +20,35 @@ from torch import Tensor
 
 from ..weights import listed
 
-# By network: the weights that determine its sizes, and their numbers of axes.
+# The weights that determine the sizes of each network, and their numbers of axes.
 CLASSIFIER = {"to_patch_embedding.2.weight": 2, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
 ALPHA = {"conv1.weight": 4, "pos_embedding": 3, "transformer.layers.0.0.fn.qkv.weight": 2, "mlp_head.1.weight": 2}
 AUTOENCODER = {"patch_embed.proj.weight": 4, "pos_embed": 3, "blocks.0.layers.0.0.fn.qkv.weight": 2}
 LANGUAGE = {"transformer.wte.weight": 2, "transformer.wpe.weight": 2, "transformer.h.0.attn.c_attn.weight": 2}
-HEAD_DIM = 64  # of released networks, with one exception:
-HEADS = {576: 12}  # the released "small" has heads of width 48
+HEAD_DIM = 64  # width of the heads of released networks
+HEADS = {576: 12}  # number of heads by inner width, where it differs: the released "small" has heads of width 48
 
 
 def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_size: int, heads: int | None) -> dict[str, Any]:
-    """The arguments of ``CRATE.for_images`` that give a network for these weights.
+    """Returns the arguments of ``CRATE.for_images`` for a network with these weights.
 
     Args:
-        weights: by name, shapes as above.
-        image_size, patch_size: in pixels, as in the training.
-        heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for inner width 576).
+        weights: tensors by name, with the shapes above.
+        image_size, patch_size: sides in pixels with which the network was trained.
+        heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for inner width 576).
     Raises:
-        ValueError: weights that determine a size are missing, or image, patches or heads do not fit them.
+        ValueError: weights that determine a size are missing, or the image, the patches or the heads do not fit them.
     """
     _check(weights, CLASSIFIER, "a CRATE classifier as released")
     dim, patch_dim = weights["to_patch_embedding.2.weight"].shape
     inner = len(weights["transformer.layers.0.0.fn.qkv.weight"])
     if min(image_size, patch_size) < 1:
-        raise ValueError(f"image_size and patch_size must be at least 1, got {image_size} and {patch_size}; they are those of the training")
+        raise ValueError(f"image_size and patch_size must be at least 1, got {image_size} and {patch_size}; pass those of the training")
     channels, rest = divmod(patch_dim, patch_size**2)
     if rest or not channels:
         raise ValueError(f"patch_size must fit patches of {patch_dim} numbers, got {patch_size}; {_patch_sizes(patch_dim)}")
     if image_size % patch_size:
-        raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; both are those of the training")
+        raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; pass those of the training")
     if (tokens := weights["pos_embedding"].shape[1] - 1) != (image_size // patch_size) ** 2:
         side = isqrt(tokens) * patch_size
         raise ValueError(f"image_size must fit {tokens} patches, got {image_size} with patch_size={patch_size}; pass image_size={side}")
@@ -66,10 +66,10 @@ def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_si
 
 
 def alpha_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of ``crate_alpha`` that give a network for these weights.
+    """Returns the arguments of ``crate_alpha`` for a network with these weights.
 
     Args:
-        weights: by name, shapes as above.
+        weights: tensors by name, with the shapes above.
     Raises:
         ValueError: weights that determine a size are missing, or the heads do not have width 64.
     """
@@ -90,19 +90,19 @@ def alpha_sizes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def autoencoder_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
-    """The arguments of ``CRATEMAE`` that give a network for these weights.
+    """Returns the arguments of ``CRATEMAE`` for a network with these weights.
 
     Args:
-        weights: by name, shapes as above.
-        heads: number of heads, which the weights do not determine; if None, heads of width 64 (48 for width 576).
+        weights: tensors by name, with the shapes above.
+        heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for width 576).
     Raises:
-        ValueError: weights that determine a size are missing, patches are not square or make no square image, or heads do not fit.
+        ValueError: weights that determine a size are missing, patches or images are not square, or the heads do not fit.
     """
     _check(weights, AUTOENCODER, "a CRATE-MAE as released")
     dim, channels, patch_size, width = weights["patch_embed.proj.weight"].shape
     tokens = weights["pos_embed"].shape[1] - 1
     if patch_size != width or tokens < 1 or isqrt(tokens) ** 2 != tokens:
-        raise ValueError(f"state_dict must be of square images in square patches, got {tokens} patches of {patch_size} x {width} pixels")
+        raise ValueError(f"state_dict must fit square images in square patches, got {tokens} patches of {patch_size} x {width} pixels")
     return {
         "image_size": isqrt(tokens) * patch_size,
         "patch_size": patch_size,
@@ -114,13 +114,13 @@ def autoencoder_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> di
 
 
 def language_model_sizes(weights: Mapping[str, Tensor], *, heads: int | None) -> dict[str, Any]:
-    """The arguments of ``CRATELanguageModel`` that give a network for these weights.
+    """Returns the arguments of ``CRATELanguageModel`` for a network with these weights.
 
     Args:
-        weights: by name, shapes as above.
-        heads: number of heads, which the weights do not determine; if None, heads of width 64, as in all released sizes.
+        weights: tensors by name, with the shapes above.
+        heads: number of heads, which the weights do not determine. None: heads of width 64, as in all released sizes.
     Raises:
-        ValueError: weights that determine a size are missing, or heads do not fit.
+        ValueError: weights that determine a size are missing, or the heads do not fit.
     """
     _check(weights, LANGUAGE, "a causal CRATE as released")
     vocabulary, dim = weights["transformer.wte.weight"].shape
@@ -134,7 +134,7 @@ def language_model_sizes(weights: Mapping[str, Tensor], *, heads: int | None) ->
 
 
 def _check(weights: Mapping[str, Tensor], required: Mapping[str, int], network: str) -> None:
-    """Raises ValueError unless the required weights are present, floating-point and of the right number of axes."""
+    """Raises ValueError unless the required weights are present and floating-point, with the right number of axes."""
     if missing := [name for name, axes in required.items() if name not in weights or weights[name].ndim != axes]:
         present = f"{len(weights)} weights without them, such as {next(iter(weights))}" if weights else "none"
         raise ValueError(f"state_dict must hold {network}, with {listed(missing)}, got {present}")
@@ -151,8 +151,10 @@ def _heads(inner: int, heads: int | None, name: str) -> int:
 
 
 def _depth(weights: Mapping[str, Tensor], stack: str) -> int:
-    """Number of layers: one more than the largest index in a name, and at most the number of weights, because a damaged file may hold
-    any index and the network is built before its names are compared."""
+    """Returns the number of layers: one more than the largest index in a name, and at most the number of weights.
+
+    The limit protects against a damaged file with a huge index, because the network is built before names are compared.
+    """
     numbers = (int(match[1]) for name in weights if (match := re.match(rf"{stack}\.(\d+)\.", name)))
     return min(1 + max(numbers), len(weights))
 

@@ -1,6 +1,6 @@
-r"""Sparsification: steps of ISTA and FISTA on the non-negative LASSO, and the blocks that consist of such steps.
+r"""Sparsification: ISTA and FISTA steps on the non-negative LASSO, and blocks that consist of such steps.
 
-For tokens Y (rows) and a dictionary D (d x m, atoms are columns) a step from the code Z (n x m) is
+For tokens Y (rows), a dictionary D (d x m, atoms are columns) and a code Z (n x m), a step is
 
     Z+ = relu(Z + eta (Y - Z D^T) D - eta lambda),
 
@@ -8,7 +8,7 @@ a proximal gradient step on 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z), Z >= 0. A CRA
 (:func:`from_tokens`); CRATE-alpha takes two from zero with more atoms than dimensions (:func:`overcomplete_code`).
 
 A block maps tokens [batch, n, d] to the new tokens or, if its ``skip`` is true, to a change that the layer adds to the tokens. Training
-does not constrain the dictionary, so a fixed eta may become too large for the objective to fall. ``relative_step()`` is eta L, with L of
+does not constrain the dictionary, so a fixed eta may become too large to decrease the objective. ``relative_step()`` is eta L, with L of
 :func:`curvature`: a step with eta <= 1/L never increases the objective.
 
 Sources: :cite:t:`beck2009fast`; :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers). Notation: docs/notation.md.
@@ -22,7 +22,7 @@ from torch.nn import functional
 from ...core.validation import integers, positive, same_dtype
 from .attention import Batch
 
-ONE_PRODUCT_TOKENS = 4  # n / d from which one product with A is faster than two with D
+ONE_PRODUCT_TOKENS = 4  # smallest n / d for which one product with A is faster than two products with D
 
 Code = Float[Tensor, "*batch n m"]
 Tokens = Float[Tensor, "*batch n d"]
@@ -30,33 +30,33 @@ Dictionary = Float[Tensor, "d m"]
 
 
 def ista_step(code: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float) -> Code:
-    r"""One proximal gradient step, :math:`\mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
+    r"""Takes one proximal gradient step, :math:`\mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
 
     >>> token = torch.tensor([[1.0, 0.05, -1.0]])
     >>> ista_step(torch.zeros(1, 3), token, torch.eye(3), eta=1.0, lam=0.1)  # small and negative entries become zero
     tensor([[0.9000, 0.0000, 0.0000]])
 
     Args:
-        code: Z, the start, ``[*batch, n, m]``.
+        code: Z before the step, ``[*batch, n, m]``.
         tokens: Y, ``[*batch, n, d]``.
         dictionary: D, [d, m].
-        eta: step size; the objective falls for eta <= 1/L, L = ||D||_2^2.
+        eta: step size; the objective does not increase if eta <= 1/L, L = ||D||_2^2.
         lam: weight of the l1 norm.
     Raises:
-        ValueError: shapes or dtypes do not fit.
+        ValueError: the shapes or dtypes do not fit.
     """
     check_dictionary(tokens, dictionary)
     return functional.relu(code + eta * (tokens - code @ dictionary.mT) @ dictionary - eta * lam)
 
 
 def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float, lam: float) -> Tokens:
-    r"""One step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`.
+    r"""Takes one step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`.
 
     The argument of the rectifier is :math:`Y A^\top - \eta\lambda` with :math:`A = I + \eta D^\top (I - D)`. For many tokens A is formed
     once and one product with it is enough; for few tokens two products with D are cheaper than forming A.
 
     Raises:
-        ValueError: shapes or dtypes do not fit.
+        ValueError: the shapes or dtypes do not fit.
     """
     d = len(dictionary)
     if tokens.numel() < ONE_PRODUCT_TOKENS * d * d:  # numel is n d, over all batches
@@ -70,13 +70,13 @@ def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float,
 
 
 def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float, steps: int) -> Code:
-    r"""A fixed number of FISTA steps: ISTA steps from a point extrapolated by Nesterov's momentum, without restarts.
+    r"""Takes a fixed number of FISTA steps: ISTA steps from a point extrapolated by Nesterov's momentum, without restarts.
 
-    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. ``steps`` is k; other arguments as in
+    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. ``steps`` is k; the other arguments are as in
     :func:`ista_step`.
 
     Raises:
-        ValueError: shapes or dtypes do not fit.
+        ValueError: the shapes or dtypes do not fit.
     """
     code, point, momentum = start, start, 1.0
     for _ in range(steps):
@@ -89,11 +89,12 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
 
 
 def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float) -> Code:
-    r"""Two ISTA steps from zero, the first without a product with the code:
+    r"""Takes two ISTA steps from zero; the first needs no product with the code.
+
     :math:`Z_1 = \mathrm{relu}(\eta Y D - \eta\lambda)`, :math:`Z_2 = \mathrm{relu}(Z_1 + \eta (Y - Z_1 D^\top) D - \eta\lambda)`.
 
     Raises:
-        ValueError: shapes or dtypes do not fit.
+        ValueError: the shapes or dtypes do not fit.
     """
     check_dictionary(tokens, dictionary)
     first = functional.relu(eta * (tokens @ dictionary) - eta * lam)
@@ -101,7 +102,7 @@ def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam
 
 
 def curvature(dictionary: Dictionary) -> float:
-    r""":math:`L = \|D\|_2^2`, the Lipschitz constant of the LASSO's gradient; ISTA descends for :math:`\eta \le 1/L`.
+    r"""Returns :math:`L = \|D\|_2^2`, the Lipschitz constant of the gradient; ISTA descends for :math:`\eta \le 1/L`.
 
     Raises:
         ValueError: the dictionary is zero.
@@ -117,7 +118,7 @@ def check_dictionary(tokens: Tokens, dictionary: Dictionary) -> None:
     """Checks that tokens ``[*batch, n, d]`` and a dictionary [d, m] fit.
 
     Raises:
-        ValueError: they differ in d or in dtype, or are float16 on a CPU.
+        ValueError: tokens and dictionary differ in d or in dtype, or are float16 on a CPU.
     """
     same_dtype(tokens=tokens, dictionary=dictionary)
     if tokens.shape[-1] != dictionary.shape[0]:
@@ -137,7 +138,7 @@ class _DictionaryBlock(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=0.0)
 
     def relative_step(self) -> float:
-        """eta ||D||_2^2. If it is at most 1, no ISTA step increases the objective; if it is above 2, a step may increase it."""
+        """Returns eta ||D||_2^2. If it is at most 1, no ISTA step increases the objective; if it is above 2, a step may increase it."""
         return self.eta * curvature(self.weight.detach())
 
 
@@ -169,8 +170,8 @@ class Fista(_DictionaryBlock):
     r"""FISTA, i.e. ISTA steps with Nesterov's momentum, from Z = Y; the result replaces the tokens.
 
     Args:
-        dim, eta, lam: as :class:`Ista`.
-        steps: number of steps; the first one equals a step of :class:`Ista`.
+        dim, eta, lam: as in :class:`Ista`.
+        steps: number of steps; the first equals a step of :class:`Ista`.
     Raises:
         ValueError: ``eta`` or ``lam`` is not positive and finite, or ``steps`` is below 1.
     """
@@ -185,12 +186,13 @@ class Fista(_DictionaryBlock):
 
 
 class OvercompleteIsta(_DictionaryBlock):
-    r"""Two ISTA steps from zero in an overcomplete dictionary. A second dictionary :math:`\hat D`, the decoder, maps the code back to
-    tokens; the layer adds :math:`Z_2 \hat D^\top`.
+    r"""Two ISTA steps from zero with an overcomplete dictionary.
+
+    A second dictionary :math:`\hat D`, the decoder, maps the code back to tokens; the layer adds :math:`Z_2 \hat D^\top`.
 
     Args:
-        dim: d.
-        ratio: m / d; D = ``weight`` and the decoder are d x m.
+        dim: d, width of the tokens.
+        ratio: m / d, at least 1; D = ``weight`` and the decoder are d x m.
         eta: step size.
         lam: weight of the l1 norm.
     Raises:
@@ -206,7 +208,7 @@ class OvercompleteIsta(_DictionaryBlock):
         nn.init.kaiming_uniform_(self.decoder, a=0.0)
 
     def code(self, tokens: Batch) -> Tensor:
-        """Z_2, [batch, n, m], sparse and non-negative."""
+        """Computes Z_2, [batch, n, m], sparse and non-negative."""
         return overcomplete_code(tokens, self.weight, eta=self.eta, lam=self.lam)
 
     def forward(self, tokens: Batch) -> Batch:

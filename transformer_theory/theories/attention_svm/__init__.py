@@ -6,7 +6,7 @@ r"""Attention as a support vector machine: where gradient descent sends the atte
     nuclear_max_margin(c).W                                    # the direction of descent on W = K Q^T
     normalised_descent(data, start(data), steps=1000).W        # W after 1000 steps
 
-This package exports the names that are used most; import the others from the modules.
+The package exports the most common names; the others are imported from their modules.
 
 - Problems: :mod:`.constraint_set`, the common form of every selection; :mod:`.builders`, one function per kind of attention (cross, self,
   prompt, causal, sequence to sequence, several tokens, token-priority graphs); :mod:`.problem`, :mod:`.sequences`, :mod:`.next_token` and

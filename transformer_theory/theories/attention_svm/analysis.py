@@ -1,17 +1,17 @@
-r"""The theory on given data: what it predicts for tokens, queries and scores, what descent does, and whether the two agree.
+r"""Compares the prediction of the theory with the result of descent, for given tokens, queries and scores.
 
     result = analyse(tokens, query, scores)        # [n, T, d], [n, d_z], [n, T]; or analyse_head(tokens, query, head, labels)
     result.feasible, result.agreement, result.cosine
     result.plot()
 
-The prediction is the best token of each input, with the max-margin solution of these tokens. The measurement is normalised descent from
-W = 0: the tokens that it selects, and the cosine of W to two max-margin solutions, one for the best and one for the selected tokens. The
-theory :cite:p:`tarzanagh2023transformers,tarzanagh2023maxmargin` predicts convergence to the first solution if the first step already
-points to the best tokens and the other tokens of each input score the same, and to the second if descent settles on tokens that score above
-all their neighbours.
+The prediction is the best token of each input, with the max-margin solution of these tokens. The measurement runs normalised descent from
+W = 0. It records the selected tokens and the cosines of W to two max-margin solutions, one for the best and one for the selected tokens.
+The theory :cite:p:`tarzanagh2023transformers,tarzanagh2023maxmargin` predicts convergence to the first solution if the first step already
+points to the best tokens and the other tokens of each input score the same. It predicts convergence to the second if descent settles on
+tokens that score above all their neighbours.
 
-Tokens and queries are divided by their root-mean-square norms, one number each, which changes only the scale of W. Equal tokens get equal
-attention for every W, so they count as one, with the mean of their scores. Only inputs that select a token add constraints
+Tokens are divided by their root-mean-square norm, and queries by theirs, which changes only the scale of W. Equal tokens get equal
+attention for every W, so they count as one token with the mean of their scores. Only inputs that select a token add constraints
 (:func:`~.selection.attention_threshold`).
 """
 
@@ -52,19 +52,19 @@ NULL_DRAWS = 8
 NULL_CONSTRAINTS = 2000
 PLOTTED_INPUTS = 6  # inputs whose attention is plotted
 SOLVER_TOL = 1e-9
-SCORE_RTOL = 1e-12  # scores that differ by less, relatively, are equal
+SCORE_RTOL = 1e-12  # largest relative difference of two equal scores
 
 
 @dataclass(frozen=True)
 class Selection:
-    """One token of each input, and the max-margin solution that selects them.
+    """One token per input, and the max-margin solution that selects these tokens.
 
     Attributes:
-        tokens: their positions, ``[n]``; the first of equal ones.
-        constraints: without those of tokens that equal the selected one.
-        solution: None if the selection has none.
-        reason: why it has none; empty otherwise.
-        contradicting: (input, token) of the constraints that contradict each other; empty unless the selection is infeasible.
+        tokens: positions of the tokens, ``[n]``; the first position if several tokens are equal.
+        constraints: constraints of the selection, without those for tokens equal to the selected one.
+        solution: the max-margin solution; None if there is none.
+        reason: the reason why there is no solution; empty otherwise.
+        contradicting: pairs (input, token) of the constraints that contradict each other; empty unless the selection is infeasible.
     """
 
     tokens: Int[Tensor, " n"]
@@ -75,12 +75,12 @@ class Selection:
 
 
 def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, selecting: Bool[Tensor, " n"]) -> Selection:
-    """The tokens with their max-margin solution, or the reason why there is none; raises nothing.
+    """Returns the tokens with their max-margin solution, or with the reason why there is none. Never raises Infeasible or NotConverged.
 
     Args:
         instance: a single problem.
         tokens: one position per input, ``[n]``.
-        selecting: the inputs that select a token, ``[n]``; the others add no constraint.
+        selecting: mask of the inputs that select a token, ``[n]``; the others add no constraint.
     """
     pairs = distinct_constraints(instance.tokens, instance.query, tokens)
     if not len(pairs):
@@ -91,7 +91,7 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, selecting: Bo
     zero = (pairs.query == 0).all(-1).nonzero().squeeze(-1)
     if len(zero):
         inputs = pairs.input[zero].unique().tolist()
-        subject = f"the query of input {inputs[0]} is zero" if len(inputs) == 1 else f"the queries of {_listed(inputs)} are zero"
+        subject = f"the query of input {inputs[0]} is zero" if len(inputs) == 1 else f"the queries of {_format_inputs(inputs)} are zero"
         names = tuple(pairs.names(int(c)) for c in zero)
         return Selection(tokens, pairs, None, f"infeasible: {subject}: W cannot separate tokens there", names)
     try:
@@ -104,27 +104,28 @@ def selection_of(instance: Instance, tokens: Int[Tensor, " n"], *, selecting: Bo
 
 
 def _diagnosis(error: Exception) -> str:
-    """The message without the advice after its semicolon, which does not apply: equal tokens are dropped and tolerances fixed already."""
+    """Returns the message without the advice after its semicolon: equal tokens are already dropped here, and tolerances are fixed."""
     return str(error).partition(";")[0]
 
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    r"""What the theory predicts for given data, and what descent did.
+    r"""The prediction of the theory for given data, and the result of descent.
 
     Attributes:
-        instance: the training problem, tokens and queries of root-mean-square norm one, equal tokens with the mean of their scores.
-        tied: inputs in which a different token scores as high as the best one, so that the best token is not defined (the first one is
-            used), ``[n]``.
-        duplicates: inputs with equal tokens, ``[n]``.
-        zero_query: inputs whose query is zero, so that their attention is uniform whatever W is, ``[n]``.
-        best: the best tokens; the prediction.
-        selected: the tokens with the largest attention in the end, and the max-margin solution of the inputs in ``decided``.
-        decided: inputs that select: one token, equal ones counted once, holds at least :func:`~.selection.attention_threshold`, ``[n]``.
-        construction: a matrix that proves the best tokens feasible without optimisation, where its sufficient condition applies.
-        first_step: smallest margin of the first step from W = 0 towards the best tokens, relative.
-        states: of descent, the first at step 0.
-        null: distribution of the cosine for the last W with random signs (:func:`~.in_networks.alignment`); None if it has none.
+        instance: training problem; tokens and queries have root-mean-square norm one, equal tokens the mean of their scores.
+        tied: mask of the inputs in which a different token scores as high as the best one, ``[n]``. The best token is then not defined;
+            the first one is used.
+        duplicates: mask of the inputs with equal tokens, ``[n]``.
+        zero_query: mask of the inputs whose query is zero, ``[n]``; their attention is uniform for every W.
+        best: the predicted selection, which is the best token of each input.
+        selected: tokens with the largest attention at the end, with the max-margin solution of the inputs in ``decided``.
+        decided: mask of the inputs that select a token, ``[n]``: its attention, with equal tokens counted once, is at least
+            :func:`~.selection.attention_threshold`.
+        construction: matrix that proves the best tokens feasible without optimisation, if its sufficient condition applies.
+        first_step: smallest relative margin of the best tokens after the first step from W = 0 (:func:`~.selection.first_step_condition`).
+        states: states of descent; the first is that of step 0.
+        null: null distribution of the cosine, from the last W with random signs (:func:`~.in_networks.alignment`); None if there is none.
     """
 
     instance: Instance
@@ -151,25 +152,25 @@ class Analysis:
 
     @cached_property
     def agreement(self) -> Bool[Tensor, " n"]:
-        """Inputs that select a token which scores as high as the best one."""
-        picked, highest = self.instance.scores.gather(1, self.selected.tokens[:, None]).squeeze(1), self.instance.scores.amax(-1)
-        return self.decided & (picked >= highest - SCORE_RTOL * highest.abs())
+        """Mask of the inputs that select a token with the highest score."""
+        score, highest = self.instance.scores.gather(1, self.selected.tokens[:, None]).squeeze(1), self.instance.scores.amax(-1)
+        return self.decided & (score >= highest - SCORE_RTOL * highest.abs())
 
     @cached_property
     def attention(self) -> Float[Tensor, " n"]:
-        """Attention on the selected token of each input, equal tokens included."""
+        """Attention on the selected token of each input and the tokens equal to it."""
         x, selected = self.instance.tokens, self.selected.tokens
         same = (x == x.gather(1, selected[:, None, None].expand(-1, 1, x.shape[-1]))).all(-1)
         return (self.instance.attention(self.W) * same).sum(-1)
 
     @property
     def saturated(self) -> bool:
-        """Whether every input has all but a thousandth of its attention on the token that it selects."""
+        """Whether every input has all but a thousandth of its attention on the selected token."""
         return bool(self.decided.all()) and bool(self.attention.min() > 1 - SATURATION_ATOL)
 
     @property
     def stationary(self) -> str:
-        """Why W is zero in the end; empty if it is not."""
+        """The reason why W is zero after the last step; empty if W is not zero."""
         if bool(self.W.any()):
             return ""
         if not self.states[-1].step:
@@ -181,7 +182,7 @@ class Analysis:
 
     @cached_property
     def locally_optimal(self) -> Bool[Tensor, " n"]:
-        """Inputs that select a token which scores higher than all its neighbours; none if there is no max-margin solution."""
+        """Mask of the inputs whose selected token scores higher than all its neighbours; all False without a max-margin solution."""
         solution = self.selected.solution
         if solution is None:
             return torch.zeros_like(self.tied)
@@ -201,10 +202,10 @@ class Analysis:
         return float(self.selected.constraints.margins(self.W).min() / self.W.norm()) * solution.norm
 
     def cosines(self, selection: Selection) -> Float[Tensor, " states"]:
-        """Cosine of every state to the max-margin direction of a selection; 0 where either has no direction.
+        """Computes the cosine of every state to the max-margin direction of a selection; 0 where either has no direction.
 
         Args:
-            selection: :attr:`best`, :attr:`selected`, or another of these inputs.
+            selection: :attr:`best`, :attr:`selected`, or another selection of tokens from these inputs.
         Returns:
             One number per state, in [-1, 1].
         """
@@ -215,27 +216,27 @@ class Analysis:
         return values
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays of the figure; only those that exist."""
-        moved = [number for number, state in enumerate(self.states) if bool(state.W.any())]
+        """Returns the arrays of the figure; arrays without a value are left out."""
+        nonzero = [number for number, state in enumerate(self.states) if bool(state.W.any())]
         arrays = {
-            "steps": np.array([self.states[number].step for number in moved]),
-            "norm": np.array([float(self.states[number].W.norm()) for number in moved]),
+            "steps": np.array([self.states[number].step for number in nonzero]),
+            "norm": np.array([float(self.states[number].W.norm()) for number in nonzero]),
             "null": np.array(float("nan") if self.null is None else self.null.mean),
             "inputs": np.array(len(self.tied)),
             "attention": self.instance.attention(self.W)[:PLOTTED_INPUTS].numpy(),
-            "best_token": self.best.tokens.masked_fill(self.tied, -1)[:PLOTTED_INPUTS].numpy(),  # -1: no single one
+            "best_token": self.best.tokens.masked_fill(self.tied, -1)[:PLOTTED_INPUTS].numpy(),  # -1 where the best token is not defined
         }
         for name, selection in (("optimal", self.best), ("selected", self.selected)):
             if selection.solution is not None:
-                arrays[f"cosine_{name}"] = self.cosines(selection)[moved].numpy()
-        if self.selected.solution is not None and moved:
+                arrays[f"cosine_{name}"] = self.cosines(selection)[nonzero].numpy()
+        if self.selected.solution is not None and nonzero:
             size = self.selected.solution.norm / float(self.W.norm())
             arrays["margins"] = (size * self.selected.constraints.margins(self.W)).numpy()
             arrays["margins_max_margin"] = self.selected.solution.margins.numpy()
         return arrays
 
     def plot(self) -> "Figure":
-        """Cosines against steps, margins with those of the max-margin solution, and attention."""
+        """Plots the cosines against steps, the margins of W and of the max-margin solution, and the attention."""
         return plot_analysis(self.arrays(), self.stationary or self.selected.reason, "" if self.saturated else self._unsettled)
 
     @property
@@ -255,18 +256,18 @@ class Analysis:
             (self.zero_query, "zero query, so that nothing is selected"),
         ):
             if bool(mask.any()):
-                lines.append(f"{text}: {_listed(mask.nonzero().squeeze(-1).tolist())}")
+                lines.append(f"{text}: {_format_inputs(mask.nonzero().squeeze(-1).tolist())}")
         lines.append(f"best tokens: {'feasible' if self.feasible else self.best.reason}")
         if self.stationary:
             return "\n".join([*lines, self.stationary])
         null = "" if self.null is None else f" (chance level, random signs: {self.null.mean:.4f})"
-        none = f", none in {int((~self.decided).sum())}" if not bool(self.decided.all()) else ""
-        agreed, optimal = int(self.agreement.sum()), int(self.locally_optimal.sum())
+        undecided = f", none in {int((~self.decided).sum())}" if not bool(self.decided.all()) else ""
+        best, optimal = int(self.agreement.sum()), int(self.locally_optimal.sum())
         return "\n".join(
             [
                 *lines,
-                f"descent selects a best token in {agreed} inputs, a locally optimal one in {optimal}{none}",
-                f"smallest of the largest attentions at step {self.states[-1].step}: {float(self.attention.min()):.4f}",
+                f"descent selects a best token in {best} inputs, a locally optimal one in {optimal}{undecided}",
+                f"smallest attention on a selected token at step {self.states[-1].step}: {float(self.attention.min()):.4f}",
                 f"cosine of W to the max-margin direction of the selected tokens: {self.selected.reason or f'{self.cosine:.4f}{null}'}",
                 *([] if self.saturated else [f"{self._unsettled}: more than {self.states[-1].step} steps may settle it"]),
             ]
@@ -284,21 +285,21 @@ def analyse(
     rate: float = RATE,
     seed: int = 0,
 ) -> Analysis:
-    r"""Predicts where descent on W goes for these data, runs it, and compares.
+    r"""Predicts which tokens descent on W selects, runs descent, and compares the two.
 
     Args:
-        tokens: x, ``[n, T, d]``, at least two per input.
+        tokens: x, ``[n, T, d]``, with T of at least two.
         query: z, ``[n, d_z]``.
-        scores: :math:`\gamma_{i,t}`, how much token t helps the prediction of input i, label included, ``[n, T]``.
-        steps: numbers of steps after which W is stored, increasing; the last one ends the run.
+        scores: :math:`\gamma_{i,t}`, the benefit of token t for the prediction of input i, label included, ``[n, T]``.
+        steps: increasing numbers of steps after which W is stored; the last one ends the run.
         rate: length of a step.
-        seed: of the null draws.
+        seed: seed of the null draws.
     Returns:
-        The comparison. An infeasible selection, tied scores and equal tokens are part of it, with the tokens named.
+        The comparison. It also reports an infeasible selection, tied scores and equal tokens, and names the tokens.
     Raises:
-        TypeError: data that are not numeric, steps that are no sequence of integers, or a rate or seed that is no number.
-        ValueError: no input, one token per input, a batch of problems, only zero queries, values that are not finite, no step, or a rate
-            or seed out of range.
+        TypeError: the data are not numeric, ``steps`` is not a sequence of integers, or the rate or seed is not a number.
+        ValueError: there is no input or no step, inputs have one token, the problems form a batch, all queries are zero, a value is not
+            finite, or the rate or seed is out of range.
     """
     if not isinstance(steps, Iterable):
         raise TypeError(f"steps must be a sequence such as (10, 100, 1000), got {type(steps).__name__}; the last one ends the run")
@@ -310,13 +311,13 @@ def analyse(
         raise ValueError(f"tokens must have shape [n, T, d], got {list(tokens.shape)}; analyse one problem at a time")
     original = Instance(tokens, query, scores)
     instance, first = _merge_equal(Instance(unit_scale(original.tokens), unit_scale(original.query), original.scores))
-    begin = start(instance)
+    initial = start(instance)
     # At a stationary start normalised descent would turn rounding errors into steps, so W is left at zero.
     steps = steps if steps[0] == 0 else (0, *steps)
-    stationary = is_stationary(instance, begin.W)
-    states = tuple((State(begin.W, step) for step in steps) if stationary else trajectory(instance, begin, steps=steps, rate=rate))
+    stationary = is_stationary(instance, initial.W)
+    states = tuple((State(initial.W, step) for step in steps) if stationary else trajectory(instance, initial, steps=steps, rate=rate))
     best = selection_of(instance, instance.optimal(), selecting=torch.ones(len(instance.query), dtype=torch.bool))
-    # An input selects a token if that token, together with equal ones, holds enough attention at the end.
+    # An input selects a token that holds enough attention at the end. Only the first of several equal tokens enters this softmax.
     end, T = states[-1].W, instance.scores.shape[1]
     share, selected = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
     decided = share >= attention_threshold(first.sum(-1))
@@ -346,23 +347,23 @@ def analyse(
 
 
 def _merge_equal(instance: Instance) -> tuple[Instance, Tensor]:
-    """The problem with the mean score for equal tokens, and which tokens are the first of their kind, ``[n, T]``."""
+    """Gives equal tokens their mean score; also returns the mask ``[n, T]`` of the tokens that equal no earlier token of their input."""
     same, offset = merge_equal_tokens(instance.tokens[None], None)
     if same is None or offset is None:
         return instance, torch.ones_like(instance.scores, dtype=torch.bool)
-    # Averaging differences instead of scores leaves equal scores exactly as they are.
+    # The mean is computed from differences of scores: if equal tokens have equal scores, these are zero and the scores do not change.
     scores = instance.scores
     scores = scores + (same[0] * (scores[..., None, :] - scores[..., None])).sum(-1)
     first = offset[0] > -torch.inf
-    # Every token takes the score of the first equal one, so that rounding cannot separate them.
+    # Every token gets the score of the first token equal to it, so that rounding cannot give equal tokens different scores.
     representative = (same[0] > 0).to(torch.uint8).argmax(-1)
     return Instance(instance.tokens, instance.query, scores.gather(-1, representative)), first
 
 
-def _listed(inputs: list[int], limit: int = 8) -> str:
-    """The numbers of the inputs, at most ``limit`` of them."""
-    shown = ", ".join(map(str, inputs[:limit])) + (f", ... ({len(inputs)} in all)" if len(inputs) > limit else "")
-    return f"input{'s' * (len(inputs) > 1)} {shown}"
+def _format_inputs(inputs: list[int], limit: int = 8) -> str:
+    """Formats the numbers of the inputs, at most ``limit`` of them."""
+    numbers = ", ".join(map(str, inputs[:limit])) + (f", ... ({len(inputs)} in all)" if len(inputs) > limit else "")
+    return f"input{'s' * (len(inputs) > 1)} {numbers}"
 
 
 @converted(float64=("tokens", "query", "head", "labels"))
@@ -376,23 +377,23 @@ def analyse_head(
     rate: float = RATE,
     seed: int = 0,
 ) -> Analysis:
-    r""":func:`analyse` with the scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` of a linear head.
+    r"""Calls :func:`analyse` with the scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` of a linear head.
 
     Args:
         head: v, ``[d]``.
         labels: Y, ``[n]``, -1 or 1.
         tokens, query, steps, rate, seed: as in :func:`analyse`.
     Raises:
-        TypeError, ValueError: as in :func:`analyse`; a head of another width, or labels other than -1 and 1, one per input.
+        TypeError, ValueError: as for :func:`analyse`; or the head has a width other than d, or the labels are not -1 or 1, one per input.
     """
     check_signs("labels", labels, tokens.shape[:1])
     return analyse(tokens, query, token_scores(tokens, head, labels), steps=steps, rate=rate, seed=seed)
 
 
 def unit_scale(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """The vectors ``[..., d]`` divided by their root-mean-square norm; zeros stay zeros."""
+    """Divides the vectors ``[..., d]`` by their root-mean-square norm; zeros stay zeros."""
     largest = vectors.abs().amax()
     if not float(largest):
         return vectors
-    vectors = vectors / largest  # so that no square overflows or vanishes
+    vectors = vectors / largest  # the squares then neither overflow nor underflow
     return vectors / vectors.square().sum(-1).mean().sqrt()

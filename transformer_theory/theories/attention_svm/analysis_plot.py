@@ -18,12 +18,12 @@ GREY = COLOURS["null"]
 
 @style()
 def plot_analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> "Figure":
-    """Cosines against steps, margins with those of the max-margin solution, and the attention of the first inputs.
+    """Plots the cosines against steps, the margins of W and of the max-margin solution, and the attention of the first inputs.
 
     Args:
-        arrays: of :meth:`~.analysis.Analysis.arrays`.
-        reason: why the selected tokens have no max-margin solution; shown in its place.
-        warning: title of the legend of the cosines.
+        arrays: arrays from :meth:`~.analysis.Analysis.arrays`.
+        reason: reason why the selected tokens have no max-margin solution; printed in the empty panels.
+        warning: warning that the run has not settled; the title of the legend.
     """
     figure, (left, middle, right) = axes(1, 3, width=7.0, height=2.7)
     plot_cosines(left, arrays, reason, warning)
@@ -33,7 +33,7 @@ def plot_analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: s
 
 
 def plot_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "", warning: str = "") -> None:
-    """Cosine of W to the max-margin solutions of the selected and of the best tokens, with the chance level."""
+    """Plots the cosine of W to the max-margin solutions of the selected and of the best tokens, with the chance level."""
     ax.set(title="Cosine to max-margin W", xlabel="step of descent")
     if not len(arrays["steps"]):
         _message(ax, reason or "W stayed at zero")
@@ -47,7 +47,8 @@ def plot_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "",
     if "cosine_selected" in arrays:
         line(ax, arrays["steps"], arrays["cosine_selected"], name="attention_svm", label="selected tokens", marker=marker)
         lowest = min(lowest, float(np.min(arrays["cosine_selected"])))
-    dotted = {"color": "black", "linewidth": 1.1, "linestyle": (0, (1, 1.2))}  # drawn last, so that both show where they agree
+    # This dotted line is plotted over the solid one, so both are visible where they coincide.
+    dotted = {"color": "black", "linewidth": 1.1, "linestyle": (0, (1, 1.2))}
     if "cosine_optimal" in arrays:
         ax.plot(arrays["steps"], arrays["cosine_optimal"], label="best tokens", marker=marker, markersize=2, **dotted)
         lowest = min(lowest, float(np.min(arrays["cosine_optimal"])))
@@ -63,13 +64,13 @@ def plot_cosines(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "",
 
 
 def plot_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "") -> None:
-    """Margins of W and of the max-margin solution, in units of the largest possible smallest margin."""
+    """Plots the margins of W and of the max-margin solution, in units of the largest possible smallest margin."""
     ax.set(title="Margins", xlabel="margin (best: all ≥ 1)", ylabel="tokens")
     if "margins" not in arrays:
         _message(ax, reason or "the selected tokens have no max-margin solution")
         return
-    shown = np.concatenate([arrays["margins"], arrays["margins_max_margin"]])
-    bins = np.geomspace(max(0.1, float(shown.min())), max(float(shown.max()), 2.0) * 1.01, 24)
+    margins = np.concatenate([arrays["margins"], arrays["margins_max_margin"]])
+    bins = np.geomspace(max(0.1, float(margins.min())), max(float(margins.max()), 2.0) * 1.01, 24)
     ax.hist(arrays["margins_max_margin"], bins=bins.tolist(), histtype="step", color="black", linewidth=0.9, label="max-margin")
     ax.hist(arrays["margins"], bins=bins.tolist(), color=BLUE, alpha=0.55, label="descent")
     ax.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
@@ -80,20 +81,20 @@ def plot_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "")
 
 
 def plot_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """Attention of the first inputs, with a ring around each best token."""
+    """Plots the attention of the first inputs, with a ring around each best token."""
     heatmap(ax, arrays["attention"], bar=False, vmin=0, vmax=1, cmap="Blues")
     ax.set_aspect("auto")
     rows, best = np.arange(len(arrays["best_token"])), arrays["best_token"]
     ax.scatter(best[best >= 0], rows[best >= 0], s=16, facecolors="none", edgecolors=COLOURS["scan_snap"], linewidths=1.1)
     ax.set_yticks(rows)
     ax.locator_params("x", integer=True)
-    shown, total = len(arrays["attention"]), int(arrays["inputs"])
-    title = f"Attention: {shown} of {total} inputs" if shown < total else "Attention"
+    count, total = len(arrays["attention"]), int(arrays["inputs"])
+    title = f"Attention: {count} of {total} inputs" if count < total else "Attention"
     ax.set(title=title, xlabel="token (best one ringed)", ylabel="input")
 
 
 def _plain_ticks(ax: "Axes", span: float) -> None:
-    """A few plain numbers on a logarithmic x axis; ``span`` is the ratio of its ends."""
+    """Labels a logarithmic x axis with a few plain numbers; ``span`` is the ratio of its ends."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < 30 else (1.0,)))
@@ -102,5 +103,6 @@ def _plain_ticks(ax: "Axes", span: float) -> None:
 
 
 def _message(ax: "Axes", text: str) -> None:
+    """Writes a message in place of an empty panel."""
     ax.set(xticks=[], yticks=[])
     ax.text(0.5, 0.5, textwrap.fill(text, 34), ha="center", va="center", fontsize=7, color=COLOURS["raw"], transform=ax.transAxes)

@@ -1,16 +1,16 @@
-r"""The constraints which state that attention selects given tokens: one builder per kind of attention.
+r"""Builds the constraints under which attention selects given tokens: one function per kind of attention.
 
 ====================================  ==================================================================================
 cross-attention                       :func:`constraints`: one query per input
 self-attention                        :func:`self_attention`: the query is the token at a fixed position
 prompt                                :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1)
 causal, sequence to sequence          :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W
-several tokens per input              :func:`multi_token`: the chosen tokens score alike, the others less
+several tokens per input              :func:`multi_token`: a set of tokens shares the attention
 token-priority graph                  :func:`graph_svm`: tokens of one strongly connected component score alike
 ====================================  ==================================================================================
 
-Problem (Att-SVM) is that of :cite:t:`tarzanagh2023transformers`, prompts are those of :cite:t:`tarzanagh2023maxmargin`, graphs those of
-:cite:t:`li2024mechanics`. Notation: docs/notation.md.
+Problem (Att-SVM) comes from :cite:t:`tarzanagh2023transformers`, the prompts from :cite:t:`tarzanagh2023maxmargin`, and the graphs from
+:cite:t:`li2024mechanics`. The notation is explained in docs/notation.md.
 """
 
 from dataclasses import fields, replace
@@ -29,13 +29,14 @@ from .validation import as_bool, check_positions, check_real, check_shape, check
 def constraints(
     tokens: Float[Tensor, "*trials n T d"], query: Float[Tensor, "*trials n d_z"], select: Int[Tensor, "*trials n"]
 ) -> Constraints:
-    r"""The constraints :math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1` of a selection, n (T-1) of them.
+    r"""Returns the n (T-1) constraints :math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1` of a selection.
 
-    A token that equals the selected one gives the contradiction 0 >= 1, so the selection is infeasible: see :func:`distinct_constraints`.
+    A token that equals the selected one gives the contradiction 0 >= 1, which makes the selection infeasible;
+    :func:`distinct_constraints` leaves such tokens out.
 
     >>> from transformer_theory import attention_svm
     >>> tokens = torch.tensor([[[2.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)  # one input of two tokens in the plane
-    >>> query, select = torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.tensor([0])  # the first token is to be selected
+    >>> query, select = torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.tensor([0])  # select the first token
     >>> constraints = attention_svm.constraints(tokens, query, select)
     >>> attention_svm.frobenius_max_margin(constraints).W  # u z^T / (|u|^2 |z|^2), u the difference of the tokens
     tensor([[0.0000, 0.5000],
@@ -48,8 +49,8 @@ def constraints(
     Returns:
         One constraint for each input and each token that is not selected, in this order; none for T = 1.
     Raises:
-        TypeError: an argument that is no tensor or array of the right kind.
-        ValueError: no input, a shape that does not fit, a value that is not finite, or a position outside 0..T-1.
+        TypeError: an argument is not a tensor or array of numbers, or the positions are not integers.
+        ValueError: there is no input, shapes do not fit, a value is not finite, or a position is outside 0..T-1.
     """
     check_tokens(tokens, query)
     *trials, n, T, d = tokens.shape
@@ -64,34 +65,34 @@ def constraints(
 
 
 def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n d_z"], select: Int[Tensor, " n"]) -> Constraints:
-    """:func:`constraints` of a single problem without those of tokens that equal the selected one.
+    """Returns the :func:`constraints` of a single problem, except those for tokens that equal the selected one.
 
-    Equal tokens get equal attention for any W, and averaging them changes nothing, so they count as one token. Real data need this: the
-    blank corners of an image are equal.
+    Equal tokens get equal attention for any W, and averaging them changes nothing, so they count as one token. Real data contain equal
+    tokens: the blank corners of an image, for example.
 
     Args:
         tokens, query, select: as for :func:`constraints`, of a single problem.
     Returns:
-        At most n (T-1) constraints, none of them on a difference of zero.
+        At most n (T-1) constraints, all with a non-zero difference.
     Raises:
-        TypeError, ValueError: as :func:`constraints`.
+        TypeError, ValueError: as for :func:`constraints`.
     """
-    every = constraints(tokens, query, select)
-    return every.take((every.difference != 0).any(-1).nonzero().squeeze(-1))
+    pairs = constraints(tokens, query, select)
+    return pairs.take((pairs.difference != 0).any(-1).nonzero().squeeze(-1))
 
 
 @converted(float64=("tokens",), int64=("select",))
 def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"], *, position: int = 0) -> Constraints:
-    r"""The constraints :math:`(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1` of a selection: the query is the input's own token k.
+    r"""Returns the constraints :math:`(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1` of a selection; token k of each input is its query.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
         position: k, the same for all inputs; negative numbers count from the end. The paper takes the first token.
     Returns:
-        :func:`constraints` with these queries, n (T-1) of them; ``position`` holds k.
+        The n (T-1) :func:`constraints` with these queries; ``position`` holds k.
     Raises:
-        TypeError, ValueError: as :func:`constraints`, or the position is no integer or is outside -T..T-1.
+        TypeError, ValueError: as for :func:`constraints`; or ``position`` is not an integer, or is outside -T..T-1.
     """
     _check_own_tokens(tokens)
     T = tokens.shape[-2]
@@ -104,7 +105,7 @@ def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "
 
 @converted(float64=("keys",))
 def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"]) -> Constraints:
-    r"""The constraints :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1` on a prompt p, which is W with a single column (z = 1).
+    r"""Returns the constraints :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1` on a prompt p, which is a W with one column (z = 1).
 
     Args:
         keys: k, ``[*trials, n, T, d]``.
@@ -112,7 +113,7 @@ def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"
     Returns:
         n (T-1) constraints on a matrix ``[d, 1]``, whose column is p.
     Raises:
-        TypeError, ValueError: as :func:`constraints`.
+        TypeError, ValueError: as for :func:`constraints`.
     """
     check_real("keys", keys, "[..., n, T, d]", max(3, keys.ndim))
     return constraints(keys, keys.new_ones(*keys.shape[:-2], 1), select)
@@ -126,17 +127,17 @@ def sequence_to_sequence(
     *,
     allowed: Bool[Tensor, "n q T"] | None = None,
 ) -> Constraints:
-    r"""The constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1` for every query k of every input i and every allowed t.
+    r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1` of every query k of every input i and every allowed t.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
-        queries: z, ``[*trials, n, q, d_z]``; in self-attention the tokens themselves.
+        queries: z, ``[*trials, n, q, d_z]``; self-attention passes the tokens themselves.
         select: position a_ik of the token that query k of input i selects, ``[*trials, n, q]``.
-        allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all by default.
+        allowed: mask of the tokens that each query may attend to, ``[n, q, T]``, the same in all trials. None: all tokens.
     Returns:
         One constraint for each input, query and allowed token that is not selected, in this order; ``position`` holds k.
     Raises:
-        TypeError, ValueError: as :func:`constraints`, or a selected token is not allowed.
+        TypeError, ValueError: as for :func:`constraints`; or a selected token is not allowed.
     """
     _check_own_tokens(tokens)
     check_real("queries", queries, "[..., n, q, d_z]", tokens.ndim)
@@ -160,7 +161,8 @@ def sequence_to_sequence(
     if len(forbidden):
         *_, i, k = forbidden[0].tolist()
         raise ValueError(f"select must hold allowed tokens, but query {k} of input {i} may not attend to the token it selects")
-    # Selected tokens are allowed, so every trial has the same number of constraints on allowed tokens, and the result is a batch.
+    # The mask is the same in all trials and the selected tokens are allowed. So every trial loses equally many constraints, and the rest
+    # can be reshaped to a batch.
     permitted = allowed.reshape(n * q, T)[pair, pairs.token]
 
     def rows(name: str) -> Tensor:
@@ -172,15 +174,15 @@ def sequence_to_sequence(
 
 @converted(float64=("tokens",))
 def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n T"]) -> Constraints:
-    r"""The constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1` for every position k and every t <= k.
+    r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1` of every position k and every t <= k.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         select: position a_ik <= k of the token that token k selects, ``[*trials, n, T]``.
     Returns:
-        :func:`sequence_to_sequence` with the tokens as queries, n T (T-1) / 2 constraints.
+        The n T (T-1) / 2 constraints of :func:`sequence_to_sequence` with the tokens as queries.
     Raises:
-        TypeError, ValueError: as :func:`constraints`, or a position k selects a later one.
+        TypeError, ValueError: as for :func:`constraints`; or a position selects a later one.
     """
     _check_own_tokens(tokens)
     n, T = tokens.shape[-3:-1]
@@ -188,10 +190,10 @@ def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials 
 
 
 def causal_mask(T: int) -> Bool[Tensor, "T T"]:
-    """Which positions t a query at position k may attend to, ``[T, T]``: t <= k.
+    """Returns the mask ``[T, T]`` that lets the query at position k (row) attend to the positions t <= k (columns).
 
     Raises:
-        TypeError, ValueError: T is no integer of at least 1.
+        TypeError, ValueError: T is not an integer of at least 1.
     """
     integers(T=T)
     return torch.ones(T, T, dtype=torch.bool).tril()
@@ -205,25 +207,25 @@ def multi_token(
     *,
     logits: Float[Tensor, "*trials n T"] | None = None,
 ) -> Constraints:
-    r"""The constraints that the chosen tokens of an input score alike, and above all others, so that they share its attention.
+    r"""Returns the constraints under which the tokens of a set :math:`O_i` share the attention of input i and all others lose it.
 
-    .. math:: (x_{i,r_i} - x_{i,t})^\top W z_i = \ell_{i,r_i} - \ell_{i,t} \ \ (t \text{ chosen}), \qquad
-        (x_{i,r_i} - x_{i,t})^\top W z_i \ge 1 \ \ (t \text{ not chosen}),
+    .. math:: (x_{i,r_i} - x_{i,t})^\top W z_i = \ell_{i,r_i} - \ell_{i,t} \ \ (t \in O_i), \qquad
+        (x_{i,r_i} - x_{i,t})^\top W z_i \ge 1 \ \ (t \notin O_i),
 
-    where the reference r_i is the first chosen token of input i. Equations with one reference make all chosen tokens equal, so there are
-    n (T-1) constraints however many tokens are chosen. This is problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
+    where the reference r_i is the first token of :math:`O_i`. Equations with one reference fix the scores of the whole set, so the
+    n (T-1) constraints suffice for sets of any size. This is problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         query: z, ``[*trials, n, d_z]``.
-        chosen: which tokens share the attention, ``[*trials, n, T]``; at least one per input.
-        logits: :math:`\ell`, the required scores of the chosen tokens up to a constant per input, ``[*trials, n, T]``: the logarithms of
-            their attention, for the finite part of the weights. Default: equal scores, for the direction. Entries of tokens that are not
-            chosen are ignored.
+        chosen: mask of the sets :math:`O_i`, ``[*trials, n, T]``; at least one token per input.
+        logits: :math:`\ell`, the required scores of the tokens in :math:`O_i` up to a constant per input, ``[*trials, n, T]``; entries of
+            other tokens are ignored. The logarithms of the attention give the finite part of the weights. None: equal scores, for the
+            direction of the weights.
     Returns:
-        n (T-1) constraints, of which ``equality`` marks the equations.
+        n (T-1) constraints; ``equality`` marks the equations.
     Raises:
-        TypeError, ValueError: as :func:`constraints`, or an input without a chosen token, or a logit of a chosen token that is not finite.
+        TypeError, ValueError: as for :func:`constraints`; or an :math:`O_i` is empty, or a logit of one of its tokens is not finite.
     """
     check_tokens(tokens, query)
     chosen = as_bool("chosen", chosen, tokens.shape[:-1])
@@ -244,22 +246,22 @@ def multi_token(
 
 @converted(float64=("embeddings",))
 def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constraints:
-    r"""The constraints of token-priority graphs: tokens of one strongly connected component score alike, edges lead to lower scores.
+    r"""Returns the constraints of token-priority graphs: equal scores within a strongly connected component, lower scores along an edge.
 
     .. math:: (e_i - e_j)^\top W e_k = 0 \ \ (i, j \text{ in one component of } G_k), \qquad
         (e_i - e_j)^\top W e_k \ge 1 \ \ (i \to j \text{ in } G_k, \text{ in different components}),
 
-    for every last token k and its graph :math:`G_k`. Given the equations, one inequality per pair of components is enough; each is written
-    with the components' smallest tokens. This is problem (Graph-SVM) of :cite:t:`li2024mechanics`.
+    for every last token k and its graph :math:`G_k`. Given the equations, one inequality per pair of components is enough; it is written
+    for the smallest tokens of both components. This is problem (Graph-SVM) of :cite:t:`li2024mechanics`.
 
     Args:
-        graph: of the training data, :func:`~.graph.priority_graph`.
+        graph: graphs of the training data, from :func:`~.graph.priority_graph`.
         embeddings: e, ``[K, d]``.
     Returns:
         The constraints; ``input`` holds k and ``token`` holds j.
     Raises:
-        TypeError: no graph, or no tensor or array.
-        ValueError: another number of embeddings than tokens of the graph, or values that are not finite.
+        TypeError: ``graph`` is not a graph, or ``embeddings`` is not a tensor or array.
+        ValueError: the number of embeddings differs from the number of tokens of the graph, or a value is not finite.
     """
     check_graph(graph, embeddings)
     rows = torch.tensor([*graph.equal(), *graph.above()], dtype=torch.long).reshape(-1, 3)
@@ -271,13 +273,13 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
 
 
 def _others(select: Tensor, T: int) -> Tensor:
-    """The positions of each input that are not selected, ``[..., n, T - 1]``."""
-    # 0, ..., T - 2 with every position from the selected one on shifted by one.
+    """Returns the positions of each input that are not selected, in increasing order, ``[..., n, T - 1]``."""
+    # These are 0, ..., T - 2, with one added from the selected position on.
     positions = torch.arange(T - 1)
     return positions + (positions >= select[..., None])
 
 
 def _check_own_tokens(tokens: Tensor) -> None:
-    """:func:`check_tokens` where the tokens are their own queries."""
+    """Calls :func:`check_tokens` for tokens that are their own queries."""
     check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     check_tokens(tokens, tokens[..., 0])

@@ -1,10 +1,10 @@
-r"""Constraints on attention weights: the form in which every problem of this theory reaches a solver.
+r"""Linear constraints on attention weights, the input of every solver of this theory.
 
 .. math:: d_c^\top W z_c \;\ge\; b_c \quad\text{or}\quad d_c^\top W z_c = b_c, \qquad c = 1, \dots, m,
 
-with a difference of two tokens :math:`d_c`, a query :math:`z_c` and a right-hand side :math:`b_c` (one unless set). Cross-, self- and
-causal attention, prompts, several selected tokens per input and token-priority graphs differ only in the differences and queries that they
-list (:mod:`.builders`). Several problems with the same number of constraints form a batch: all tensors then have leading dimensions.
+with a difference of two tokens :math:`d_c`, a query :math:`z_c` and a right-hand side :math:`b_c` (one by default). Cross-, self- and
+causal attention, prompts, several selected tokens per input and token-priority graphs differ only in these differences and queries
+(:mod:`.builders`). Several problems with the same number of constraints form a batch: all tensors then have leading dimensions.
 
 Problem (Att-SVM) of :cite:t:`tarzanagh2023transformers` is the case :math:`d = x_{i,a_i} - x_{i,t}`, :math:`z = z_i`, :math:`\ge 1`.
 """
@@ -32,13 +32,13 @@ class Constraints:
         difference: :math:`d_c`, ``[*batch, m, d_x]``, float64.
         query: :math:`z_c`, ``[*batch, m, d_z]``, float64.
         rhs: :math:`b_c`, ``[*batch, m]``; ones by default.
-        equality: where the constraint is an equation, ``[*batch, m]``; nowhere by default.
-        input, token, position: i, t and the position of the query within its input, ``[*batch, m]``, for messages. Defaults: 0, 1, ... for
-            the input, 0 for the others.
+        equality: mask of the equations, ``[*batch, m]``; all False by default.
+        input, token, position: i, t and the position of the query within its input, ``[*batch, m]``, for messages. By default ``input`` is
+            0, 1, ... and the other two are 0.
 
     Raises:
-        TypeError: an argument that is no tensor or array.
-        ValueError: wrong rank or shape, or a value that is not finite.
+        TypeError: an argument is not a tensor or array.
+        ValueError: a rank or shape is wrong, or a value is not finite.
     """
 
     difference: Float[Tensor, "*batch m d_x"]
@@ -83,12 +83,12 @@ class Constraints:
             object.__setattr__(self, name, value.detach() if value.requires_grad else value)
 
     def __repr__(self) -> str:
-        """Sizes, in one line."""
+        """Returns the sizes in one line."""
         sizes = f"m={len(self)}, d_x={self.difference.shape[-1]}, d_z={self.query.shape[-1]}, equations={int(self.equality.sum())}"
         return f"Constraints({sizes}{f', batch={list(self.batch)}' if self.batch else ''})"
 
     def __len__(self) -> int:
-        """m, the number of constraints of a problem."""
+        """Returns m, the number of constraints of a problem."""
         return self.difference.shape[-2]
 
     @property
@@ -97,46 +97,46 @@ class Constraints:
         return tuple(self.difference.shape[:-2])
 
     def problem(self, index) -> "Constraints":
-        """One problem (or several) of a batch."""
+        """Returns one problem (or several) of a batch."""
         return Constraints(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
     def take(self, index: Tensor | slice) -> "Constraints":
-        """The constraints at ``index`` of a single problem.
+        """Returns the constraints of a single problem that ``index`` selects.
 
         Raises:
-            ValueError: a batch of problems.
+            ValueError: this is a batch of problems.
         """
         if self.batch:
             raise ValueError(f"take() needs a single problem, got a batch {list(self.batch)}; select one with problem(b) first")
         return self.problem(index)
 
     def gram(self) -> Float[Tensor, "*batch m m"]:
-        r"""Inner products :math:`\langle d_c z_c^\top, d_e z_e^\top\rangle = (d_c^\top d_e)(z_c^\top z_e)`, invariant under rotations."""
+        r"""Returns the inner products :math:`\langle d_c z_c^\top, d_e z_e^\top\rangle = (d_c^\top d_e)(z_c^\top z_e)`."""
         return (self.difference @ self.difference.mT) * (self.query @ self.query.mT)
 
     def margins(self, W: Float[Tensor, "*batch d_x d_z"]) -> Float[Tensor, "*batch m"]:
-        r""":math:`d_c^\top W z_c`, to be compared with ``rhs``."""
+        r"""Returns the margins :math:`d_c^\top W z_c`, which the constraints compare with ``rhs``."""
         return ((self.difference @ W) * self.query).sum(-1)
 
     def combine(self, weights: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch d_x d_z"]:
-        r""":math:`\sum_c \lambda_c d_c z_c^\top`."""
+        r"""Returns :math:`\sum_c \lambda_c d_c z_c^\top` for weights :math:`\lambda`."""
         return (self.difference * weights[..., None]).mT @ self.query
 
     def names(self, index: int) -> tuple[int, int]:
-        """(input, token) of one constraint of a single problem."""
+        """Returns the pair (input, token) of one constraint of a single problem."""
         return int(self.input[index]), int(self.token[index])
 
 
 def stack(problems: Sequence[Constraints]) -> Constraints:
-    """A batch of single problems. Shorter ones are padded with constraints that hold for every W: 0 >= -1.
+    """Combines single problems to a batch. Shorter problems are padded with constraints that hold for every W: 0 >= -1.
 
     Args:
-        problems: B problems of any lengths, on matrices of one shape.
+        problems: B problems with any numbers of constraints, on matrices W of one shape.
     Returns:
-        The batch ``[B, m]`` with the m of the longest.
+        The batch ``[B, m]``, where m is the largest number of constraints.
     Raises:
-        TypeError: a problem that is not :class:`Constraints`.
-        ValueError: no problem, or problems on matrices of different shapes.
+        TypeError: a problem is not :class:`Constraints`.
+        ValueError: there is no problem, a problem is itself a batch, or the matrices differ in shape.
     """
     if isinstance(problems, Constraints):
         raise TypeError(f"problems must be a sequence of single problems, got {problems}; a batch need not be stacked")
@@ -144,7 +144,7 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
         check_type("every problem", problem, Constraints, hint=HINT)
     if not problems:
         raise ValueError("problems must hold at least one, got none")
-    # Equal zero differences with right-hand side -1 hold for every W, so padding changes no solution and no active set.
+    # A zero difference with the right-hand side -1 holds strictly for every W, so padding changes no solution and no active set.
     longest = max(len(problem) for problem in problems)
 
     def column(name: str, padding: float) -> Tensor:

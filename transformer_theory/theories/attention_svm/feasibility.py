@@ -1,6 +1,6 @@
-r"""A sufficient condition for feasibility, with a matrix that meets all constraints with equality and needs no optimisation.
+r"""A sufficient condition for feasibility, with a matrix that meets all constraints with equality, constructed without optimisation.
 
-Let :math:`D_i` hold the differences (selected token minus each other one) of input i as rows. If the rows of every :math:`D_i` and the
+Let the rows of :math:`D_i` be the differences (selected token minus each other token) of input i. If the rows of every :math:`D_i` and the
 queries :math:`z_1, \dots, z_n` are linearly independent, then
 
 .. math:: D_i u_i = \mathbf 1, \qquad W z_i = u_i \quad (i = 1, \dots, n)
@@ -30,8 +30,8 @@ class Construction:
     Attributes:
         W: :math:`d_c^\top W z_c = b_c` for all c, ``[d_x, d_z]``; zeros if the condition does not apply.
         margins: :math:`d_c^\top W z_c`, computed from W, ``[m]``.
-        applies: whether the sufficient condition holds and the margins were verified. False says nothing about feasibility.
-        reason: why it does not apply, naming an input; empty if it does.
+        applies: whether the sufficient condition holds and the margins are correct. False does not exclude feasibility.
+        reason: the reason why the condition does not apply; empty if it applies.
     """
 
     W: Float[Tensor, "d_x d_z"]
@@ -42,17 +42,17 @@ class Construction:
 
 @single_threaded
 def construct(constraints: Constraints) -> Construction:
-    r"""The matrix :math:`W = (Q^+ U)^\top`, where the queries are the rows of Q and the solutions :math:`u_i` the rows of U.
+    r"""Constructs the matrix :math:`W = (Q^+ U)^\top`; the rows of Q are the queries, the rows of U the solutions :math:`u_i`.
 
-    Constraints with the same input and position share a query, so this covers every kind of attention, and equations as well.
+    Constraints with the same input and position share a query. The construction covers every kind of attention, and equations as well.
 
     Args:
         constraints: a single problem, m constraints.
     Returns:
-        W with its margins, which equal the right-hand sides; or why the sufficient condition does not apply.
+        W with its margins, which equal the right-hand sides; or the reason why the sufficient condition does not apply.
     Raises:
-        TypeError: not :class:`Constraints`.
-        ValueError: a batch of problems.
+        TypeError: ``constraints`` is not :class:`Constraints`.
+        ValueError: ``constraints`` is a batch of problems.
     """
     check_type("constraints", constraints, Constraints, hint=HINT)
     if constraints.batch:
@@ -80,7 +80,7 @@ def construct(constraints: Constraints) -> Construction:
     Q = torch.stack(queries)
     if _rank(Q) < len(Q):
         return inapplicable(f"the {len(Q)} queries are linearly dependent (rank {_rank(Q)} in {Q.shape[1]} dimensions)")
-    # Independent queries may be mapped to any images. Rank decisions are made in float64, so the margins are verified.
+    # A linear map can send linearly independent queries to any images. The ranks above were decided in float64, so the margins are checked.
     W = (torch.linalg.pinv(Q) @ torch.stack(images)).mT
     margins = constraints.margins(W)
     error = float((margins - rhs).abs().max())
@@ -90,6 +90,6 @@ def construct(constraints: Constraints) -> Construction:
 
 
 def _rank(rows: Tensor) -> int:
-    """Rank of the rows scaled to length one, so that short rows count; a row of zeros counts as dependent."""
-    unit = rows / rows.abs().amax(-1, keepdim=True).clamp(min=1e-300)  # no underflow in the squares
+    """Returns the rank of the rows after scaling each to length one, so that short rows count. A row of zeros counts as dependent."""
+    unit = rows / rows.abs().amax(-1, keepdim=True).clamp(min=1e-300)  # the squares in the norm cannot underflow then
     return int(torch.linalg.matrix_rank(unit / unit.norm(dim=-1, keepdim=True).clamp(min=1e-300)))

@@ -1,9 +1,9 @@
 r"""The token-priority graphs of next-token data.
 
-Sequences of token ids end in a token k, which is the query; the label, one of the sequence's tokens, comes next. The graph :math:`G_k` has
-an edge from the label to every other token of each sequence that ends in k. Within a strongly connected component there is a path from each
-token to each other one, so none has priority; between components the priority is strict. :mod:`.next_token` states the consequences for
-attention. The definitions are those of :cite:t:`li2024mechanics`.
+The last token k of a sequence of token ids is the query. The label is the token that comes next, and it occurs in the sequence. The graph
+:math:`G_k` has an edge from the label to every other token of each sequence that ends in k. Within a strongly connected component every
+token has a path to every other one, so no token has priority; between components the priority is strict. :mod:`.next_token` states the
+consequences for attention. The definitions are those of :cite:t:`li2024mechanics`.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from .validation import check_positions, check_real, check_shape, check_type
 
 @dataclass(frozen=True)
 class PriorityGraph:
-    """The token-priority graphs of a data set, one for each token that ends a sequence.
+    """The token-priority graphs of a data set, one per last token of a sequence.
 
     Attributes:
         tokens: K, the size of the vocabulary.
-        edges: for each last token k, which token has an edge to which, ``[K, K]``.
-        component: for each last token k, the component of every token, named by its smallest token, ``[K]``.
+        edges: adjacency matrix of :math:`G_k` for each last token k, ``[K, K]``; rows are sources.
+        component: component of every token in :math:`G_k` for each last token k, ``[K]``, named by the smallest token of the component.
     """
 
     tokens: int
@@ -31,11 +31,11 @@ class PriorityGraph:
     component: dict[int, Int[Tensor, " K"]]
 
     def equal(self) -> list[tuple[int, int, int]]:
-        """(k, i, j): token j is in the component of :math:`G_k` that is named by i < j."""
+        """Returns all (k, i, j) such that the component of :math:`G_k` named i contains another token j > i."""
         return [(k, int(i), j) for k, name in self.component.items() for j, i in enumerate(name) if int(i) != j]
 
     def above(self) -> list[tuple[int, int, int]]:
-        """(k, i, j): the component of :math:`G_k` that is named by i has an edge to the one named by j."""
+        """Returns all (k, i, j) such that the component of :math:`G_k` named i has an edge to the component named j."""
         triples = []
         for k, edges in self.edges.items():
             names = self.component[k]
@@ -47,17 +47,17 @@ class PriorityGraph:
 
 @converted(int64=("ids", "labels"))
 def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens: int) -> PriorityGraph:
-    """The token-priority graphs of sequences with their next tokens.
+    """Returns the token-priority graphs of sequences with their next tokens.
 
     Args:
-        ids: token ids, ``[n, T]``; the last of a sequence is the query.
-        labels: the token that comes next, ``[n]``; one of the sequence.
+        ids: token ids, ``[n, T]``; the last id of a sequence is the query.
+        labels: next token of each sequence, ``[n]``; it occurs in the sequence.
         tokens: K, the size of the vocabulary.
     Returns:
-        One graph for each token that ends a sequence.
+        One graph per last token of a sequence.
     Raises:
-        TypeError: no tensor or array of integers, or a size that is no integer.
-        ValueError: an id outside 0..K-1, or a label that is not in its sequence.
+        TypeError: ids or labels are not a tensor or array of integers, or the size is not an integer.
+        ValueError: an id is outside 0..K-1, or a label is not in its sequence.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -69,19 +69,20 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
         graph = torch.zeros(tokens, tokens, dtype=torch.bool)
         graph[labels[ends_in_k][:, None].expand_as(ids[ends_in_k]).ravel(), ids[ends_in_k].ravel()] = True
         graph.fill_diagonal_(False)
-        # Components are named by their smallest tokens, so that equal graphs have equal names whatever numbers scipy assigns.
-        name = torch.from_numpy(connected_components(csr_array(graph.numpy()), connection="strong")[1]).long()
-        smallest = torch.full((tokens,), tokens).scatter_reduce(0, name, torch.arange(tokens), "amin")
-        edges[k], component[k] = graph, smallest[name]
+        # The numbers that scipy gives to components are arbitrary. Each component is named by its smallest token instead, so that equal
+        # graphs have equal names.
+        number = torch.from_numpy(connected_components(csr_array(graph.numpy()), connection="strong")[1]).long()
+        smallest = torch.full((tokens,), tokens).scatter_reduce(0, number, torch.arange(tokens), "amin")
+        edges[k], component[k] = graph, smallest[number]
     return PriorityGraph(tokens, edges, component)
 
 
 def check_graph(graph: PriorityGraph, embeddings: Tensor) -> None:
-    """Checks that embeddings ``[K, d]`` belong to the tokens of a graph.
+    """Checks that there is one embedding ``[K, d]`` per token of a graph.
 
     Raises:
-        TypeError: no graph, or no tensor.
-        ValueError: another number of embeddings than tokens of the graph, or values that are not finite.
+        TypeError: ``graph`` is not a graph, or ``embeddings`` is not a tensor.
+        ValueError: the number of embeddings differs from the number of tokens of the graph, or a value is not finite.
     """
     check_type("graph", graph, PriorityGraph, hint="priority_graph(ids, labels, tokens=K) makes one")
     check_real("embeddings", embeddings, "[K, d]", 2)
@@ -93,8 +94,8 @@ def check_sequences(ids: Tensor, labels: Tensor, tokens: int) -> None:
     """Checks token ids ``[n, T]`` in 0..K-1 and labels ``[n]`` in their sequences.
 
     Raises:
-        TypeError: no tensor of integers, or a size that is no integer.
-        ValueError: a shape, an id or a label that does not fit.
+        TypeError: ids or labels are not a tensor of integers, or the size is not an integer.
+        ValueError: a shape does not fit, an id is outside 0..K-1, or a label is not in its sequence.
     """
     integers(tokens=tokens)
     if not isinstance(ids, Tensor) or ids.ndim != 2 or 0 in ids.shape:

@@ -1,14 +1,14 @@
-r"""The cosine between the weights of an attention head and the max-margin direction of the tokens that these weights select.
+r"""The cosine between the weights of an attention head and the max-margin direction of the tokens that they select.
 
 A head with bilinear form W scores token x for query z by :math:`x^\top W z`. After long descent W should have the direction of the
-max-margin solution of its selection :cite:p:`tarzanagh2023transformers`. The cosine between the two is above zero for any W: W separates
+max-margin solution of its selection :cite:p:`tarzanagh2023transformers`. The cosine between the two is positive for every W: W separates
 the tokens that it selects, so it correlates with their max-margin direction.
 
 The null distribution is the same cosine for :math:`Q W Q^\top`, where :math:`Q = V \operatorname{diag}(\pm 1) V^\top` flips signs at random
 along the principal axes V of the tokens (eigenvectors of their second moment). This preserves properties of W that do not depend on a
-selection: its spectrum, the angles between its left and right singular vectors, and its size along each axis. Independent rotations of the
-two sides would count tied projections as alignment; rotations in arbitrary directions would count learnt covariance as selection. Queries
-that are not among the tokens have separate axes and signs.
+selection: its spectrum, the angles between its left and right singular vectors, and its size along each axis. Independent rotations on the
+two sides would mistake tied projections for alignment, and rotations in arbitrary directions would mistake learnt covariance for selection.
+Queries that are not among the tokens have separate axes and signs.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,9 +35,9 @@ NULL_KIND = "sign flips along the tokens' axes"
 SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
-SOLVER_TOL = 1e-9  # KKT residual accepted of a max-margin solution; cosines are reported to three digits
+SOLVER_TOL = 1e-9  # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
 OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
-Flip = Callable[[Tensor], Tensor]
+Flip = Callable[[Tensor], Tensor]  # rows [k, d] -> reflected rows [k, d]
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Alignment:
     r"""A head compared with its max-margin direction.
 
     Attributes:
-        cosine: of W with the max-margin solution of the tokens that W selects; None if there is none.
-        null: the same for W with signs flipped along the tokens' axes; None if no draw has a solution.
+        cosine: cosine of W to the max-margin solution of the tokens that W selects; None if there is no solution.
+        null: null distribution of the cosine, from W with signs flipped along the tokens' axes; None if no draw has a solution.
         margin: smallest margin of W, relative to the largest possible smallest margin of a matrix of the same norm, in (0, 1].
         constraints: number of constraints.
-        queries: number of (input, query) pairs behind them; 0 without a cosine.
-        reason: why there is no cosine; empty if there is one.
+        queries: number of (input, query) pairs that set the constraints; 0 without a cosine.
+        reason: the reason why there is no cosine; empty if there is one.
     """
 
     cosine: float | None
@@ -62,6 +62,7 @@ class Alignment:
 
 
 def _missing(reason: str, constraints: int = 0) -> Alignment:
+    """Returns an alignment without values."""
     return Alignment(None, None, None, constraints, reason)
 
 
@@ -76,20 +77,20 @@ def alignment(
     constraints: int = 256,
     draws: int = 3,
 ) -> Alignment:
-    """Cosine of W to the max-margin direction of the tokens that W selects, with its null distribution.
+    """Computes the cosine of W to the max-margin direction of the tokens that W selects, with its null distribution.
 
     Args:
-        W: bilinear form of a head; the score of token x for query z is ``x @ W @ z``.
+        W: bilinear form of a head, ``[d, d_z]``; the score of token x for query z is ``x @ W @ z``.
         tokens: input of the head, ``[n, T, d]``.
         query: one query per input ``[n, d_z]``, or several ``[n, q, d_z]`` (self-attention: the tokens themselves).
-        generator: of the subset of (input, query) pairs and of the null draws.
-        constraints: largest number of constraints (the cost grows like their third power); at least one pair is used.
+        generator: random generator for the subset of (input, query) pairs and for the null draws.
+        constraints: largest number of constraints (the cost grows like its third power); at least one pair is used.
         draws: number of null draws.
     Returns:
         The cosine, or the reason why there is none: a single token, W = 0, tied scores, margins too small for float64.
     Raises:
         TypeError: an argument is not numeric.
-        ValueError: shapes do not fit, or values are not finite.
+        ValueError: shapes do not fit, or a value is not finite.
     """
     integers(constraints=constraints)
     for name, value, shape, ranks in (
@@ -107,7 +108,7 @@ def alignment(
     finite(W=W, tokens=tokens, query=query)
     if T < 2:
         return _missing(SINGLE_TOKEN)
-    # A random subset of the (input, query) pairs, each of which sets T - 1 constraints.
+    # Each (input, query) pair sets T - 1 constraints, so a random subset of the pairs meets the budget.
     pairs = torch.randperm(n * queries.shape[1], generator=generator)[: max(1, constraints // (T - 1))]
     x, z = tokens[pairs // queries.shape[1]], queries.reshape(-1, queries.shape[-1])[pairs]
     left = _principal_axes(tokens)
@@ -118,55 +119,55 @@ def alignment(
 
 
 def _with_null(W: Tensor, x: Tensor, z: Tensor, flips: Sequence[tuple[Flip, Flip]]) -> Alignment:
-    """The alignment for finite float64 tokens [m, T, d], T > 1, with one query [m, d_z] each."""
+    """Computes the alignment for m inputs of T > 1 tokens [m, T, d] with one query each [m, d_z]: finite values, float64."""
     if not bool(W.any()):
         return _missing("W is zero, so it selects nothing")
-    W = W / W.abs().amax()  # first the largest entry, so that the squares in the norm neither overflow nor vanish
+    W = W / W.abs().amax()  # the squares in the norm then neither overflow nor underflow
     W = W / W.norm()
-    value, margin, count, reason = _own_selection(_scores(x, z @ W.mT), x, z)
+    value, margin, count, reason = _selection_cosine(_scores(x, z @ W.mT), x, z)
     if value is None:
         return _missing(reason, count)
-    # Q W Q is never formed: the flips act on the queries, before and after W, which are few.
-    draws = [_own_selection(_scores(x, left(right(z) @ W.mT)), x, z)[0] for left, right in flips]
+    # The product of W and the flips is never formed: the flips act on the queries, before and after W, which are few.
+    draws = [_selection_cosine(_scores(x, left(right(z) @ W.mT)), x, z)[0] for left, right in flips]
     null = Null(NULL_KIND, tuple(draw for draw in draws if draw is not None))
     return Alignment(value, null if null.draws else None, margin, count, queries=len(x))
 
 
 def _scores(x: Tensor, keys: Tensor) -> Tensor:
-    """x^T (W z) of every token, [m, T], from ``keys = W z`` [m, d]."""
+    """Returns the score x^T (W z) of every token, [m, T], from ``keys = W z`` [m, d]."""
     return (x @ keys[..., None]).squeeze(-1)
 
 
 def _principal_axes(vectors: Tensor) -> Tensor:
-    """Eigenvectors of the second moment, as columns."""
+    """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d]."""
     rows = vectors.reshape(-1, vectors.shape[-1])
     rows = rows / rows.abs().amax().clamp(min=1e-300)
     return torch.linalg.eigh(rows.mT @ rows)[1]
 
 
 def _random_flips(left: Tensor, right: Tensor | None, generator: torch.Generator) -> tuple[Flip, Flip]:
-    """Reflections that give each axis of tokens and of queries a random sign; one reflection for both sides if ``right`` is None."""
+    """Draws reflections that give each axis of the tokens and of the queries a random sign. If ``right`` is None both are the same."""
 
-    def drawn(axes: Tensor) -> Flip:
+    def draw(axes: Tensor) -> Flip:
         signs = torch.randint(2, axes.shape[1:], generator=generator).double() * 2 - 1
         return lambda rows: ((rows @ axes) * signs) @ axes.mT
 
-    flip = drawn(left)
-    return flip, flip if right is None else drawn(right)
+    flip = draw(left)
+    return flip, flip if right is None else draw(right)
 
 
-def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, float | None, int, str]:
-    """(cosine, relative margin, number of constraints, reason) of the W of norm one with these scores.
+def _selection_cosine(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, float | None, int, str]:
+    """Returns cosine, relative margin, number of constraints and reason for the W of norm one that gives these scores.
 
-    W itself is not needed: with the multipliers l of the solution, <W, W_mm> is the sum of margins times l.
+    W itself is not needed: <W, W_mm> is the sum of margins times multipliers of the solution, over the constraints.
     """
     difference = x[torch.arange(len(x)), scores.argmax(-1)][:, None] - x
-    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # tokens equal to the selected one add no constraint
+    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # drops the tokens equal to the selected one
     if not len(i):
         return None, None, 0, "all tokens of each input are equal, so there is nothing to select"
     d = difference[i, t]
     try:
-        # Few constraints in many dimensions: the Gram matrix alone gives the multipliers, and the norm is the root of their sum.
+        # For few constraints the Gram matrix alone gives the multipliers. At the optimum |W_mm|^2 is their sum.
         multipliers = dual_multipliers((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= GRAM_ONLY_SIZE else None
         if multipliers is None:
             solution = frobenius_max_margin(Constraints(d, z[i], input=i, token=t), tol=SOLVER_TOL)
@@ -185,17 +186,17 @@ def _own_selection(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, 
 
 
 class AlignmentMetric(Metric):
-    """:func:`alignment` of every layer and head whose bilinear form is known.
+    """The :func:`alignment` of every layer and head whose bilinear form is known.
 
-    It stores the first ``max_samples`` sequences of each attention module, and the latest W. Queries are the tokens at a random subset of
-    positions. W alone determines the selections, without biases and masks that the network may add. A head without a value (attention to
-    tokens other than the module's own, values that are not finite) gets a measurement with the reason.
+    The metric stores the first ``max_samples`` sequences of each attention module, and the latest W. The queries are the tokens at a random
+    subset of positions. W alone determines the selections; biases and masks of the network are ignored. A head without a value (attention
+    to tokens other than the module's own, values that are not finite) gets a measurement with the reason.
 
     Args:
-        constraints: largest number per module, divided equally among its heads; at least one query per head is used.
-        draws: null draws, with the same sign flips for all heads of a module, unless :meth:`compute` gets another number.
+        constraints: largest number of constraints per module, divided equally among its heads; at least one query per head is used.
+        draws: default number of null draws in :meth:`compute`; all heads of a module share their sign flips.
         max_samples: largest number of sequences stored per module.
-        seed: of the subset, and of the null draws if :meth:`compute` has no generator.
+        seed: seed of the subset, and of the null draws if :meth:`compute` gets no generator.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -208,17 +209,17 @@ class AlignmentMetric(Metric):
         super().__init__()
 
     def update(self, activations: Activations) -> None:
-        """Keeps tokens and W of an attention module whose bilinear form is known; ignores everything else."""
+        """Stores tokens and W of an attention module whose bilinear form is known; ignores all other activations."""
         if activations.kind != "attention" or activations.bilinear is None:
             return
         tokens = activations.tokens[: self.max_samples].detach()
-        usable = torch.isfinite(tokens).flatten(1).all(1)
-        tokens = (tokens if bool(usable.all()) else tokens[usable]).to("cpu", torch.float64)
+        finite_rows = torch.isfinite(tokens).flatten(1).all(1)
+        tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.float64)
         place = (activations.layer, activations.first_head)
-        self._keep(place, tokens, activations.bilinear.detach().to("cpu", torch.float64), torch.tensor(_attends_elsewhere(activations)))
+        self._store(place, tokens, activations.bilinear.detach().to("cpu", torch.float64), torch.tensor(_attends_elsewhere(activations)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
-        """Per layer and head: the cosine with its null distribution, and the smallest margin relative to the largest possible."""
+        """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible."""
         measurements = []
         for layer, first in sorted(self.tokens):
             where = {"theory": "attention_svm", "kind": "in network", "source": SOURCE, "layer": layer, "scope": "training"}
@@ -233,6 +234,7 @@ class AlignmentMetric(Metric):
         return measurements
 
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
+        """Computes the alignment of every head of one module."""
         tokens, heads, (layer, first) = self.tokens[place], self.bilinear[place], place
         n, T, d = tokens.shape
         reason = (
@@ -243,7 +245,8 @@ class AlignmentMetric(Metric):
         )
         if reason:
             return [_missing(reason)] * len(heads)
-        # One generator per module, seeded alike: layers of one width share their signs, whatever other metrics draw.
+        # Every module gets a new generator with the same seed. Layers of one width then share their signs, and draws of other metrics do
+        # not change them.
         signs = torch.Generator().manual_seed(self.seed if generator is None else generator.initial_seed())
         axes = _principal_axes(tokens)
         flips = [_random_flips(axes, None, signs) for _ in range(draws)]
@@ -257,38 +260,39 @@ class AlignmentMetric(Metric):
         return alignments
 
     def reset(self) -> None:
-        """Starts a new measurement."""
+        """Discards all stored sequences and weights."""
         super().reset()
         self.tokens, self.bilinear, self.foreign = {}, {}, {}
 
     def merge(self, other: "AlignmentMetric") -> None:
-        """Adds the sequences that another metric has stored, up to ``max_samples`` per module."""
+        """Adds the sequences of another metric, up to ``max_samples`` per module."""
         for place, tokens in other.tokens.items():
-            self._keep(place, tokens, other.bilinear[place], other.foreign[place])
+            self._store(place, tokens, other.bilinear[place], other.foreign[place])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3, first head 0)."""
+        """Returns tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3, first head 0)."""
         parts = {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}
         return {".".join((*map(str, place), name)): part for name, stored in parts.items() for place, part in stored.items()}
 
     def load_state_dict(self, state) -> None:
-        """The inverse of :meth:`state_dict`."""
+        """Restores the state that :meth:`state_dict` returned."""
         self.reset()
         for key, part in state.items():
             *place, name = key.split(".")
             {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}[name][tuple(map(int, place))] = part
 
-    def _keep(self, place: Place, tokens: Tensor, W: Tensor, foreign: Tensor) -> None:
-        before = self.tokens.get(place)
-        if before is not None and before.shape[1:] == tokens.shape[1:]:
-            tokens = torch.cat([before, tokens])[: self.max_samples]
-        elif before is not None and len(before):
-            tokens = before  # sequences of another length: the first ones stay
+    def _store(self, place: Place, tokens: Tensor, W: Tensor, foreign: Tensor) -> None:
+        """Adds sequences of a module up to ``max_samples``, and replaces its W and flag."""
+        stored = self.tokens.get(place)
+        if stored is not None and stored.shape[1:] == tokens.shape[1:]:
+            tokens = torch.cat([stored, tokens])[: self.max_samples]
+        elif stored is not None and len(stored):
+            tokens = stored  # sequences of different lengths form no tensor: the earlier ones stay
         self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
 
 
 def _attends_elsewhere(activations: Activations) -> bool:
-    """Whether the module attends to tokens other than its own, judged by its queries and keys; False if these are not known.
+    r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False if these are not known.
 
     The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries and over keys, so that
     biases of the projections and terms common to all keys cancel.
@@ -300,7 +304,7 @@ def _attends_elsewhere(activations: Activations) -> bool:
         return False
     if query.shape[2] != T or key.shape[2] < T:
         return True
-    # Three finite sequences suffice.
+    # Three finite sequences suffice to distinguish the two cases.
     sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3, 0]
     x = activations.tokens[sample, None].double()
     actual, expected = query[sample].double() @ key[sample, :, :T].double().mT, (x @ W.mT) @ x.mT

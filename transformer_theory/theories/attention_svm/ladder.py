@@ -1,4 +1,4 @@
-"""How far the theory extends; the rungs are not written yet."""
+"""The ladder of this theory: the quantity that it measures. There are no rungs yet."""
 
 from ...core.ladder import Ladder
 from .in_networks import NULL_KIND

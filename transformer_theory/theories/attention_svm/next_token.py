@@ -1,17 +1,18 @@
 r"""Next-token prediction with one attention layer: the training problem, and the two parts of the weights that the theory predicts.
 
-A sequence of token ids with embeddings :math:`e_1, \dots, e_K` ends in the token k, the query; the label y, one of its tokens, comes next.
-With a head that outputs the attention on the label, the loss of a sequence is
+The tokens have embeddings :math:`e_1, \dots, e_K`. The last token k of a sequence is the query. The label y is the token that comes next,
+and it occurs in the sequence. With a head that outputs the attention on the label, the loss of a sequence is
 
 .. math:: -\log \sum_{t :\, id_t = y} \operatorname{softmax}(X W e_k)_t .
 
 Tokens of one strongly connected component of the token-priority graph :math:`G_k` (:mod:`.graph`) share attention, in proportions that the
-finite part of W determines. Between components priority is strict: attention moves to the higher component, along (Graph-SVM):
+finite part of W determines. Between components the priority is strict: W grows along the solution of (Graph-SVM), which moves attention to
+the higher component:
 
 .. math:: W(t) \approx W_{fin} + R(t)\, W_{svm}, \qquad
     W_{fin} \in S_{fin} = \operatorname{span}\{(e_i - e_j)e_k^\top : i, j \text{ in one component of } G_k\} .
 
-The loss is convex in W, so descent finds both from any start (:cite:t:`li2024mechanics`).
+The loss is convex in W, so descent reaches both parts from any start (:cite:t:`li2024mechanics`).
 """
 
 import torch
@@ -26,9 +27,9 @@ from .graph import PriorityGraph, check_graph, check_sequences, priority_graph
 from .problem import Instance
 from .validation import check_nonnegative, check_real
 
-ATTENTION_FLOOR = 1e-300  # attention on the label below which its logarithm is no longer finite
-SPAN_RTOL = 1e-10  # singular values of the differences of one component, relative to the largest, below which they are dependent
-DRAWS = 1000  # attempts at data with, or without, cycles
+ATTENTION_FLOOR = 1e-300  # smaller attention on the label is replaced by this, which keeps its logarithm finite
+SPAN_RTOL = 1e-10  # smaller singular values, relative to the largest, show that differences of tokens are linearly dependent
+DRAWS = 1000  # largest number of attempts to draw data with, or without, cycles
 NEWTON_STEPS = 100
 
 LOG = Loss("log", lambda f: -f.clamp(min=ATTENTION_FLOOR).log(), lambda f: f.clamp(min=ATTENTION_FLOOR).reciprocal())
@@ -37,19 +38,19 @@ LOG = Loss("log", lambda f: -f.clamp(min=ATTENTION_FLOOR).log(), lambda f: f.cla
 
 @converted(float64=("embeddings",), int64=("ids", "labels"))
 def next_token_instance(embeddings: Float[Tensor, "K d"], ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"]) -> Instance:
-    """The training problem: a token's score is one if it is the label, else zero, so that the prediction is the label's attention.
+    """Returns the training problem, to be used with the loss :data:`LOG`.
 
-    Train it with the loss :data:`LOG`.
+    The score of a token is one if it is the label and zero otherwise, so the prediction is the attention on the label.
 
     Args:
         embeddings: e, one row per token, ``[K, d]``.
-        ids: token ids, ``[n, T]``; the last of a sequence is the query.
-        labels: the token that comes next, ``[n]``; one of the sequence.
+        ids: token ids, ``[n, T]``; the last id of a sequence is the query.
+        labels: next token of each sequence, ``[n]``; it occurs in the sequence.
     Returns:
         An instance of n inputs of T tokens, ``d_z = d``.
     Raises:
-        TypeError: no tensor or array of the right kind.
-        ValueError: an id without an embedding, or a label that is not in its sequence.
+        TypeError: an argument is not a tensor or array of the right kind of numbers.
+        ValueError: an id has no embedding, or a label is not in its sequence.
     """
     check_real("embeddings", embeddings, "[K, d]", 2)
     check_sequences(ids, labels, len(embeddings))
@@ -58,28 +59,29 @@ def next_token_instance(embeddings: Float[Tensor, "K d"], ids: Int[Tensor, "n T"
 
 @converted(float64=("embeddings",))
 def finite_span(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Float[Tensor, "r d d"]:
-    """An orthonormal basis of S_fin, the matrices on which tokens of one component differ.
+    """Returns an orthonormal basis of S_fin, the span of the matrices (e_i - e_j) e_k^T for i and j in one component of G_k.
 
     Args:
-        graph: of the data.
+        graph: graphs of the data.
         embeddings: e, ``[K, d]``.
     Returns:
         r matrices, orthonormal as vectors, ``[r, d, d]``; r = 0 for an acyclic graph.
     Raises:
-        TypeError, ValueError: as :func:`~.builders.graph_svm`.
+        TypeError, ValueError: as for :func:`~.builders.graph_svm`.
     """
     check_graph(graph, embeddings)
     d, triples = embeddings.shape[1], graph.equal()
     if not triples:
         return embeddings.new_zeros(0, d, d)
     k, i, j = torch.tensor(triples).T
+    # One row per matrix, flattened; the right singular vectors of the independent rows are the basis.
     rows = ((embeddings[i] - embeddings[j])[:, :, None] * embeddings[k][:, None]).reshape(len(triples), -1)
     _, sigma, basis = torch.linalg.svd(rows, full_matrices=False)
     return basis[sigma > SPAN_RTOL * sigma[0]].reshape(-1, d, d)
 
 
 def project(W: Float[Tensor, "*batch d d"], basis: Float[Tensor, "r d d"]) -> Float[Tensor, "*batch d d"]:
-    """The part of W ``[*batch, d, d]`` in the span of an orthonormal basis ``[r, d, d]``; zero if r = 0."""
+    """Projects W ``[*batch, d, d]`` onto the span of an orthonormal basis ``[r, d, d]``; zero if r = 0."""
     return torch.einsum("...xz,rxz,rab->...ab", W, basis, basis)
 
 
@@ -88,21 +90,21 @@ def project(W: Float[Tensor, "*batch d d"], basis: Float[Tensor, "r d d"]) -> Fl
 def finite_part(
     graph: PriorityGraph, embeddings: Float[Tensor, "K d"], ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tol: float = 1e-12
 ) -> Float[Tensor, "d d"]:
-    r""":math:`W_{fin}`: the minimiser in S_fin of the loss in which each sequence keeps only tokens of its label's component.
+    r"""Returns :math:`W_{fin}`, the minimiser in S_fin of the loss after each sequence is reduced to the tokens of its label's component.
 
-    Newton's method with backtracking; the loss is strictly convex on S_fin.
+    The method is Newton's with backtracking; the loss is strictly convex on S_fin.
 
     Args:
-        graph: of these data.
+        graph: graphs of these data.
         embeddings: e, ``[K, d]``.
         ids, labels: sequences and their next tokens, ``[n, T]`` and ``[n]``.
-        tol: largest norm of the gradient accepted.
+        tol: largest accepted norm of the gradient.
     Returns:
         W_fin ``[d, d]``; zero for an acyclic graph.
     Raises:
         NotConverged: the gradient stayed above ``tol``; ``state`` is the last iterate.
-        TypeError, ValueError: as :func:`~.builders.graph_svm` and :func:`next_token_instance`; a graph of other data; or a tolerance that
-            is no number from 0 on.
+        TypeError, ValueError: as for :func:`~.builders.graph_svm` and :func:`next_token_instance`; or the graph belongs to other data, or
+            ``tol`` is not a number of at least 0.
     """
     check_nonnegative(tol=tol)
     check_graph(graph, embeddings)
@@ -134,12 +136,12 @@ def finite_part(
         if size <= tol:
             return torch.einsum("r,rxz->xz", weights, basis)
         # The Hessian is the mean covariance of the features under the attention. It is positive definite on S_fin; the multiple of the
-        # identity guards against rounding alone.
+        # identity only guards against rounding.
         centred = features - mean[:, None]
         hessian = torch.einsum("nt,ntr,nts->rs", share, centred, centred) / len(ids)
         step = torch.linalg.solve(hessian + 1e-15 * hessian.diagonal().mean() * torch.eye(r, dtype=x.dtype), gradient)
-        # Armijo's rule. Near the minimum the decrease falls below the rounding of the loss, 1e-15; without this term the step would be
-        # halved there for no reason, and quadratic convergence lost.
+        # Armijo's rule. Near the minimum the decrease falls below the rounding error of the loss. The term 1e-15 accepts the full step
+        # there and so preserves quadratic convergence.
         length, before = 1.0, float(loss(weights))
         while float(loss(weights - length * step)) > before - 1e-4 * length * float(gradient @ step) + 1e-15 and length > 1e-10:
             length /= 2
@@ -154,26 +156,27 @@ def finite_part(
 def random_sequences(
     *, sequences: int, length: int, tokens: int, generator: torch.Generator, cyclic: bool, last: int | None = None
 ) -> tuple[Int[Tensor, "n T"], Int[Tensor, " n"], PriorityGraph]:
-    """Sequences of different tokens with one of their tokens as label, drawn until their graphs are cyclic, or acyclic.
+    """Draws sequences of distinct tokens, each with one of its tokens as label, until their graphs are cyclic, or acyclic.
 
-    These are the data of the experiments of :cite:t:`li2024mechanics`.
+    The experiments of :cite:t:`li2024mechanics` use these data.
 
     Args:
         sequences, length, tokens: n, T <= K and K.
-        generator: of the random numbers.
-        cyclic: True for graphs with a component of several tokens and a strict priority, False for graphs without such a component.
-        last: number of tokens that may end a sequence, 0 to last - 1; None for all.
+        generator: random generator of the data.
+        cyclic: True for graphs with some component of several tokens, False for graphs without one; both have a strict priority.
+        last: number of tokens that may end a sequence: 0 to ``last - 1``. None: all tokens.
     Returns:
         ids ``[n, T]``, labels ``[n]`` and their graphs.
     Raises:
-        ValueError: sizes that do not fit, or no such data in a thousand draws.
+        ValueError: the sizes do not fit, or a thousand draws contain no such data.
     """
-    enders = tokens if last is None else last
-    if not (sequences >= 1 and 2 <= length <= tokens and 1 <= enders <= tokens):
-        raise ValueError(f"sizes must be n >= 1, 2 <= T <= K, 1 <= last <= K, got n={sequences}, T={length}, K={tokens}, last={enders}")
+    n_last = tokens if last is None else last
+    if not (sequences >= 1 and 2 <= length <= tokens and 1 <= n_last <= tokens):
+        raise ValueError(f"sizes must be n >= 1, 2 <= T <= K, 1 <= last <= K, got n={sequences}, T={length}, K={tokens}, last={n_last}")
     for _ in range(DRAWS):
-        # The last token comes first; ranks of random numbers, with the largest reserved for the last token, order the others.
-        end = torch.randint(enders, (sequences, 1), generator=generator)
+        # Draw the last token first, then sort the others by random numbers below 1. The last token gets the number 2, so it sorts to the
+        # end and is never among the first T - 1 <= K - 1.
+        end = torch.randint(n_last, (sequences, 1), generator=generator)
         order = torch.rand(sequences, tokens, generator=generator, dtype=torch.float64).scatter(1, end, 2.0).argsort(1)
         ids = torch.cat([order[:, : length - 1], end], 1)
         labels = ids.gather(1, torch.randint(length, (sequences, 1), generator=generator)).squeeze(1)

@@ -1,9 +1,9 @@
 r"""The theory on labelled data: one attention head, trained by descent on W, compared with the max-margin solution of its selection.
 
 One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens by ridge regression and then fixed; the
-scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of each input. The queries come with the data. There are two
-measurements. Feasibility: for random sets of growing size, how often one W selects the best tokens of all inputs. Descent: the direction of
-W from W = 0 on a feasible set, which grows by one random input at a time, up to :data:`MAX_INPUTS`.
+scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of each input. The queries are part of the data. There are two
+measurements. Feasibility: the share of random sets of inputs, of growing size, in which one W selects all best tokens. Descent: the
+direction of W after descent from W = 0 on a feasible set, to which random inputs are added one at a time, up to :data:`MAX_INPUTS`.
 """
 
 from collections.abc import Iterator
@@ -39,20 +39,20 @@ NAME = "attention_svm"
 SOURCE = Source("tarzanagh2023transformers")
 HEADLINE = "cosine of W to the max-margin direction of the selected tokens"
 SELECTABLE = "number of inputs whose best tokens one W can select"
-MAX_INPUTS = 24  # of the set on which W is trained
+MAX_INPUTS = 24  # largest size of the set on which W is trained
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-SUBSETS = 12  # random subsets of each size up to 8; a third of that above
+SUBSETS = 12  # number of random subsets of each size up to 8; a third of it for larger sizes
 MAX_NORM = 50.0  # largest norm of a max-margin solution that descent can resolve in STEPS (tokens have norm one)
-MAX_CANDIDATES = 96  # inputs tried when a feasible set is grown
+MAX_CANDIDATES = 96  # largest number of inputs that are tested for a feasible set
 COSINE_THRESHOLD = 0.95
 MARGIN_THRESHOLD = 0.9
-SCORE_RTOL = 1e-9  # relative spread of scores that count as equal
+SCORE_RTOL = 1e-9  # largest relative spread of scores that count as equal
 SOLVER_TOL = 1e-9
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Labelled inputs with one query each: tokens ``[n, T, d]``, T > 1, query ``[n, d]``, labels ``[n]`` of at least two classes."""
+    """Labelled inputs with one query each: tokens ``[n, T, d]`` with T > 1, query ``[n, d]``, labels ``[n]`` of at least two classes."""
 
     tokens: Float[Tensor, "n T d"]
     query: Float[Tensor, "n d"]
@@ -60,7 +60,7 @@ class Problem:
 
 
 def read(data: TokenData) -> Problem | Unsupported:
-    """Tokens, queries and labels of a data set."""
+    """Returns tokens, queries and labels of a data set, or the reason why it does not suit the theory."""
     if data.tokens.shape[1] < 2:
         return Unsupported("needs at least two tokens per input to select from")
     if data.labels is None or data.query is None or len(data.labels.unique()) < 2:
@@ -73,10 +73,10 @@ class Task:
     """The training task of the attention head: one class against the rest, with a linear head.
 
     Attributes:
-        instance: the inputs; tokens and queries are divided by their root-mean-square norms, which changes only the scale of W.
+        instance: training problem; tokens and queries are divided by their root-mean-square norms, which changes only the scale of W.
         index: position of each input in the data, ``[n]``.
         accuracy: share of inputs whose label the head predicts from the mean token.
-        positive: the class that is separated from the others.
+        positive: class with the label 1; all others have the label -1.
     """
 
     instance: Instance
@@ -86,11 +86,11 @@ class Task:
 
 
 def one_against_rest(problem: Problem, generator: torch.Generator, *, max_samples: int = 1000) -> Task:
-    """A task with equally many inputs of one random class and of the other classes, alternating, in random order.
+    """Returns a task in which inputs of one random class alternate with inputs of the other classes, in random order.
 
     Args:
-        generator: draws the class and the order.
-        max_samples: largest number of inputs, of the class and the others together.
+        generator: random generator of the class and the order.
+        max_samples: largest number of inputs in total.
     """
     labels = problem.labels
     classes = labels.unique()
@@ -112,10 +112,10 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
 
 
 def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[list[int], list[float]]:
-    """For growing n: the share of random sets of n inputs whose best tokens one W can select. Stops after a size with none.
+    """Measures, for growing n, the share of random sets of n inputs whose best tokens one W can select.
 
     Returns:
-        The sizes that were tried, and the share of each.
+        The sizes n and their shares, up to the first share of zero.
     """
     sizes, shares = [], []
     for size in (s for s in SIZES if s <= len(instance.tokens)):
@@ -133,9 +133,9 @@ class FeasibleSet:
     """A set of inputs whose best tokens one W can select.
 
     Attributes:
-        inputs: their positions.
+        inputs: positions of the inputs in the instance.
         solution: the max-margin solution of their best tokens; None if the set is empty.
-        guaranteed: number of inputs that the theory guarantees for any scores: the rank of the queries of those candidates whose
+        guaranteed: number of inputs that the theory guarantees for any scores. It is the rank of the queries of all candidates whose
             differences (best token minus each other token) are linearly independent. For data in general position: d if d >= T - 1.
         resolved: whether every rejected candidate was infeasible; False if some candidate was rejected for a small margin.
     """
@@ -147,10 +147,10 @@ class FeasibleSet:
 
 
 def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet:
-    """A feasible set of inputs, grown greedily in random order, with its max-margin solution.
+    """Builds a feasible set of inputs greedily in random order, with its max-margin solution.
 
-    A candidate is rejected if the margin would become too small for descent to show it within its budget of steps. Each input of the
-    instance has one best token.
+    A candidate is rejected if the margin would become too small for descent to resolve within its budget of steps. The instance must
+    hold only inputs with one best token.
     """
     inputs, solution, resolved = [], None, True
     candidates = torch.randperm(len(instance.tokens), generator=generator)[:MAX_CANDIDATES]
@@ -167,7 +167,7 @@ def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet
             inputs, solution = [*inputs, candidate], larger
         if len(inputs) == MAX_INPUTS:
             break
-    # The condition of :mod:`.feasibility`, for each candidate alone and then for their queries together.
+    # The condition of :mod:`.feasibility`: independent differences of each candidate, then independent queries of all of them.
     differences = {c: _best_constraints(instance[torch.tensor([c])]).difference for c in candidates.tolist()}
     free = [c for c, rows in differences.items() if 0 < len(rows) == int(torch.linalg.matrix_rank(rows))]
     guaranteed = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0
@@ -179,7 +179,7 @@ def _best_constraints(instance: Instance) -> Constraints:
 
 
 def _feasible(pairs: Constraints) -> bool:
-    """Whether float64 resolves a max-margin solution."""
+    """Returns whether float64 resolves a max-margin solution."""
     try:
         frobenius_max_margin(pairs, tol=SOLVER_TOL)
     except (Infeasible, NotConverged):
@@ -188,7 +188,7 @@ def _feasible(pairs: Constraints) -> bool:
 
 
 def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """Assumptions, predictions with measurements, and the arrays of the figure; see the docstring of the module."""
+    """Yields the assumptions, the predictions with measurements, and the arrays of the figure; see the module docstring."""
     task = one_against_rest(problem, generator)
     instance, (n, T, d) = task.instance, task.instance.tokens.shape
     tied = ties(instance.scores, instance.tokens)
@@ -214,15 +214,15 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
     if bool(tied.all()):
         yield _on_data(HEADLINE, None, reason="no input has a single best token")
         return
-    clear = instance[(~tied).nonzero().squeeze(-1)]
-    sizes, shares = feasible_shares(clear, generator)
-    feasible = grow_feasible(clear, generator)
+    untied = instance[(~tied).nonzero().squeeze(-1)]
+    sizes, shares = feasible_shares(untied, generator)
+    feasible = grow_feasible(untied, generator)
     yield from _feasibility(sizes, shares, feasible, T, d)
     if feasible.solution is None:
         yield _on_data(HEADLINE, None, reason="infeasible: no W selects the best token of even one input")
         return
-    chosen, seed = clear[feasible.inputs], int(torch.randint(2**31, (1,), generator=generator))
-    yield from describe(analyse(chosen.tokens, chosen.query, chosen.scores, steps=STEPS, rate=RATE, seed=seed))
+    trained, seed = untied[feasible.inputs], int(torch.randint(2**31, (1,), generator=generator))
+    yield from describe(analyse(trained.tokens, trained.query, trained.scores, steps=STEPS, rate=RATE, seed=seed))
 
 
 def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T: int, d: int) -> Iterator[Measurement | Arrays]:
@@ -247,7 +247,7 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
 
 
 def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
-    """Measurements and arrays of one run of descent."""
+    """Yields the measurements and arrays of one run of descent."""
     n, T = analysis.instance.scores.shape
     half, end = analysis.states[-3], analysis.states[-1]
     unequal = _score_spread(analysis)
@@ -327,7 +327,7 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
 
 
 def _on_data(quantity: str, value: float | None, **columns) -> Measurement:
-    """A statement about descent that holds, or fails, on any data."""
+    """Returns a measurement of a statement about descent that holds or fails on any data."""
     return Measurement(NAME, "on data", quantity, value, source=SOURCE, scope="any data", **columns)
 
 
@@ -336,20 +336,20 @@ def _assumption(quantity: str, holds: bool, value: float, **columns) -> Measurem
 
 
 def _score_spread(analysis: Analysis) -> float:
-    """Largest spread of the other tokens' scores, relative to the best token's lead."""
-    spread = []
+    """Returns the largest spread of the other tokens' scores, relative to the best token's lead."""
+    spreads = []
     for scores, best in zip(analysis.instance.scores, analysis.best.tokens):
         others = scores[torch.arange(len(scores)) != best]
-        spread.append(float((others.max() - others.min()) / (scores[best] - others.min()).clamp(min=1e-300)))
-    return max(spread)
+        spreads.append(float((others.max() - others.min()) / (scores[best] - others.min()).clamp(min=1e-300)))
+    return max(spreads)
 
 
 def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bool, null: Null | None) -> Measurement:
-    value, doubt = float(analysis.cosines(selection)[-1]), ""
+    value, caveat = float(analysis.cosines(selection)[-1]), ""
     if value < COSINE_THRESHOLD and _late_rise(analysis, selection) > 0.005:
-        doubt = "; still rising"
+        caveat = "; still rising"
     elif value < COSINE_THRESHOLD and not analysis.saturated:
-        doubt = "; attention is not yet saturated"
+        caveat = "; attention is not yet saturated"
     return _on_data(
         quantity,
         value,
@@ -357,11 +357,11 @@ def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bo
         basis="limit",
         op=">=",
         threshold=COSINE_THRESHOLD,
-        verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not doubt, covered=covered),
+        verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not caveat, covered=covered),
         null=null,
         side=None if null is None else ">=",
         n=len(analysis.tied),
-        note=_run_note(analysis) + doubt,
+        note=_run_note(analysis) + caveat,
     )
 
 
@@ -370,14 +370,14 @@ def _run_note(analysis: Analysis) -> str:
 
 
 def _late_rise(analysis: Analysis, selection: Selection) -> float:
-    """Rise of the cosine to the selection's solution over the last quarter of the run."""
+    """Returns the rise of the cosine to the selection's solution over the last quarter of the run."""
     before, after = analysis.cosines(selection)[-2:]
     return float(after - before)
 
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Where descent went on the data: cosine to the max-margin direction, margins, attention, and which selections are feasible."""
+    """Plots the cosine to the max-margin direction, the margins, the attention, and the share of feasible random sets."""
     arrays = {name.partition("/")[2]: value for name, value in result.arrays.items() if name.partition("/")[0] == NAME}
     if "cosine_selected" not in arrays:
         missing = [row.reason for row in result.table.select(theory=NAME, kind="on data", value=None)]

@@ -5,13 +5,14 @@ Input i has T tokens :math:`x_{i,1}, \dots, x_{i,T}` and a query :math:`z_i`. On
 
 .. math:: f_i(W) = v^\top X_i^\top \operatorname{softmax}(X_i W z_i), \qquad L(W) = \tfrac1n \sum_i \log(1 + e^{-Y_i f_i(W)}).
 
-The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` says how much token t helps; the *optimal* token of an input has the largest.
+The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` measures how much token t helps the prediction. The *optimal* token of an input has
+the largest score.
 A selection :math:`a = (a_1, \dots, a_n)` is *feasible* if some W scores every selected token above the others of its input,
 
 .. math:: (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \qquad \text{for all } i \text{ and } t \ne a_i,
 
-which is linear in W, see :mod:`.constraint_set`. The setting is that of :cite:t:`tarzanagh2023transformers` and
-:cite:t:`tarzanagh2023maxmargin`, who also write tokens as rows of X.
+which is linear in W (:mod:`.constraint_set`). Setting and notation, with tokens as rows of X, follow
+:cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ class Instance:
         tokens: x, ``[*trials, n, T, d]``, float64.
         query: z, ``[*trials, n, d_z]``.
         scores: :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` (label included), ``[*trials, n, T]``.
-        allowed: the tokens that an input may attend to, ``[*trials, n, T]``; all by default. The others get no attention for any W.
+        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; the others get no attention for any W. None: all tokens.
 
     Raises:
-        TypeError: an argument that is no tensor or array.
-        ValueError: shapes that do not fit, values that are not finite, or an input that may attend to no token.
+        TypeError: an argument is not a tensor or array.
+        ValueError: shapes do not fit, a value is not finite, or an input may attend to no token.
     """
 
     tokens: Float[Tensor, "*trials n T d"]
@@ -62,19 +63,19 @@ class Instance:
         return tuple(self.tokens.shape[:-3])
 
     def optimal(self) -> Int[Tensor, "*trials n"]:
-        """The token with the largest score of each input; the first of several."""
+        """Returns the position of the token with the largest score of each input; the first one if several tie."""
         return self._masked(self.scores).argmax(-1)
 
     def selected(self, W: Float[Tensor, "*trials d d_z"]) -> Int[Tensor, "*trials n"]:
-        """The token to which W gives the most attention."""
+        """Returns the position of the token to which W gives the most attention, per input."""
         return self._masked(token_logits(self.tokens, self.query, W)).argmax(-1)
 
     def attention(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n T"]:
-        """Attention weights; rows sum to one."""
+        """Returns the attention weights; rows sum to one."""
         return self._masked(token_logits(self.tokens, self.query, W)).softmax(-1)
 
     def __getitem__(self, trial) -> "Instance":
-        """One trial (or several) of a batch."""
+        """Returns one trial (or several) of a batch."""
         return Instance(self.tokens[trial], self.query[trial], self.scores[trial], None if self.allowed is None else self.allowed[trial])
 
     def _masked(self, values: Tensor) -> Tensor:
@@ -85,14 +86,14 @@ class Instance:
 def token_logits(
     tokens: Float[Tensor, "*trials n T d"], query: Float[Tensor, "*trials n d_z"], W: Float[Tensor, "*trials d d_z"]
 ) -> Float[Tensor, "*trials n T"]:
-    r"""The attention logits :math:`x_{i,t}^\top W z_i`.
+    r"""Returns the attention logits :math:`x_{i,t}^\top W z_i`.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         query: z, ``[*trials, n, d_z]``.
-        W: ``[*trials, d, d_z]``.
+        W: attention weights, ``[*trials, d, d_z]``.
     Returns:
-        ``[*trials, n, T]``.
+        The logits, ``[*trials, n, T]``.
     """
     return (tokens @ (query @ W.mT)[..., None]).squeeze(-1)
 
@@ -101,7 +102,7 @@ def token_logits(
 def token_scores(
     tokens: Float[Tensor, "*trials n T d"], head: Float[Tensor, "*trials d"], sign: Float[Tensor, "*trials n"]
 ) -> Float[Tensor, "*trials n T"]:
-    r"""The token scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` of a linear head.
+    r"""Returns the token scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` of a linear head.
 
     >>> from transformer_theory.theories.attention_svm.problem import token_scores
     >>> tokens = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]] * 2, dtype=torch.float64)  # two inputs with the same two tokens
@@ -114,10 +115,10 @@ def token_scores(
         head: v, ``[*trials, d]``.
         sign: labels Y, -1 or 1, ``[*trials, n]``.
     Returns:
-        ``[*trials, n, T]``.
+        The scores, ``[*trials, n, T]``.
     Raises:
-        TypeError: an argument that is no tensor or array.
-        ValueError: a shape that does not fit, values that are not finite, or signs other than -1 and 1.
+        TypeError: an argument is not a tensor or array.
+        ValueError: shapes do not fit, a value is not finite, or a sign is not -1 or 1.
     """
     check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     check_signs("sign", sign, tokens.shape[:-2])
@@ -129,18 +130,19 @@ def token_scores(
 
 
 def cross_attention(*, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None) -> Instance:
-    """Random problems as in the experiments of :cite:t:`tarzanagh2023transformers`: unit tokens, queries and head in random directions,
-    random labels.
+    """Draws problems as in the experiments of :cite:t:`tarzanagh2023transformers`.
+
+    Tokens, queries and head are unit vectors in random directions; labels are random.
 
     Args:
         inputs, tokens, dim: n, T and d.
-        generator: draws head, labels, tokens and queries, in this order.
-        trials: number of independent problems; None for a single one without a batch dimension.
+        generator: random generator of head, labels, tokens and queries, in this order.
+        trials: number of independent problems. None: a single problem without a batch dimension.
     Returns:
-        The problems, ``d_z = d``.
+        The problems, with ``d_z = d``.
     Raises:
-        TypeError: a size that is no integer.
-        ValueError: a size below one.
+        TypeError: a size is not an integer.
+        ValueError: a size is below one.
     """
     integers(inputs=inputs, tokens=tokens, dim=dim, trials=1 if trials is None else trials)
     shape = () if trials is None else (trials,)
@@ -157,20 +159,20 @@ def cross_attention(*, inputs: int, tokens: int, dim: int, generator: torch.Gene
 def equal_distractors(
     *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None, gap: float = 1.0
 ) -> Instance:
-    """Problems that meet the assumption of the global theorems: all tokens but the optimal one have the same score.
+    """Draws problems that meet the assumption of the global theorems: all tokens of an input but the optimal one have the same score.
 
     Tokens and queries are drawn as in :func:`cross_attention`. The scores do not come from a linear head: they are ``gap`` for one random
     token of each input and 0 for the others.
 
     Args:
         inputs, tokens, dim: n, T and d.
-        generator: draws the same numbers as :func:`cross_attention`, then the optimal tokens.
-        trials: number of independent problems; None for a single one without a batch dimension.
+        generator: random generator of the same numbers as in :func:`cross_attention`, then of the optimal tokens.
+        trials: number of independent problems. None: a single problem without a batch dimension.
         gap: score of the optimal tokens.
     Returns:
-        The problems, ``d_z = d``.
+        The problems, with ``d_z = d``.
     Raises:
-        TypeError, ValueError: as :func:`cross_attention`.
+        TypeError, ValueError: as for :func:`cross_attention`.
     """
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials)
     best = torch.randint(tokens, instance.scores.shape[:-1], generator=generator)
@@ -178,23 +180,23 @@ def equal_distractors(
 
 
 def random_selection(instance: Instance, *, generator: torch.Generator) -> Int[Tensor, "*trials n"]:
-    """A token of each input, uniformly at random: positions ``[*trials, n]``."""
+    """Draws one token per input uniformly at random; returns the positions ``[*trials, n]``."""
     *lead, T = instance.scores.shape
     return torch.randint(T, tuple(lead), generator=generator)
 
 
 def published_instance(seed: int, *, inputs: int, tokens: int, dim: int) -> Instance:
-    """The data of the random experiments of :cite:t:`tarzanagh2023transformers` for one seed.
+    """Returns the data of the random experiments of :cite:t:`tarzanagh2023transformers` for one seed.
 
     As in the released notebooks, head, labels, tokens and queries are drawn in this order, in single precision.
 
     Args:
-        seed: of a new generator.
+        seed: seed of a new random generator.
         inputs, tokens, dim: n, T and d.
     Returns:
-        A single problem, ``d_z = d``, in float64.
+        A single problem in float64, with ``d_z = d``.
     Raises:
-        TypeError, ValueError: as :func:`cross_attention`.
+        TypeError, ValueError: as for :func:`cross_attention`.
     """
     integers(inputs=inputs, tokens=tokens, dim=dim)
     generator = torch.Generator().manual_seed(seed)
@@ -207,10 +209,10 @@ def published_instance(seed: int, *, inputs: int, tokens: int, dim: int) -> Inst
 
 
 def convert_fields(record: object, *names: str) -> None:
-    """Converts fields of a frozen dataclass to float64 tensors without a graph.
+    """Converts fields of a frozen dataclass to detached float64 tensors.
 
     Raises:
-        TypeError: a field that is no tensor or array of real numbers.
+        TypeError: a field is not a tensor or array of real numbers.
     """
     for name in names:
         value = as_float64(name, getattr(record, name))

@@ -1,7 +1,7 @@
-r"""The data of the published figures: drawn in single precision in the published order, then converted to float64.
+r"""The data of the published figures, drawn in single precision in the published order and then converted to float64.
 
-The pictures in the plane and the random problems are those of the notebooks released with :cite:t:`tarzanagh2023transformers`, the examples
-with one prompt those of :cite:t:`tarzanagh2023maxmargin`.
+The two-dimensional examples and the random problems come from the notebooks released with :cite:t:`tarzanagh2023transformers`, the examples
+with one prompt from :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from .dynamics import Loss
 from .problem import Instance, published_instance, token_scores
 
 PICTURES = (1, 2)
-PROMPT_KEYS = ((-0.1, 1.0), (1.0, 0.0), (0.0, 0.0))  # of the example with one input
-PROMPT_SCORES = {"global": (1.0, 0.9, 0.9), "local": (1.0, 0.9, 0.0)}  # equal distractors; token 1 locally optimal
-PROMPT_STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)  # one coordinate of p, the other is 0
-PAIR_SCORES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 100.0)  # C of the example with two inputs
+PROMPT_KEYS = ((-0.1, 1.0), (1.0, 0.0), (0.0, 0.0))  # keys in the example with one input
+PROMPT_SCORES = {"global": (1.0, 0.9, 0.9), "local": (1.0, 0.9, 0.0)}  # global: equal distractors; local: token 1 is locally optimal
+PROMPT_STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)  # one coordinate of p; the other one is 0
+PAIR_SCORES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 100.0)  # values of C in the example with two inputs
 
 
 def published_picture(number: int) -> Instance:
-    """One of the two examples that are pictured in the plane: two inputs of three (1) or five (2) tokens, d = 2, labels 1.
+    """Returns one of the two examples in the plane: two inputs of three (``number`` 1) or five (2) tokens, d = 2, all labels 1.
 
     Raises:
         ValueError: ``number`` is neither 1 nor 2.
@@ -42,12 +42,13 @@ def published_picture(number: int) -> Instance:
 
 
 def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: int) -> Instance:
-    """The random problems of these seeds as one batch, ``[trials]``: :func:`~.problem.published_instance` of each seed.
+    """Returns :func:`~.problem.published_instance` of several seeds as one batch ``[trials]``.
 
     Args:
+        seeds: one seed per trial.
         inputs, tokens, dim: n, T and d.
     Raises:
-        ValueError: no seed was given, or a size is below one.
+        ValueError: there is no seed, or a size is below one.
     """
     problems = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
     if not problems:
@@ -56,14 +57,14 @@ def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: 
 
 
 def published_prompt(case: str) -> Instance:
-    """The example of a prompt for one input of three tokens, one trial per start: ``"global"`` or ``"local"``."""
+    """Returns the example of a prompt for one input of three tokens, one trial per start; ``case`` is ``"global"`` or ``"local"``."""
     keys, scores = torch.tensor([PROMPT_KEYS], dtype=torch.float64), torch.tensor([PROMPT_SCORES[case]], dtype=torch.float64)
     trials = len(PROMPT_STARTS)
     return Instance(keys.expand(trials, 1, 3, 2), keys.new_ones(trials, 1, 1), scores.expand(trials, 1, 3))
 
 
 def published_prompts() -> tuple[Instance, Float[Tensor, "3 7 3"]]:
-    """The example of one prompt for three inputs, and its keys with the score as a third coordinate.
+    """Returns the example of one prompt for three inputs, and its keys with the score as a third coordinate.
 
     Token 0 of each input scores 1, the others 1/2.
     """
@@ -77,9 +78,9 @@ def published_prompts() -> tuple[Instance, Float[Tensor, "3 7 3"]]:
 
 
 def published_pair(scores: tuple[float, ...] = PAIR_SCORES) -> Instance:
-    """The example of two inputs whose loss decides the finite part of the prompt, one trial per score C.
+    """Returns the example of two inputs in which the loss determines the finite part of the prompt, one trial per score C.
 
-    Input 1 has the tokens (0, 0) with score 0 and (1, 1) with score C, input 2 (0, 0) with score 0 and (1, -1) with score 1.
+    Input 1 has the tokens (0, 0) with score 0 and (1, 1) with score C. Input 2 has (0, 0) with score 0 and (1, -1) with score 1.
     """
     trials, keys = len(scores), torch.tensor([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, -1.0]]], dtype=torch.float64)
     gamma = torch.zeros(trials, 2, 2, dtype=torch.float64)
@@ -88,9 +89,9 @@ def published_pair(scores: tuple[float, ...] = PAIR_SCORES) -> Instance:
 
 
 def prompt_limit(scores: Float[Tensor, " k"], *, loss: Loss) -> Float[Tensor, " k"]:
-    r"""Limit of the second coordinate of the prompt on :func:`published_pair`, :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` per score C.
+    r"""Returns the limit of the prompt's second coordinate on :func:`published_pair`, :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` per score C.
 
-    The direction of p is (1, 0) for every loss. Across it, p stops where the gradients of the inputs balance: with
-    :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}`, :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
+    The direction of p is (1, 0) for every loss. The second coordinate stops where the gradients of the two inputs balance. With
+    :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}` this means :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
     """
     return 0.5 * (scores * loss.slope(scores) / loss.slope(torch.ones_like(scores))).log()

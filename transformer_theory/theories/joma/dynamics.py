@@ -32,23 +32,23 @@ Stepper = Callable[[Block, Velocity, float], Block]
 
 
 def linear(p: Hidden) -> tuple[Hidden, Hidden]:
-    """phi(p) = p and its slope."""
+    """Returns phi(p) = p and its slope."""
     return p, torch.ones_like(p)
 
 
 def relu(p: Hidden) -> tuple[Hidden, Hidden]:
-    """phi(p) = max(p, 0) and its slope, which is 0 at the kink."""
+    """Returns phi(p) = max(p, 0) and its slope, which is 0 at the kink."""
     return p.clamp(min=0), (p > 0).to(p.dtype)
 
 
 def tanh(p: Hidden) -> tuple[Hidden, Hidden]:
-    """phi(p) = tanh(p) and its slope."""
+    """Returns phi(p) = tanh(p) and its slope."""
     h = torch.tanh(p)
     return h, 1 - h * h
 
 
 def cross_entropy(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
-    """Cross-entropy of each sample in nats, with one unit per target as logits, and -dL/dh.
+    """Returns the cross-entropy of each sample in nats, with one unit per target as logits, and -dL/dh.
 
     Raises:
         ValueError: there are more targets than units.
@@ -59,7 +59,7 @@ def cross_entropy(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Te
 
 
 def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
-    """Half the squared distance from h to the one-hot target of each sample, and -dL/dh.
+    """Returns half the squared distance from h to the one-hot target of each sample, and -dL/dh.
 
     Raises:
         ValueError: there are more targets than units.
@@ -76,7 +76,7 @@ def _one_hot(targets: Tensor, h: Tensor) -> Tensor:
 
 
 def signed(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
-    """-(2y - 1) sum_k h_k for targets y in {0, 1}, and -dL/dh, which is constant, as the theory of the linear MLP assumes."""
+    """Returns -(2y - 1) sum_k h_k for targets y in {0, 1}, and -dL/dh, which is constant, as the linear theory assumes."""
     sign = (2 * targets - 1).to(h.dtype)[..., None].expand(h.shape)
     return -(sign * h).sum(-1), sign
 
@@ -115,15 +115,15 @@ class Model:
 
     @no_type_check  # called in every step; `velocity`, `Block`, the loss and the attention check the shapes
     def attend(self, block: Block, contexts: Contexts) -> Float[Tensor, "*runs n M"]:
-        """b of each sample."""
+        """Returns b of each sample."""
         return self.attention.attend(block.logits[..., contexts.query, :], contexts.counts)
 
     def mean_loss(self, block: Block, contexts: Contexts) -> Float[Tensor, "*runs"]:
-        """The loss, a mean over samples."""
+        """Returns the mean loss over the samples."""
         return self._forward(block, contexts)[2].mean(-1)
 
     def velocity(self, block: Block, contexts: Contexts) -> Block:
-        """The right-hand side of the flow (see the module's docstring)."""
+        """Returns the right-hand side of the flow (see the module's docstring)."""
         b, slope, _, down = self._forward(block, contexts)
         g = down * slope
         # a product with the indicator sums the samples of each query: E[1_m ...]
@@ -137,7 +137,7 @@ class Model:
 
     @no_type_check
     def _forward(self, block: Block, contexts: Contexts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """b, slope of the activation, loss and -dL/dh of each sample."""
+        """Returns b, the slope of the activation, the loss and -dL/dh of each sample."""
         b = self.attend(block, contexts)
         h, slope = self.activation(b @ block.lower.mT + block.offset.mT[..., contexts.query, :])
         return b, slope, *self.loss(h, contexts.targets)
@@ -158,12 +158,12 @@ class Path:
     loss: Float[Tensor, "t *runs"]
 
     def state(self, index: int) -> Block:
-        """The saved state with this index; -1 is the last."""
+        """Returns the saved state with this index; -1 is the last."""
         return Block(self.states.logits[index], self.states.lower[index], self.states.offset[index])
 
 
 def gradient_descent(start: Block, contexts: Contexts, model: Model, *, rate: float, steps: int, save_steps: Iterable[int] = ()) -> Path:
-    """Gradient descent on the loss.
+    """Minimises the loss by gradient descent.
 
     Args:
         start: the initial weights.
@@ -180,7 +180,7 @@ def gradient_descent(start: Block, contexts: Contexts, model: Model, *, rate: fl
 
 
 def gradient_flow(start: Block, contexts: Contexts, model: Model, *, step: float, steps: int, save_steps: Iterable[int] = ()) -> Path:
-    """Gradient flow by the classical Runge-Kutta method; the error of one step is of order ``step^5``.
+    """Integrates the gradient flow by the classical Runge-Kutta method; the error of a step is of order ``step^5``.
 
     Args:
         start: the initial weights.

@@ -52,7 +52,7 @@ def relu_averages(affinity: Affinity, width: Float[Tensor, ""]) -> tuple[Affinit
 
 @converted(float64=("affinity", "width"))
 def tanh_averages(affinity: Affinity, width: Float[Tensor, ""]) -> tuple[Affinity, Affinity]:
-    """As :func:`relu_averages` for tanh, by the trapezoidal rule."""
+    """Returns the same means as :func:`relu_averages` for tanh, by the trapezoidal rule."""
     slope = 1 - torch.tanh(affinity[:, None] + width * _NODES).square()
     return slope @ _WEIGHTS, slope @ (_WEIGHTS * _NODES)
 
@@ -87,7 +87,7 @@ class Mixture:
 
     @converted(float64=("v",))
     def terms(self, v: Vector) -> tuple[Vector, Float[Tensor, ""]]:
-        """A(v), ``[d]``, and c(v) of the velocity A - c v.
+        """Returns A(v), ``[d]``, and c(v) of the velocity A - c v.
 
         Raises:
             ValueError: v is zero or not finite.
@@ -100,7 +100,7 @@ class Mixture:
 
     @converted(float64=("v",))
     def velocity(self, v: Vector) -> Vector:
-        """E[g phi'(v x) x], ``[d]``.
+        """Returns E[g phi'(v x) x], ``[d]``.
 
         Raises:
             ValueError: v is zero or not finite.

@@ -48,7 +48,7 @@ NO_CHOICE = "softmax attention has no choice in contexts of a single token"
 
 
 def read(data: TokenData) -> QueryData | Unsupported:
-    """The sequences of a data set with ``ids`` and ``next_id``."""
+    """Selects the sequences of a data set with ``ids`` and ``next_id``."""
     if data.ids is None or data.next_id is None:
         missing = [name for name in ("ids", "next_id") if getattr(data, name) is None]
         return Unsupported(f"needs {' and '.join(missing)}")
@@ -58,7 +58,7 @@ def read(data: TokenData) -> QueryData | Unsupported:
 
 
 def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """Assumptions, the softmax invariant with its null, and the drift of the exponential invariant.
+    """Yields the assumptions, the softmax invariant with its null, and the drift of the exponential invariant.
 
     Args:
         problem: see :func:`read`.
@@ -117,7 +117,7 @@ def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[M
 
 
 def judge_with_null(value: float, null: Null, op: Op, threshold: float, *, covered: bool) -> VerdictName:
-    """The verdict of ``value op threshold``; "inconclusive" if the mean of the null passes the threshold too."""
+    """Returns the verdict of ``value op threshold``; "inconclusive" if the mean of the null passes the threshold too."""
     both_pass = {judge(number, op, threshold) for number in (value, null.mean)} == {"consistent"}
     return judge(value, op, threshold, covered=covered, converged=not both_pass)
 
@@ -138,7 +138,7 @@ def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Left and middle, softmax attention: measured against predicted change, and its error over time. Right: exponential attention."""
+    """Plots measured against predicted change and the error over time (softmax attention), and the exponential invariant."""
     if f"{NAME}/exponential" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME, kind="on data") if row.value is None]
         return text_figure(f"JoMA: {reasons[0] if reasons else 'nothing was measured'}")
@@ -175,7 +175,7 @@ def _plot_softmax(left: "Axes", middle: "Axes", result: Result) -> None:
 
 
 def diagonal(ax: "Axes", *values: np.ndarray) -> None:
-    """A dashed line of equality over the range of the values."""
+    """Draws a dashed line of equality over the range of the values."""
     ends = [min(float(v.min()) for v in values), max(float(v.max()) for v in values)]
     ax.plot(ends, ends, color=COLOURS["raw"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
 

@@ -30,7 +30,7 @@ Remaining = Float[Tensor, " t"]
 
 @converted(float64=("discriminancy",))
 def blow_up_time(discriminancy: Vector) -> float:
-    r"""t* = sqrt(pi / 2) / :math:`\max |\Delta|`, the time at which the orbit from zero becomes infinite.
+    r"""Returns t* = sqrt(pi / 2) / :math:`\max |\Delta|`, the time at which the orbit from zero becomes infinite.
 
     Args:
         discriminancy: Delta, ``[M]``.
@@ -43,7 +43,7 @@ def blow_up_time(discriminancy: Vector) -> float:
 @single_threaded
 @converted(float64=("discriminancy", "remaining"))
 def orbit(discriminancy: Vector, remaining: Remaining) -> Float[Tensor, "t M"]:
-    r"""v at the times :math:`t = (1 - r) t^*`, from v = 0.
+    r"""Returns v at the times :math:`t = (1 - r) t^*`, from v = 0.
 
     Args:
         discriminancy: Delta, ``[M]``.
@@ -66,7 +66,7 @@ def orbit(discriminancy: Vector, remaining: Remaining) -> Float[Tensor, "t M"]:
 
 @converted(float64=("discriminancy",))
 def limits(discriminancy: Vector) -> Vector:
-    r"""v of each token at the blow-up, :math:`\sqrt2\,\mathrm{erfinv}(\Delta / \max |\Delta|)`, ``[M]``; infinite for the leading token.
+    r"""Returns v at the blow-up, :math:`\sqrt2\,\mathrm{erfinv}(\Delta / \max |\Delta|)`, ``[M]``; infinite for the leading token.
 
     Raises:
         ValueError: Delta is empty, zero or not finite.
@@ -76,7 +76,7 @@ def limits(discriminancy: Vector) -> Vector:
 
 @converted(float64=("lower", "discriminancy"))
 def progress(lower: Float[Tensor, "*batch M"], discriminancy: Vector) -> Float[Tensor, "*batch M"]:
-    """erf(v / sqrt 2) / Delta of each token, ``[*batch, M]``: equal for all tokens on the orbit."""
+    """Returns erf(v / sqrt 2) / Delta of each token, ``[*batch, M]``, which is equal for all tokens on the orbit."""
     return torch.erf(lower / math.sqrt(2)) / discriminancy
 
 

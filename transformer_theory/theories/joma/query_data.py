@@ -68,7 +68,7 @@ class QueryData:
         return float((self.query == self.queries[0]).double().mean())
 
     def sample(self, generator: Generator) -> Sample:
-        """At most 300 sequences with the most frequent query and at most 300 with other queries, all followed by one of the classes.
+        """Returns at most 300 sequences with the most frequent query and at most 300 with other queries, all followed by a class.
 
         Args:
             generator: draws a subset where there are more sequences.
@@ -90,7 +90,7 @@ class QueryData:
 
 
 def select_query(context: Int[Tensor, "n context"], query: Int[Tensor, " n"], next_token: Int[Tensor, " n"]) -> QueryData | Unsupported:
-    """The most frequent queries and next tokens, or the reason why the theory has nothing to predict.
+    """Selects the most frequent queries and next tokens, or returns the reason why the theory does not apply.
 
     Args:
         context: ids of the contextual tokens, ``[n, context]``.

@@ -68,7 +68,7 @@ class Tree:
         return 2**self.levels
 
     def kinship(self, leaf: int) -> Int[Tensor, " leaves"]:
-        """H of every leaf with respect to this one: 0 for itself, 1 for its sibling, ``[leaves]``.
+        """Returns H of every leaf with respect to this one: 0 for itself, 1 for its sibling, ``[leaves]``.
 
         Raises:
             ValueError: no such leaf.
@@ -80,11 +80,11 @@ class Tree:
         return torch.tensor([int(other).bit_length() for other in others])
 
     def mean_sign(self) -> float:
-        """E[s] of a leaf."""
+        """Returns E[s] of a leaf."""
         return sum(2 * p - 1 for p in self.zero) / len(self.zero) * math.prod(self.rho)
 
     def sign_product(self, up: int) -> float:
-        """E[s_l s_m] of two leaves whose common ancestor is ``up`` levels up, in [0, L].
+        """Returns E[s_l s_m] of two leaves whose common ancestor is ``up`` levels up, in [0, L].
 
         Raises:
             ValueError: no such ancestor.
@@ -96,11 +96,11 @@ class Tree:
         return math.prod(self.rho[len(self.rho) - up :]) ** 2
 
     def frequency(self) -> float:
-        """P(y_l = 1), the same for all leaves."""
+        """Returns P(y_l = 1), which is the same for all leaves."""
         return (1 - self.mean_sign()) / 2
 
     def cooccurrence(self, up: int) -> float:
-        """P(y_l = 1 | y_m = 1) of two leaves whose common ancestor is ``up`` levels up (see the module's docstring).
+        """Returns P(y_l = 1 | y_m = 1) of two leaves whose common ancestor is ``up`` levels up (see the module's docstring).
 
         >>> from transformer_theory import joma
         >>> tree = joma.uniform_tree(rho=0.7, levels=4, zero=(0.4, 0.82))
@@ -117,7 +117,7 @@ class Tree:
 
 
 def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
-    """A tree whose edges below the root's children are alike.
+    """Returns a tree whose edges below the root's children are alike.
 
     Args:
         rho: an edge keeps its parent's value with probability (1 + rho) / 2.
@@ -130,7 +130,7 @@ def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
 
 
 def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
-    """P(y_l, y_m) of two leaves by products of transition matrices; a check of :meth:`Tree.cooccurrence` that does not use its formula.
+    """Computes P(y_l, y_m) of two leaves by products of transition matrices, without the formula of :meth:`Tree.cooccurrence`.
 
     Args:
         tree: the probabilities.
@@ -188,7 +188,7 @@ class MaskedLeaf:
 
     @converted(float64=("values",))
     def by_kinship(self, values: Float[Tensor, "*batch M"]) -> Float[Tensor, "*batch L"]:
-        """Means over the leaves of equal H, for H = 1, ..., L, ``[*batch, L]``."""
+        """Returns means over the leaves of equal H, for H = 1, ..., L, ``[*batch, L]``."""
         return torch.stack([values[..., self.kinship == up].mean(-1) for up in range(1, int(self.kinship.max()) + 1)], dim=-1)
 
 

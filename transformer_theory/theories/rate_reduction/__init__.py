@@ -100,7 +100,7 @@ _ESTIMATORS = {
 
 
 def __getattr__(name: str):
-    """The estimators, which bring scikit-learn, are imported on first access."""
+    """Imports the estimators on first access, because they import scikit-learn."""
     if name not in _ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_ESTIMATORS[name]}", __name__), name)

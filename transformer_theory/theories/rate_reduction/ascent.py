@@ -28,7 +28,7 @@ class Problem(Protocol):
     def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]: ...
 
     def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The end point of a step, along the constraint if there is one."""
+        """Returns the end point of a step, along the constraint if there is one."""
         ...
 
 

@@ -185,7 +185,7 @@ class _Groups:
 
 
 def _logdet_above_identity(gram: Float[np.ndarray, "groups q q"]) -> Float[np.ndarray, " groups"]:
-    """``log det(I + gram)`` of each."""
+    """Returns ``log det(I + gram)`` of each matrix."""
     if gram.shape[1] == 1:
         return np.log1p(gram[:, 0, 0])
     factors = np.linalg.cholesky(np.eye(gram.shape[1]) + gram)

@@ -99,7 +99,7 @@ class NearestSubspaceClassifier(_Directions):
         return self
 
     def predict(self, X) -> np.ndarray:
-        """Classes of samples ``[n, d]``; ties go to the first class.
+        """Predicts the classes of samples ``[n, d]``; ties go to the first class.
 
         Raises:
             ValueError: the width differs from that of training, or a sample is zero or not finite.
@@ -212,7 +212,7 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
             )
 
     def transform(self, X) -> Float[np.ndarray, "n d"]:
-        """Features of samples ``[n, d]`` after all layers, norm 1, with estimated memberships, also for training samples.
+        """Returns features of samples ``[n, d]`` after all layers, norm 1, with estimated memberships even for training samples.
 
         Raises:
             ValueError: the width differs from that of training, or a sample is zero or not finite.

@@ -36,7 +36,7 @@ def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], tes
 
 
 def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, rank: int) -> dict[int, Float[Tensor, "r d"]]:
-    """Orthonormal rows that span most of each class, through the origin: the first right singular vectors of its samples.
+    """Returns orthonormal rows that span the principal subspace of each class: the first right singular vectors of its samples.
 
     Args:
         train: ``[n, d]``.
@@ -76,7 +76,7 @@ def accuracies(
     rank: int = RANK,
     neighbours: int = NEIGHBOURS,
 ) -> Accuracies:
-    """Accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine, linear SVM.
+    """Returns the accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine, linear SVM.
 
     Args:
         train, labels: training features, ``[n, d]``, and their labels, correct or corrupted, ``[n]``.
@@ -114,7 +114,7 @@ class Agreement:
 
 
 def agreement(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Agreement:
-    """Agreement of groups with classes.
+    """Measures the agreement of groups with classes.
 
     Args:
         truth, groups: class and group of each sample, ``[n]``; their numbers may differ.
@@ -128,7 +128,7 @@ def agreement(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Ag
 
 
 def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], *, seed: int = 0) -> Agreement:
-    """Agreement of k-means, the best of ten starts, with the classes; k is the number of classes.
+    """Measures the agreement of k-means (best of ten starts) with the classes; k is the number of classes.
 
     Args:
         features: ``[n, d]``.
@@ -142,7 +142,7 @@ def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], 
 
 
 def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> float:
-    """Share of samples in the correct group under the best one-to-one naming of the groups.
+    """Returns the share of samples in the correct group under the best one-to-one naming of the groups.
 
     Args:
         truth, groups: class and group of each sample, ``[n]``; their numbers may differ.

@@ -32,7 +32,7 @@ class RateReductionMetric(FeatureRates):
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """The rows of each layer; none without labels, and no share of the optimum if there are more classes than dimensions."""
+        """Returns the rows of each layer: none without labels, no share of the optimum if there are more classes than dimensions."""
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)

@@ -91,14 +91,14 @@ class MaximalCodingRateReduction(nn.Module):
         return LossParts(loss, *(part.detach() for part in (rate - class_rate, rate, class_rate, expansion)))
 
     def _plain(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Loss, R, R^c and the expansion by the differentiable rates."""
+        """Computes the loss, R, R^c and the expansion by the differentiable rates."""
         class_rate = class_coding_rate(features, labels, eps=self.eps)
         expansion = coding_rate(features, eps=self.eps / self.gamma1**0.5)
         rate = expansion if self.gamma1 == 1 else coding_rate(features, eps=self.eps)
         return class_rate - self.gamma2 * expansion, rate, class_rate, expansion
 
     def extra_repr(self) -> str:
-        """The parameters."""
+        """Returns the parameters as text."""
         return f"eps={self.eps:g}, gamma1={self.gamma1:g}, gamma2={self.gamma2:g}"
 
 
@@ -147,7 +147,7 @@ def union_of_ranks(
 
 
 def _gathered(rows: Tensor, counts: list[int], group) -> list[Tensor]:
-    """The rows of every rank; all_gather needs equal shapes, so rows are padded to the largest number and cut afterwards."""
+    """Gathers the rows of every rank. all_gather needs equal shapes, so rows are padded to the largest number, then cut."""
     padded = torch.cat([rows, rows.new_zeros(max(counts) - len(rows), *rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in counts]
     torch.distributed.all_gather(parts, padded, group=group)

@@ -71,7 +71,7 @@ class Features:
 
 
 def read(data: TokenData) -> Sequences | Unsupported:
-    """One vector per sequence (see the module's docstring)."""
+    """Converts each sequence to one vector (see the module's docstring)."""
     if data.labels is None or len(data.labels.unique()) < 2:
         return Unsupported("needs labels of at least two classes: with one, R and R^c are the same number")
     tokens = data.tokens.double()
@@ -90,7 +90,7 @@ def read(data: TokenData) -> Sequences | Unsupported:
 
 
 def features_of(sequences: Sequences, generator: Generator) -> Features:
-    """At most 2000 of the vectors, drawn at random, in at most 128 dimensions, of norm 1; classes are renumbered without gaps."""
+    """Draws at most 2000 vectors and scales them to norm 1 in at most 128 dimensions; classes are renumbered without gaps."""
     vectors, labels, description = sequences.vectors, sequences.labels, sequences.description
     if len(vectors) > MAX_SAMPLES:
         chosen = torch.randperm(len(vectors), generator=generator)[:MAX_SAMPLES]
@@ -102,7 +102,7 @@ def features_of(sequences: Sequences, generator: Generator) -> Features:
 
 
 def depth(n: int, classes: int, dim: int) -> int:
-    """Number of layers, 10 to 100, that take a few seconds on one core; 100 for the digits."""
+    """Returns the number of layers, 10 to 100, that take a few seconds on one core; 100 for the digits."""
     # Operations per layer: k + 1 moments and Cholesky factors of size d, and a product of each sample with each operator.
     cost = (classes + 1) * dim**2 * (8 * dim + n) + n * classes * dim**2
     return int(min(100, max(10, 4e10 // cost)))
@@ -128,13 +128,13 @@ def measure(problem: Sequences, generator: Generator) -> Iterator[Measurement | 
 
 
 def class_ranks(features: Features) -> list[int]:
-    """Numerical rank of each class."""
+    """Returns the numerical rank of each class."""
     classes = range(int(features.labels.max()) + 1)
     return [int(numerical_rank(features.vectors[features.labels == j], tolerance=RANK_RTOL)) for j in classes]
 
 
 def best_value(labels: Int[Tensor, " n"], dim: int) -> float | None:
-    """ΔR at the optimum for these classes, nats; None if there are more classes than dimensions."""
+    """Returns ΔR at the optimum for these classes, nats, or None if there are more classes than dimensions."""
     sizes = torch.bincount(labels).tolist()
     return optimum(sizes, dim, eps=EPS).value if len(sizes) <= dim else None
 
@@ -149,7 +149,7 @@ def _assumption(quantity: str, value: float, op: Op, threshold: float, *, holds:
 
 
 def _assumptions(features: Features) -> Iterator[Measurement]:
-    """Whether the classes fit into orthogonal subspaces, and whether the distortion is small enough for the theorem."""
+    """Measures whether the classes fit into orthogonal subspaces, and whether the distortion is small enough for the theorem."""
     n, d = features.vectors.shape
     sizes, ranks = torch.bincount(features.labels).tolist(), class_ranks(features)
     note = "dimensions that the classes span, added up; at most the dimension of the space"
@@ -160,7 +160,7 @@ def _assumptions(features: Features) -> Iterator[Measurement]:
 
 
 def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
-    """R, R^c and ΔR of the features, with permuted labels as the null, and the share of the optimum."""
+    """Yields R, R^c and ΔR of the features, with permuted labels as the null, and the share of the optimum."""
     vectors, labels = features.vectors, features.labels
     n, d = vectors.shape
     rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
@@ -195,7 +195,7 @@ def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
 
 
 def _redunet(features: Features, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """ReduNet built from the training part, its rates by layer, and its effect on the other samples."""
+    """Builds ReduNet from the training part; yields its rates by layer and its effect on the other samples."""
     features = _with_direction(features)
     if int(features.labels.max()) == 0:
         yield _on_data(LAYERS_RAISE, None, REDUNET, reason="ReduNet needs at least two classes with features other than zero")
@@ -241,13 +241,13 @@ def _redunet(features: Features, generator: Generator) -> Iterator[Measurement |
 
 
 def _with_direction(features: Features) -> Features:
-    """Without features that are zero, which no step on the sphere can move; classes are renumbered without gaps."""
+    """Drops zero features, which no step on the sphere can move; classes are renumbered without gaps."""
     kept = features.vectors.any(1)
     return Features(features.vectors[kept], features.labels[kept].unique(return_inverse=True)[1], features.description)
 
 
 def _test_mask(labels: Tensor, generator: Generator) -> Tensor:
-    """Mask of a quarter of each class (none of a class with fewer than four samples)."""
+    """Marks a quarter of each class, rounded down (none of a class with fewer than four samples)."""
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for j in labels.unique():
         members = (labels == j).nonzero()[:, 0]
@@ -256,12 +256,12 @@ def _test_mask(labels: Tensor, generator: Generator) -> Tensor:
 
 
 def _share_rising(reductions: Tensor) -> float:
-    """Share of the layers after which the rate reduction is not lower, up to rounding."""
+    """Returns the share of the layers after which the rate reduction is not lower, up to rounding."""
     return float((reductions.diff() > -RISE_RTOL * max(float(reductions[-1]), 1.0)).double().mean())
 
 
 def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurement | Arrays]:
-    """Accuracy on the other samples before and after ReduNet, and their cosines."""
+    """Yields the accuracy on the other samples before and after ReduNet, and their cosines."""
     x, y = features.vectors[~test], features.labels[~test]
     unseen, truth = features.vectors[test], features.labels[test]
     moved = net.transform(unseen)
@@ -295,14 +295,14 @@ def cosines(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: I
 
 
 def class_spectra(vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "classes directions"]:
-    """Singular values of each class divided by the root of its size, NaN where a class has fewer."""
+    """Returns the singular values of each class divided by the root of its size; NaN where a class has fewer."""
     values = [torch.linalg.svdvals(vectors[labels == j]) / float((labels == j).sum()) ** 0.5 for j in range(int(labels.max()) + 1)]
     return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=float("nan")).numpy()
 
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Effect of ReduNet on the data: ΔR by layer, cosines of unseen samples before and after, spectra of the classes."""
+    """Plots the effect of ReduNet: ΔR by layer, cosines of unseen samples before and after, spectra of the classes."""
     if f"{NAME}/rates" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME) if row.reason]
         return text_figure("Rate reduction: " + (reasons[0] if reasons else "no data were measured"))
@@ -318,7 +318,7 @@ def plot(result: Result) -> "Figure":
 
 
 def _plot_reductions(ax: "Axes", result: Result) -> None:
-    """ΔR by layer, with true and with permuted labels, and the optimum."""
+    """Plots ΔR by layer, with true and with permuted labels, and the optimum."""
     rates, null = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/null_reductions"]
     line(ax, range(len(rates)), rates[:, 0] - rates[:, 1], name=NAME, label="labels as given")
     line(ax, range(len(null)), null, name="null", linewidth=1.1, label="permuted labels")
@@ -333,7 +333,7 @@ def _plot_reductions(ax: "Axes", result: Result) -> None:
 
 
 def _plot_cosines(ax: "Axes", values: np.ndarray, labels: np.ndarray, title: str, *, bar: bool) -> None:
-    """Absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the diagonal."""
+    """Plots absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the diagonal."""
     heatmap(ax, np.abs(values), "|cosine| of two samples" if bar else "", vmin=0, vmax=1, bar=bar)
     ax.set_title(title)
     edges = np.flatnonzero(np.diff(labels)) + 0.5
@@ -345,7 +345,7 @@ def _plot_cosines(ax: "Axes", values: np.ndarray, labels: np.ndarray, title: str
 
 
 def _plot_spectra(ax: "Axes", result: Result) -> None:
-    """Singular values of each class before and after: those of the optimum are flat and then zero."""
+    """Plots the singular values of each class before and after. At the optimum they are equal, and the rest are zero."""
     before, after = result.arrays[f"{NAME}/spectra_before"], result.arrays[f"{NAME}/spectra_after"]
     shown = min(before.shape[1], 30)
     for values, name, label in ((before, "null", "before"), (after, NAME, "after")):

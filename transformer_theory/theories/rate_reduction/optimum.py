@@ -57,7 +57,7 @@ class Optimum:
 
 
 def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps: float) -> float:
-    r"""ΔR of orthogonal classes with flat spectra, :math:`\sum_j h_j(r_j)`.
+    r"""Returns ΔR of orthogonal classes with flat spectra, :math:`\sum_j h_j(r_j)`.
 
     Args:
         sizes: samples of each class.
@@ -75,7 +75,7 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
 
 
 def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int] | None = None) -> Optimum:
-    r"""The best ranks for the given class sizes, by dynamic programming over :math:`\sum_j s_j \le d`, and the value there.
+    r"""Finds the best ranks for the class sizes, by dynamic programming over :math:`\sum_j s_j \le d`, and the value there.
 
     >>> from transformer_theory import rate_reduction
     >>> best = rate_reduction.optimum([100, 100, 100], 3, eps=0.1**0.5)
@@ -130,13 +130,13 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
 
 
 def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndarray:
-    """h_j of the module's docstring at each rank, nats."""
+    """Returns h_j of the module's docstring at each rank, nats."""
     share, scale = size / n, dim * size / (n * eps**2)
     return 0.5 * ranks * (np.log1p(scale / ranks) - share * np.log1p(scale / (share * ranks)))
 
 
 def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
-    r"""The rank r below which the theorem's condition on the distortion, :math:`\epsilon^4 < (n_j/n)\, d^2/r^2`, holds for a class.
+    r"""Returns the rank below which the theorem's condition, :math:`\epsilon^4 < (n_j/n)\, d^2/r^2`, holds for a class.
 
     Below it, an even spread over r dimensions lies in the concave part of :math:`f_j`, so an even spread is best among these dimensions. It
     does not follow that all r dimensions are worth using: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first class has the bound
@@ -150,7 +150,7 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
 
 @converted(float64=("features",), int64=("labels",))
 def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
-    """Distance from orthogonal classes with flat spectra.
+    """Measures the distance from orthogonal classes with flat spectra.
 
     The maximum of two numbers: the largest cosine of a principal angle between two classes, and the largest relative spread of a class's
     singular values, of which those below a thousandth of the largest count as zero.

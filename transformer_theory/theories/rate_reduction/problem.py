@@ -39,7 +39,7 @@ def check_ranks(sizes: Sequence[int], ranks: Sequence[int], dim: int) -> None:
 def orthogonal_classes(
     sizes: Sequence[int], ranks: Sequence[int], dim: int, *, generator: torch.Generator
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-    """Features at the optimum: random orthogonal subspaces, flat spectra, squared Frobenius norm n_j in each class.
+    """Draws features at the optimum: random orthogonal subspaces, flat spectra, squared Frobenius norm n_j in each class.
 
     Returns:
         features ``[n, d]`` float64 sorted by class, labels ``[n]``.
@@ -52,7 +52,7 @@ def orthogonal_classes(
 
 
 def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """Classes in random orthogonal subspaces, sorted, with given squared singular values (others are 0), ``[n, d]`` float64.
+    """Draws sorted classes in random orthogonal subspaces with given squared singular values (others are 0), ``[n, d]`` float64.
 
     Args:
         sizes: samples of each class.
@@ -74,7 +74,7 @@ def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: 
 
 
 def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-    r"""Different features whose classes share one second moment :math:`X_j^\top X_j / n_j`: the case ΔR = 0.
+    r"""Draws different features whose classes share one second moment :math:`X_j^\top X_j / n_j`, the case ΔR = 0.
 
     Args:
         sizes: samples of each class, each >= dim.
@@ -94,7 +94,7 @@ def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator)
 def gaussian_toy(
     dim: int, per_class: int, *, noise: float = 0.1, generator: torch.Generator
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-    """ReduNet's toy: one class around each coordinate axis, Gaussian noise, projected to the unit sphere.
+    """Draws ReduNet's toy: one class around each coordinate axis, Gaussian noise, projected to the unit sphere.
 
     Args:
         dim: dimensions and classes (2 and 3 in the paper).

@@ -3,7 +3,7 @@ r"""The words that a language model attends to, compared with counts of the text
 For a query word m that is followed by n, :math:`P(l \mid m, n)` is the probability of word l in the window before m, counted for the most
 frequent pairs (m, n) of a text (:func:`count_continuations`). The *distinctness* of word l for query m is
 :math:`\max_n P(l \mid m, n) / \sum_n P(l \mid m, n)`: one if it occurs before one continuation only, 1/K if it is equally likely before all
-K. Rare words are distinct by chance, so the null is uniform attention to the same words.
+K continuations. Rare words are distinct by chance, so the null is uniform attention to the same words.
 
 For every query position whose pair was counted, the weights of the preceding words, scaled to sum one, are correlated with
 :math:`P(l \mid m, n)` and with P(l) (Pearson's correlation over positions), and their mean distinctness is compared with that of uniform
@@ -44,7 +44,7 @@ class Continuations:
     Attributes:
         keys: m V + n of each pair (m, n), increasing, ``[pairs]``.
         conditional: P(l | m, n), rows sum to one, float64, ``[pairs, V]``.
-        distinctness: of each word for the pair's query, ``[pairs, V]``; NaN where the word never occurs or the query has one pair only.
+        distinctness: distinctness of each word for the pair's query, ``[pairs, V]``; NaN if the word never occurs or the query has one pair.
         frequency: P(l) in the whole text, ``[V]``.
     """
 
@@ -54,7 +54,7 @@ class Continuations:
     frequency: Float[Tensor, " V"]
 
     def find(self, query: Int[Tensor, "*n"], following: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-        """Number of the pair (query, following); -1 if it was not counted."""
+        """Returns the number of the pair (query, following), or -1 if it was not counted."""
         key = query * len(self.frequency) + following
         place = torch.searchsorted(self.keys, key).clamp(max=len(self.keys) - 1)
         return torch.where(self.keys[place] == key, place, -1)
@@ -63,20 +63,20 @@ class Continuations:
 def count_continuations(
     ids: Int[Tensor, " n"], *, vocab_size: int, context: int, max_pairs: int = MAX_PAIRS, min_occurrences: int = MIN_OCCURRENCES
 ) -> Continuations:
-    """Counts the words before the most frequent pairs (m, n) of a text; only pairs after a whole window count.
+    """Counts the words before the most frequent pairs (m, n) of a text. Only pairs that end a whole window count.
 
     Args:
-        ids: the text, in ``[0, vocab_size)``, ``[n]``.
+        ids: ids of the words of the text, in ``[0, vocab_size)``, ``[n]``.
         vocab_size: V.
         context: words per window, the query included; at least 2.
-        max_pairs: largest number of pairs, most frequent first.
-        min_occurrences: occurrences below which a pair is omitted.
+        max_pairs: largest number of pairs; the most frequent ones are counted.
+        min_occurrences: smallest number of occurrences of a counted pair.
     Raises:
         ValueError: no pair occurs often enough, or the window has no word before the query.
     """
     if context < 2:
         raise ValueError(f"context must be at least 2, a query and a word before it, got {context}")
-    positions = torch.arange(context - 1, max(len(ids) - 1, context - 1))  # of the queries with a whole window and a next word
+    positions = torch.arange(context - 1, max(len(ids) - 1, context - 1))  # queries with a whole window before and a word after them
     keys, member, counts = (ids[positions] * vocab_size + ids[positions + 1]).unique(return_inverse=True, return_counts=True)
     frequent = counts.argsort(descending=True, stable=True)[:max_pairs]
     selected = frequent[counts[frequent] >= min_occurrences].sort().values
@@ -106,16 +106,16 @@ def count_continuations(
 class AttendedWords(Metric):
     """Attention of a language model on given windows, compared with the counts of a text. The labels must number the windows.
 
-    Rows per layer and head: "diagonal mass", "stable rank of W_QK" (if the bilinear form is known), and, if any pair was counted,
-    "correlation of attention and P(l | m, n)" and "... P(l)" (null: 0, for shuffled words) and "distinctness of attended words" (null:
-    uniform attention). All are means over queries.
+    Rows per layer and head: "diagonal mass", and "stable rank of W_QK" if the bilinear form is known. If any pair was counted, also
+    "correlation of attention and P(l | m, n)" and "... P(l)" (null: 0, for shuffled words), and "distinctness of attended words" (null:
+    uniform attention). All values except the rank are means over queries.
 
     Args:
-        windows: ids of the windows and the word after each, ``[n, length + 1]``; the model is given all but the last column.
-        counted: pairs of the text that the model learns.
+        windows: ids of each window and of the next word, ``[n, length + 1]``; the model's input omits the last column.
+        counted: counted pairs of the training text.
 
     Attributes:
-        sums: by layer and first head, ``[2, 5, heads]``: sum and number of terms of the diagonal mass, the two correlations, the
+        sums: sums and numbers of terms, ``[2, 5, heads]`` by layer and first head, of the diagonal mass, the two correlations, the
             distinctness, and the distinctness under uniform attention.
         ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
 
@@ -151,7 +151,7 @@ class AttendedWords(Metric):
         self.add(place, torch.stack([torch.stack(sums), torch.stack(counts)]))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Up to five rows per layer and head."""
+        """Returns up to five rows per layer and head."""
         rows: list[Measurement] = []
         for place, (sums, counts) in sorted(self.sums.items(), key=lambda item: item[0]):
             means = (sums / counts).T.tolist()  # 0 / 0 = NaN where no query was counted
@@ -177,11 +177,11 @@ class AttendedWords(Metric):
         self.ranks = {**other.ranks, **self.ranks}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The sums, and the ranks as ``"rank.<layer>.<first head>"``."""
+        """Returns the sums, and the ranks as ``"rank.<layer>.<first head>"``."""
         return super().state_dict() | {f"rank.{layer}.{first}": ranks for (layer, first), ranks in self.ranks.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of :meth:`state_dict`."""
+        """Restores a :meth:`state_dict`."""
         self.sums, self.ranks = {}, {}
         for name, tensor in state.items():
             *prefix, layer, first = name.split(".")
@@ -191,7 +191,7 @@ class AttendedWords(Metric):
 def _per_query(
     weights: Float[Tensor, "batch heads q k"], ids: Int[Tensor, "batch q"], pairs: Int[Tensor, "batch q"], counted: Continuations
 ) -> Float[Tensor, "quantities rows heads"]:
-    """Two correlations and two mean distinctnesses of each query whose pair was counted; NaN where they are undefined."""
+    """Returns two correlations and two mean distinctnesses of each query whose pair was counted; NaN where they are undefined."""
     # One row per counted query of the batch; the keys after a query are masked below.
     batch, query = ((pairs >= 0) & (torch.arange(pairs.shape[1]) >= MIN_WORDS)).nonzero().T
     pair, words = pairs[batch, query], ids[batch]  # [rows], [rows, k]
@@ -207,13 +207,13 @@ def _per_query(
 
 
 def _mean(values: Tensor, weights: Tensor, mask: Bool[Tensor, "rows 1 k"]) -> Float[Tensor, "rows heads"]:
-    """Weighted mean over the masked keys; NaN if they have no weight."""
+    """Returns the weighted mean over the masked keys; NaN if they have no weight."""
     weights = torch.where(mask, weights, 0.0)
     return (torch.where(mask, values, 0.0) * weights).sum(-1) / weights.sum(-1)
 
 
 def _correlation(a: Tensor, b: Tensor, mask: Bool[Tensor, "rows 1 k"]) -> Float[Tensor, "rows heads"]:
-    """Pearson's correlation over the masked keys; NaN where one side is constant (to rounding)."""
+    """Returns Pearson's correlation over the masked keys; NaN where one side is constant (to rounding)."""
     n = mask.double().sum(-1, keepdim=True)
     a, b = (torch.where(mask, x, 0.0) for x in (a, b))
     a, b = (torch.where(mask, x - x.sum(-1, keepdim=True) / n, 0.0) for x in (a, b))

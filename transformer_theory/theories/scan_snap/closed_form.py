@@ -30,13 +30,13 @@ HORIZON = 1e300  # largest M eta_Y t: float64 ends at 1.8e308
 
 @converted(float64=("t",))
 def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
-    r"""The decoder's gain: the root of :math:`e^{Mh} + (M-1) M h = M \eta_Y t + 1`.
+    r"""Returns the decoder's gain, the root of :math:`e^{Mh} + (M-1) M h = M \eta_Y t + 1`.
 
     In closed form :math:`M h = \ln(M - 1) + \ln \omega(y)` with Wright's omega function, :math:`y = (M \eta_Y t + 1)/(M - 1) - \ln(M - 1)`.
-    The form has no cancellation and no overflow up to M eta_Y t = 1e300.
+    This form neither cancels nor overflows up to M eta_Y t = 1e300.
 
     Args:
-        t: times in steps, at least 0. (For K equally likely classes pass t / K.)
+        t: times in steps, at least 0; for K equally likely classes, t / K.
         vocab_size: M, at least 2.
         eta_y: learning rate of the decoder, positive.
     Raises:
@@ -51,12 +51,12 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
 
 @no_type_check
 def scaled_gain(t: np.ndarray, vocab_size: int, eta_y: float) -> np.ndarray:
-    """M h(t) for an array of times, without checks; integrators call this in their inner loop."""
+    """Returns M h(t) for an array of times, without checks, for the inner loop of the integrators."""
     from scipy.special import wrightomega
 
     M, right = vocab_size, vocab_size * eta_y * t
     # omega(y) + ln omega(y) = y, so that e^x = (M - 1) omega and x = ln(M - 1) + ln omega solve the equation.
-    # omega is evaluated by scipy in the log domain, so neither e^x nor its argument overflows.
+    # scipy evaluates omega in the log domain, so neither e^x nor its argument overflows.
     x = math.log(M - 1) + np.log(wrightomega((right + 1) / (M - 1) - math.log(M - 1)))
     # Near t = 0 the two logarithms cancel: x is small and ln(M - 1) is not. One Newton step on expm1(x) + (M-1) x = M eta_Y t,
     # whose terms are all small and positive, restores the digits. The clip keeps exp finite where the result is not used.
@@ -66,7 +66,7 @@ def scaled_gain(t: np.ndarray, vocab_size: int, eta_y: float) -> np.ndarray:
 
 
 def h_discrete(steps: int, *, vocab_size: int, eta_y: float) -> Float[Tensor, " steps"]:
-    r"""The gain after 0, 1, ..., ``steps - 1`` steps of gradient descent,
+    r"""Returns the gain after 0, 1, ..., ``steps - 1`` steps of gradient descent,
     :math:`h_s = h_{s-1} + \eta_Y / (M - 1 + e^{M h_{s-1}})` (Lemma 5).
 
     Raises:
@@ -82,7 +82,7 @@ def h_discrete(steps: int, *, vocab_size: int, eta_y: float) -> Float[Tensor, " 
 
 @converted(float64=("t",))
 def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float) -> Float[Tensor, "*times"]:
-    r""":math:`\gamma(t) = (M-1)^2 h(t/K) / (M - 1 + e^{M h(t/K)})`. It rises as :math:`\eta_Y t / K`, peaks near t0', then falls.
+    r"""Returns :math:`\gamma(t) = (M-1)^2 h(t/K) / (M - 1 + e^{M h(t/K)})`, which rises as :math:`\eta_Y t / K` and falls after about t0'.
 
     Raises:
         ValueError: see :func:`h`; or fewer than 1 class.
@@ -97,7 +97,7 @@ def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
 
 @converted(float64=("t",))
 def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float) -> Float[Tensor, "*times"]:
-    r""":math:`\Gamma(t) = \eta_Z \int_0^t \gamma = \frac{\eta_Z}{\eta_Y} K (M-1)^2 h(t/K)^2 / 2`.
+    r"""Returns :math:`\Gamma(t) = \eta_Z \int_0^t \gamma = \frac{\eta_Z}{\eta_Y} K (M-1)^2 h(t/K)^2 / 2`.
 
     Raises:
         ValueError: see :func:`h`; or fewer than 1 class, or a rate is not positive.
@@ -109,7 +109,9 @@ def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
 
 @converted(float64=("t",))
 def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
-    r""":math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`: minus the logit of a single common token, all classes alike (Thm. 4).
+    r"""Returns :math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`, minus the logit of a single common token (Thm. 4).
+
+    All classes are alike.
 
     Args:
         t: times in steps, at least 0, any shape.
@@ -124,7 +126,7 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
     if not 0 < overlap < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
     g = Gamma(t, classes=classes, vocab_size=vocab_size, eta_y=eta_y, eta_z=eta_z)
-    # log1p: B is of the order of Gamma when that is tiny, where ln(1 + x) would lose its digits
+    # For tiny Gamma, B is of the same order, and ln(1 + x) would lose its digits; log1p does not.
     return torch.log1p(4 * g * (classes - 1) * overlap**2) / 4
 
 
@@ -132,9 +134,9 @@ def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float
 def printed_B(
     t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, constant: float
 ) -> Float[Tensor, "*times"]:
-    r""":math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4; it starts at :math:`\tfrac14 \ln C_0` instead of 0.
+    r"""Returns :math:`\tfrac14 \ln(C_0 + 4 \Gamma(t))`, B as printed in Theorem 4; it starts at :math:`\tfrac14 \ln C_0` instead of 0.
 
-    The paper's curves have :math:`C_0 = 1`. Then it equals :func:`B` for the overlap with :math:`(K-1) E_0^2 = 1`.
+    The paper's curves have :math:`C_0 = 1`. With this value the form equals :func:`B` for the overlap with :math:`(K-1) E_0^2 = 1`.
 
     Args:
         constant: :math:`C_0`, positive.
@@ -148,14 +150,14 @@ def printed_B(
 
 @converted(float64=("t",))
 def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
-    r"""The logit of a single common token in the *exact* flow if every token of the vocabulary is some class's next token, M = K.
+    r"""Returns the logit of a single common token in the *exact* flow if every token is the next token of some class, M = K.
 
     .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t / K)\right]^2\right)
 
     All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so
     that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0
-    e^{2z}`; Theorem 4 is of second order. The form neglects the gain of the distinct tokens: about 1 % of z for ten classes with
-    :math:`E_0 = .02`, and 9 % with :math:`E_0 = .33`. This law is not in the paper.
+    e^{2z}`; Theorem 4 is of second order. The formula neglects the gain of the distinct tokens, which changes z by about 1 % for ten classes
+    with :math:`E_0 = .02`, and by 9 % with :math:`E_0 = .33`. This law is not in the paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).
@@ -170,7 +172,7 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
 
 
 def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
-    r""":math:`t_0' = K \ln M / \eta_Y`, in steps: until then attention scans, afterwards it snaps.
+    r"""Returns :math:`t_0' = K \ln M / \eta_Y`, in steps: until then attention scans, afterwards it snaps.
 
     >>> from transformer_theory import scan_snap
     >>> round(scan_snap.closed_form.scanning_time(classes=2, vocab_size=1000, eta_y=1.0), 1)
@@ -185,7 +187,9 @@ def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
 
 
 def snapping_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
-    r""":math:`t_0 = 2 K \ln M / \eta_Y`, in steps, without its factor 1 + o(1): from then on the second regime of Theorems 1 and 4 holds.
+    r"""Returns :math:`t_0 = 2 K \ln M / \eta_Y`, in steps, where the second regime of Theorems 1 and 4 begins.
+
+    The factor 1 + o(1) of the theorems is omitted.
 
     Raises:
         ValueError: see :func:`scanning_time`.

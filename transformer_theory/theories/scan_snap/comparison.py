@@ -43,7 +43,7 @@ ENOUGH_STEPS = "training outlasts scanning"
 
 
 def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tensor, "*runs"]:
-    """Goodman and Kruskal's rank correlation: concordant minus discordant pairs, divided by their sum; tied pairs do not count.
+    """Returns Goodman and Kruskal's rank correlation: concordant minus discordant pairs, divided by their sum, without tied pairs.
 
     Args:
         a: ``[S]``.
@@ -59,7 +59,7 @@ def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Flo
 
 
 def chance_level(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: Generator) -> float:
-    """The smallest rank correlation that at most 5 % of random orders reach, by 200 (many tokens) to 2000 (few tokens) draws.
+    """Returns the smallest rank correlation that at most 5 % of random orders reach, from 200 to 2000 draws.
 
     With few or tied tokens more than 5 % of the orders can reach the largest correlation: with one common token among S the best order has
     probability 1/S. Then no correlation is significant.
@@ -111,7 +111,7 @@ class RankCorrelation:
 
 
 def correlate(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: Generator) -> RankCorrelation:
-    """Rank correlation of the prediction with the change in run 0; the other runs are the null."""
+    """Returns the rank correlation of the prediction with the change in run 0; the other runs are the null."""
     value, *others = rank_correlation(predicted, change).tolist()
     return RankCorrelation(value, chance_level(predicted, change[0], generator), Null(SHUFFLED, tuple(others)), len(predicted))
 
@@ -255,7 +255,7 @@ class Comparison:
         return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())
 
     def order(self, dynamics: str) -> Int[Tensor, " S"]:
-        """Ids of the tokens by the predicted change of their logits, largest gain first.
+        """Returns the ids of the tokens by the predicted change of their logits, largest gain first.
 
         Args:
             dynamics: name of the dynamics of one of :attr:`matches`.
@@ -327,7 +327,7 @@ def compare(
 
 
 def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator: Generator) -> RankCorrelation | None:
-    """Rank correlation with the distinctness that is counted on the held-out sequences, of the tokens that occur in them."""
+    """Returns the rank correlation with distinctness on the held-out sequences, for the tokens that occur in them."""
     if data.held_out is None:
         return None
     present = data.held_out.target.unique()
@@ -339,7 +339,7 @@ def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator:
 
 
 def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: str, note: str, *, strict: bool = False) -> Measurement:
-    """The row of an assumption; with ``strict`` equality fails."""
+    """Returns the row of an assumption; with ``strict`` equality fails."""
     holds = value <= threshold if op == "<=" else value >= threshold
     verdict: VerdictName = "holds" if holds and not (strict and value == threshold) else "fails"
     return Measurement(
@@ -348,7 +348,7 @@ def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: 
 
 
 def _ends(ids: Int[Tensor, " S"]) -> str:
-    """The first and the last few of many ids."""
+    """Formats the first and the last ids, with an ellipsis between them."""
     if len(ids) <= 2 * LISTED_TOKENS:
         return ", ".join(map(str, ids.tolist()))
     return f"{', '.join(map(str, ids[:LISTED_TOKENS].tolist()))}, ..., {', '.join(map(str, ids[-LISTED_TOKENS:].tolist()))}"

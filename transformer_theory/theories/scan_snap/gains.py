@@ -47,37 +47,37 @@ class RelativeGains:
         """Largest relative error of the closed form, over times and pairs; NaN if there is no pair."""
         if not self.measured.numel():
             return math.nan
-        # 1e-300 avoids 0 / 0 where both gains are zero
+        # 1e-300 avoids 0 / 0 where both gains are zero.
         return float(((self.measured - self.predicted).abs() / self.measured.abs().clamp(min=1e-300)).max())
 
 
 @converted(float64=("logits",))
 def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None) -> RelativeGains:
-    r"""Measured and predicted relative gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens of each class.
+    r"""Returns measured and predicted gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens of each class.
 
     Pairs with equal probabilities are omitted, since r(0) = 0.
 
     Args:
         classes: K classes over S tokens.
         logits: Z over time in a flow that starts at zero, ``[t, Q, S]``.
-        tokens: tokens to pair in each class, bool ``[K, S]``. Default: its distinct tokens.
+        tokens: tokens to pair in each class, bool ``[K, S]``. None: its distinct tokens.
     """
-    allowed = classes.distinct() if tokens is None else tokens
+    pairable = classes.distinct() if tokens is None else tokens
     P = classes.conditional
     triples = []
     for n in range(classes.classes):
-        own = allowed[n].nonzero()[:, 0]
+        own = pairable[n].nonzero()[:, 0]
         first, second = torch.meshgrid(own, own, indexing="ij")
         larger = P[n, first] > P[n, second] * (1 + 1e-9)  # probabilities that differ by rounding count as equal
         triples.append(torch.stack([torch.full_like(first[larger], n), first[larger], second[larger]], dim=1))
     pairs = torch.cat(triples)
     n, first, second = pairs.T
-    ratio = 2 * (P[n, first].log() - P[n, second].log())
-    z = logits[:, classes.query[n]]
-    moved, other = (z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second))
-    # r = e^{ln ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers near 1
-    start = torch.expm1(ratio)
-    return RelativeGains(pairs, start, torch.expm1(ratio + 2 * (moved - other)), start * torch.exp(2 * moved))
+    log_ratio = 2 * (P[n, first].log() - P[n, second].log())
+    z = logits[:, classes.query[n]]  # [t, pairs, S]
+    change, other = (z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second))
+    # Compute r = e^{ln log_ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers near 1.
+    start = torch.expm1(log_ratio)
+    return RelativeGains(pairs, start, torch.expm1(log_ratio + 2 * (change - other)), start * torch.exp(2 * change))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class GainBounds:
 
 
 def gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
-    """Theorem 3's bounds with the shares of the classes, w_n B_n.
+    """Returns Theorem 3's bounds with the shares of the classes, w_n B_n.
 
     Raises:
         ValueError: a class has no distinct token.
@@ -111,7 +111,7 @@ def gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
 
 
 def printed_gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
-    """Theorem 3's bounds as printed, with B_n.
+    """Returns Theorem 3's bounds as printed, with B_n.
 
     Raises:
         ValueError: a class has no distinct token.
@@ -125,5 +125,5 @@ def _bounds(classes: SequenceClasses, flow: DrivenFlow, drive: Float[Tensor, "t 
         raise ValueError(f"every class needs a distinct token, class {int((~distinct.any(1)).nonzero()[0])} has none; drop that class")
     f = torch.where(distinct, classes.features(), 0.0)
     start, token = f.max(1)
-    moved = flow.logits[:, classes.query, token]
-    return GainBounds(token, 2 * moved, 2 * start**2 * drive, 2 * drive)
+    change = flow.logits[:, classes.query, token]
+    return GainBounds(token, 2 * change, 2 * start**2 * drive, 2 * drive)

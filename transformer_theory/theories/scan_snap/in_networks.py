@@ -81,7 +81,7 @@ class ScanAndSnap(Metric):
         super().add(place, sums)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """One or two rows per layer and head; without a value if no query was counted."""
+        """Returns one or two rows per layer and head, without a value if no query was counted."""
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             counts, totals = sums[..., -2].sum(-1).tolist(), sums[..., -1].sum(-1).tolist()
@@ -94,11 +94,11 @@ class ScanAndSnap(Metric):
         return rows
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
-        """Mean map over the counted sequences; a query without any gets a map of zeros, which has no direction."""
+        """Returns the mean map over the counted sequences; a query without any gets a map of zeros, which has no direction."""
         return self.sums[place][..., :-2] / self.sums[place][..., -2:-1].clamp(min=1)
 
     def _overlaps(self, place: Place) -> dict[int, tuple[float, Null | None]]:
-        """Cosine with the head's previous map, and with the previous maps of the other heads, where they are defined."""
+        """Returns each head's cosine with its previous map and with those of the other heads, where they are defined."""
         previous = self.previous.get(place)
         if previous is None or previous.shape != (current := self._mean(place)).shape:
             return {}
@@ -118,7 +118,7 @@ class ScanAndSnap(Metric):
         super().reset()
 
     def memory(self) -> dict[Any, Tensor]:
-        """The maps that the next measurement is compared with, ``[heads, q, k]`` per place."""
+        """Returns the maps for comparison with the next measurement, ``[heads, q, k]`` per place."""
         return self.previous | {place: self._mean(place) for place in self.sums}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:
@@ -131,14 +131,14 @@ def _row(quantity: str, value: float | None, layer: int, head: int, **columns: A
 
 
 def _directions(maps: Float[Tensor, "heads q k"]) -> dict[int, Tensor]:
-    """Each head's map minus uniform attention, with Frobenius norm one; heads with uniform attention are omitted."""
+    """Returns each head's map minus uniform attention, with Frobenius norm one; heads with uniform attention are omitted."""
     excess = maps - maps.mean(-1, keepdim=True)
     norms = torch.linalg.matrix_norm(excess).tolist()
     return {head: map_ / norm for head, (map_, norm) in enumerate(zip(excess, norms)) if norm > DIRECTION_ATOL}
 
 
 def metrics() -> tuple[ScanAndSnap, ...]:
-    """The metrics of this theory."""
+    """Returns the metrics of this theory."""
     return (ScanAndSnap(),)
 
 

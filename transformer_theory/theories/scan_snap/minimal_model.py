@@ -64,14 +64,14 @@ class MinimalRuns:
 
 
 def affordable_steps(data: QueryData) -> int:
-    """Number of steps that a billion multiplications allow; at most 1000, at least 50."""
+    """Returns the number of steps that a billion multiplications allow, between 50 and 1000."""
     n, S, K = len(data.counted.target), data.classes.tokens, data.classes.classes
     # a step multiplies a batch of counts [batch, S] by the decoder [S, K + 1], in each run
     return int(min(MAX_STEPS, max(MIN_STEPS, BUDGET / ((1 + SHUFFLES) * min(BATCH, n) * S * (K + 1)))))
 
 
 def train_minimal_model(data: QueryData, *, steps: int, eta_y: float, eta_z: float, generator: Generator) -> MinimalRuns:
-    """Exact gradient descent from zero, in batches of up to 128, on the sequences and on three shuffles of their next tokens.
+    """Trains by exact gradient descent from zero, in batches of up to 128, on the sequences and on three shuffles of their next tokens.
 
     Args:
         data: the sequences.
@@ -107,14 +107,14 @@ def _whole_batch(data: CountedSequences, targets: Int[Tensor, "runs n"]) -> Batc
 
 
 def _sharpness(attended: Float[Tensor, "runs n S"], counts: Float[Tensor, "n S"], context: int) -> Float[Tensor, " runs"]:
-    """1 - H / log T over positions, mean over the sequences."""
+    """Returns 1 - H / log T over positions, mean over the sequences."""
     # A token that occurs k times with weight c has k positions of weight c/k: -k (c/k) ln(c/k) = -c ln(c/k).
     entropy = -torch.special.xlogy(attended, attended / counts.clamp(min=1)).sum(-1)
     return (1 - entropy / math.log(context)).mean(-1) if context > 1 else torch.zeros(len(attended), dtype=torch.float64)
 
 
 def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator) -> float:
-    """Relative error of a flow on sequences redrawn from P(l | n): the larger one of two sets; see :func:`~.predictions.relative_error`.
+    """Returns the relative error of a flow on sequences redrawn from P(l | n), the larger one of two sets.
 
     Args:
         data: the sequences; their number, length and next tokens are reused.

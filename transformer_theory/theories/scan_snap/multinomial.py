@@ -6,7 +6,7 @@ divided in the same way, down to single kinds.
 A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to ``MAX_TABLED`` the first
 ``BITS`` bits of u select a cell of a guide table. Most cells lie between two values of F and determine k at once. For the other cells the
 remaining bits of u are drawn and F is searched. The law is exact to the rounding of F and of p (14 digits). Larger n use numpy's binomial
-sampler, so the cost does not grow with the length of a sequence. The counts are those of :cite:t:`tian2023scan`.
+sampler, so the cost does not grow with the length of a sequence. Source of the sequences: :cite:t:`tian2023scan`.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class _Level:
     """One level of the tree of halvings.
 
     Attributes:
-        split: nodes of several kinds, which are halved.
+        split: nodes of several kinds, which this level halves.
         left: position of each left half in the next level; its right half is the next position.
         single, single_to: nodes of a single kind, and their positions in the next level.
         p: probability of the left half given the node, ``[classes, split]``.
@@ -46,9 +46,9 @@ class Multinomial:
     """Sampler of the counts of ``context`` tokens in sequences of given classes.
 
     Args:
-        probabilities: of each kind of token in each class, rows of sum one, ``[K, W]``.
+        probabilities: probability of each kind of token in each class, rows with sum one, ``[K, W]``.
         context: tokens per sequence.
-        max_tabled: largest n with a guide table, at most ``MAX_TABLED``. Pass 0 if too few batches are drawn for tables to pay off.
+        max_tabled: largest n with a guide table, at most ``MAX_TABLED``. 0 avoids the tables, which pay off only for many batches.
     """
 
     def __init__(self, probabilities: np.ndarray, context: int, *, max_tabled: int = MAX_TABLED):
@@ -62,7 +62,7 @@ class Multinomial:
         self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # number of each node's table, [classes, split]
 
     def draw(self, classes: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
-        """Counts ``[n, W]`` of sequences of these classes ``[n]``, int64."""
+        """Draws counts ``[n, W]`` of sequences of these classes ``[n]``, int64."""
         # The root holds all tokens. At every level the counts of the nodes add up to ``context``.
         counts = np.full((len(classes), 1), self.context, dtype=np.int64)
         for level, rows in zip(self.levels, self.rows):
@@ -88,7 +88,7 @@ class Multinomial:
 
 
 def _halve(P: np.ndarray) -> list[_Level]:
-    """The levels of the tree, from all kinds down to single ones."""
+    """Returns the levels of the tree, from all kinds down to single ones."""
     nodes, levels = [(0, P.shape[1])], []  # each node: its first kind, and one past its last
     while any(end - first > 1 for first, end in nodes):
         split = [i for i, (first, end) in enumerate(nodes) if end - first > 1]
@@ -97,7 +97,7 @@ def _halve(P: np.ndarray) -> list[_Level]:
             middle = (first + end) // 2
             if i in split:
                 left_p, right_p = P[:, first:middle].sum(1), P[:, middle:end].sum(1)
-                # exactly 1 if nothing can fall to the right; 1e-300 avoids 0 / 0 in nodes that a class never reaches
+                # p is exactly 1 if nothing can fall to the right; 1e-300 avoids 0 / 0 in nodes that a class never reaches.
                 p.append(np.where(right_p > 0, left_p / np.maximum(left_p + right_p, 1e-300), left_p > 0))
                 left.append(len(below))
                 below += [(first, middle), (middle, end)]
@@ -113,7 +113,7 @@ def _halve(P: np.ndarray) -> list[_Level]:
 
 
 def _distribution_functions(p: np.ndarray, max_n: int) -> np.ndarray:
-    """F(k) of the binomial law with n and p, ``[p, n, k]``; exactly 1 from k = n on, so that the search always ends."""
+    """Returns F(k) of the binomial law with n and p, ``[p, n, k]``; exactly 1 from k = n on, so that the search always ends."""
     from scipy.stats import binom
 
     n, k = np.arange(max_n + 1)[:, None], np.arange(max_n + 1)
@@ -121,14 +121,14 @@ def _distribution_functions(p: np.ndarray, max_n: int) -> np.ndarray:
 
 
 def _guide(cdf: np.ndarray) -> np.ndarray:
-    """For each p, n and cell of u: the count k, or UNDECIDED if the cell contains a value of F below 1; uint8, flat."""
+    """Tabulates the count k for each p, n and cell of u, or UNDECIDED if the cell contains a value of F below 1; uint8, flat."""
     cells = 2**BITS
     functions = cdf.reshape(-1, cdf.shape[-1])
     cell = np.minimum(np.floor(functions * cells).astype(np.int64), cells)  # F = 1 lies in an extra cell after the last one
     jumps = np.zeros((len(functions), cells + 1), dtype=np.int64)
     np.add.at(jumps, (np.arange(len(functions))[:, None], cell), 1)  # unlike `+=`, add.at counts repeated indices
     jumps = jumps[:, :-1]
-    # k is the number of values of F at or below u, hence the number of jumps in the cells before.
+    # k is the number of values of F up to u, so in a cell without a jump it is the number of jumps in earlier cells.
     before = jumps.cumsum(1) - jumps
     return np.where(jumps > 0, UNDECIDED, before).astype(np.uint8).ravel()
 
@@ -136,13 +136,13 @@ def _guide(cdf: np.ndarray) -> np.ndarray:
 def draw_counts(
     conditional: Float[Tensor, "K S"], target: Int[Tensor, "sets n"], *, context: int, generator: torch.Generator
 ) -> Float[Tensor, "sets n S"]:
-    """Counts of sequences of given classes, float64; rows sum to ``context``.
+    """Draws the counts of sequences of given classes, float64; rows sum to ``context``.
 
     Args:
-        conditional: probability of each token in each class, rows of sum one, ``[K, S]``.
+        conditional: probability of each token in each class, rows with sum one, ``[K, S]``.
         target: class of each sequence of each set, ``[sets, n]``; the sets are drawn one after the other.
         context: tokens per sequence.
-        generator: gives the seed; one draw, whatever the number of sequences.
+        generator: source of the seed, from which all counts follow; advances by one draw.
     """
     # numpy has the binomial sampler for large n that torch lacks, so one torch draw seeds a numpy generator.
     numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))

@@ -87,7 +87,7 @@ class Analysis:
     skipped: tuple[SkippedQuery, ...]
 
     def measurements(self) -> list[Measurement]:
-        """The rows of all comparisons, and a row with the reason for each skipped query; ``data`` names the query."""
+        """Returns the rows of all comparisons, and a row with the reason for each skipped query; ``data`` names the query."""
         rows = [replace(row, data=f"query {query.data.query_id}") for query in self.comparisons for row in comparison_rows(query)]
         return rows + [replace(_skipped_row(query), data=f"query {query.query_id}") for query in self.skipped]
 
@@ -96,7 +96,7 @@ class Analysis:
         return comparison_arrays(self.comparisons[0]) if self.comparisons else Arrays()
 
     def plot(self) -> "Figure":
-        """The figure of the most frequent query that could be analysed."""
+        """Plots the most frequent query that could be analysed."""
         return plot_comparison(Result(NAME, table=Table(self.measurements()), arrays=dict(self.arrays())))
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ def _check_settings(queries: int, max_classes: int, steps: int | None, seed: int
 
 
 def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
-    """All measurements of a query.
+    """Yields all measurements of a query.
 
     Verdicts about the theorems are "not covered" unless all assumptions hold. Verdicts about the exact flow are "not covered" unless the
     sequences and the training are long.
@@ -196,7 +196,7 @@ def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
 
 
 def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
-    """Which tokens gain and which lose attention, by distinctness alone and by probability within a class."""
+    """Yields the changes of attention to distinct and common tokens, and to likelier tokens of a class."""
     data, runs, groups, covered = comparison.data, comparison.runs, comparison.groups, comparison.covered
     theorem, S = Source(PAPER, "Thm. 2"), data.classes.tokens
     value = float(data.frequency @ data.distinctness)
@@ -218,7 +218,7 @@ def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
 
 
 def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
-    """Each of the dynamics against gradient descent: the order of the tokens, the sizes and the times of the changes."""
+    """Compares each of the dynamics with gradient descent: order of the tokens, sizes and times of the changes."""
     for prediction in comparison.predictions:
         where = {"setting": prediction.dynamics, "source": SOURCES[prediction.dynamics]}
         if prediction.reason:
@@ -250,7 +250,7 @@ def _match_rows(comparison: Comparison, match: Match) -> Iterator[Measurement]:
 
 
 def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
-    """The final attention, the relative gains, and the accuracy of the model."""
+    """Yields the final attention, the relative gains, and the accuracy of the model."""
     data, runs, gains = comparison.data, comparison.runs, comparison.gains
     value, *null = runs.sharpness.tolist()
     note = "1 - entropy / log of the length; attention starts uniform, at 0"
@@ -278,7 +278,7 @@ def _correlation(quantity: str, order: RankCorrelation, covered: bool, **columns
 
 
 def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str, Any]:
-    """The columns op, threshold and verdict; the verdict is "inconclusive", never "not covered", where nothing could be measured."""
+    """Returns the columns op, threshold and verdict; the verdict is "inconclusive", not "not covered", if the value is undefined."""
     verdict = judge(value, op, threshold, covered=covered or not math.isfinite(value))
     return {"op": op, "threshold": threshold, "verdict": verdict} if math.isfinite(threshold) else {"verdict": verdict}
 
@@ -292,7 +292,7 @@ def _skipped_row(skipped: SkippedQuery) -> Measurement:
 
 
 def comparison_arrays(comparison: Comparison) -> Arrays:
-    """The arrays that :func:`.plot_comparison` draws."""
+    """Returns the arrays that :func:`.plot_comparison` draws."""
     data, runs, gains, groups = comparison.data, comparison.runs, comparison.gains, comparison.groups
     arrays = {
         "steps": runs.path.steps.numpy(),
@@ -333,7 +333,7 @@ class NextTokenProblem:
 
 
 def read(data: TokenData) -> NextTokenProblem | Unsupported:
-    """The sequences of a data set with ids and next tokens."""
+    """Selects the sequences of a data set with ids and next tokens."""
     if data.ids is None or data.next_id is None:
         return Unsupported("needs discrete tokens and next tokens (ids and next_id)")
     if data.ids.shape[1] < 3:
@@ -342,7 +342,7 @@ def read(data: TokenData) -> NextTokenProblem | Unsupported:
 
 
 def measure(problem: NextTokenProblem, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """All rows and arrays of the most frequent query; the generator draws the seed of :func:`analyse`."""
+    """Yields all rows and arrays of the most frequent query; the generator draws the seed of :func:`analyse`."""
     seed = int(torch.randint(2**31, (1,), generator=generator))
     analysis = analyse(problem.ids, problem.query_ids, problem.next_ids, vocab_size=problem.vocab_size, seed=seed)
     for comparison in analysis.comparisons:

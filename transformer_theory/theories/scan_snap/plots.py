@@ -16,23 +16,23 @@ NAME = "scan_snap"
 DYNAMICS_COLOURS = {EXACT: "#440154", MODIFIED: "#2b758e", LEMMA4: "#6ece58", CLOSED: COLOURS["raw"]}  # the first three: shades(3)
 TOKEN_COLOURS = {"distinct": COLOURS["scan_snap"], "common": "#882255", "other": COLOURS["null"]}
 PLOTTED_FLOWS = (EXACT, LEMMA4)
-PLOTTED_TOKENS, HEATMAP_TOKENS, HEATMAP_CLASSES = 100, 60, 20  # the most frequent ones
+PLOTTED_TOKENS, HEATMAP_TOKENS, HEATMAP_CLASSES = 100, 60, 20  # largest numbers, most frequent first
 
 
 @style()
 def plot_comparison(result: Result) -> "Figure":
-    """Logits over training and by distinctness, the flows, times of movement, relative gains, and the change of attention."""
+    """Plots logits over training and by distinctness, the flows, times of movement, relative gains, and the change of attention."""
     if f"{NAME}/logits" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME) if row.value is None]
         return text_figure("Scan and snap: " + (reasons[0] if reasons else "no data were measured"))
     figure, panels = axes(3, 2, height=7.4)
-    for panel, part in zip(panels, (_logits, _changes, _flows, _movement, _gains, _attention)):
-        part(panel, result)
+    for panel, draw in zip(panels, (_logits, _changes, _flows, _movement, _gains, _attention)):
+        draw(panel, result)
     return figure
 
 
 def _logits(ax: "Axes", result: Result) -> None:
-    """The attention logit of each token over the steps, common and distinct ones in colour."""
+    """Plots the attention logit of each token over the steps, common and distinct ones in colour."""
     steps, z = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/logits"]
     distinct, common = result.arrays[f"{NAME}/distinct"], result.arrays[f"{NAME}/common"]
     frequent = np.argsort(-result.arrays[f"{NAME}/frequency"], kind="stable")[:PLOTTED_TOKENS]
@@ -48,7 +48,7 @@ def _logits(ax: "Axes", result: Result) -> None:
 
 
 def _scanning(ax: "Axes", result: Result) -> None:
-    """A vertical line at t0', if the training reaches it."""
+    """Draws a vertical line at t0', if the training reaches it."""
     t0 = float(result.arrays[f"{NAME}/scanning_time"])
     if t0 < result.arrays[f"{NAME}/steps"][-1]:
         ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
@@ -57,7 +57,7 @@ def _scanning(ax: "Axes", result: Result) -> None:
 
 
 def _changes(ax: "Axes", result: Result) -> None:
-    """Change of the logit against distinctness. The area of a point grows with the token's frequency; grey: shuffled next tokens."""
+    """Plots the change of the logit against distinctness; the area of a point is the token's frequency, grey is shuffled next tokens."""
     x, z = result.arrays[f"{NAME}/distinctness"], result.arrays[f"{NAME}/logits"][-1]
     null, frequency = result.arrays[f"{NAME}/null_change"], result.arrays[f"{NAME}/frequency"]
     for change in null:
@@ -70,7 +70,7 @@ def _changes(ax: "Axes", result: Result) -> None:
 
 
 def _flows(ax: "Axes", result: Result) -> None:
-    """Change of each token's logit, predicted by the flows against measured; the diagonal is agreement."""
+    """Plots the measured change of each token's logit against the predictions of the flows; the diagonal is agreement."""
     measured = result.arrays[f"{NAME}/logits"][-1]
     ends = [float(measured.min()), float(measured.max())]
     for dynamics in reversed(PLOTTED_FLOWS):
@@ -86,7 +86,7 @@ def _flows(ax: "Axes", result: Result) -> None:
 
 
 def _movement(ax: "Axes", result: Result) -> None:
-    """Distance of the logits from the start, divided by that at the end; the horizontal line is one half."""
+    """Plots the distance of the logits from the start, relative to the final distance; the horizontal line is one half."""
     steps, moved = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/movement"]
     curves = [("shuffled", COLOURS["null"], values) for values in moved[:, 1:].T] + [("descent", COLOURS[NAME], moved[:, 0])]
     for dynamics in PLOTTED_FLOWS:
@@ -109,7 +109,7 @@ def _movement(ax: "Axes", result: Result) -> None:
 
 
 def _gains(ax: "Axes", result: Result) -> None:
-    """Change of the relative gains, measured against Theorem 3; the diagonal is agreement."""
+    """Plots the measured change of the relative gains against Theorem 3; the diagonal is agreement."""
     start = result.arrays[f"{NAME}/gain_start"]
     ends = np.stack([result.arrays[f"{NAME}/gain_{name}"] for name in ("measured", "predicted")])
     measured, predicted = (ends - start)[:, np.isfinite(ends).all(0)]
@@ -118,7 +118,7 @@ def _gains(ax: "Axes", result: Result) -> None:
         ax.axis("off")
         ax.text(0.5, 0.5, message, ha="center", va="center", transform=ax.transAxes)
         return
-    # Gains span decades and both signs: a symmetric logarithm, linear below the smallest quarter.
+    # Gains span decades and have both signs, so use a symmetric logarithm that is linear for the smallest quarter.
     linear = max(1e-3, float(np.quantile(np.abs(predicted), 0.25)))
     ax.plot(predicted, measured, ".", color=COLOURS[NAME], alpha=0.6)
     ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]
@@ -133,7 +133,7 @@ def _gains(ax: "Axes", result: Result) -> None:
 
 
 def _attention(ax: "Axes", result: Result) -> None:
-    """Change of each class's attention to each token; tokens from common to distinct."""
+    """Plots the change of each class's attention to each token, from common to distinct tokens."""
     before, after = result.arrays[f"{NAME}/conditional"], result.arrays[f"{NAME}/attended"]
     order = np.argsort(result.arrays[f"{NAME}/distinctness"], kind="stable")
     columns = np.sort(np.argsort(-result.arrays[f"{NAME}/frequency"][order], kind="stable")[:HEATMAP_TOKENS])

@@ -19,7 +19,7 @@ from .flow import CLOSED, EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modi
 from .problem import SequenceClasses
 
 FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
-TOLERANCES = (1e-8, 1e-10, 1e-12)  # tried in turn until two integrations agree
+TOLERANCES = (1e-8, 1e-10, 1e-12)  # in the order of the attempts; the first one that resolves the movement is used
 INTEGRATION_RTOL = 0.01  # largest accepted error of the integration, as a share of the largest logit
 MOVEMENT_ATOL = 1e-8  # changes of logits up to this are rounding: equal classes do not move attention at all
 PREDICTION_RTOL = 0.25  # relative error of logits up to which a prediction counts as right
@@ -33,8 +33,8 @@ class Prediction:
     Attributes:
         dynamics: name of the dynamics.
         tokens: numbers of the predicted tokens, ``[some]``; empty if the prediction does not exist.
-        logits: at the times, ``[t, some]``.
-        reason: why there is no prediction; empty if there is one.
+        logits: logits at the times, ``[t, some]``.
+        reason: reason for a missing prediction; empty if there is one.
         resolved: False if the flow exists but its integration failed.
     """
 
@@ -46,11 +46,11 @@ class Prediction:
 
 
 def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float) -> tuple[Prediction, ...]:
-    """The predictions of the four dynamics.
+    """Returns the predictions of the four dynamics.
 
     Args:
-        classes: with one query.
-        times: in steps, increasing, ``[t]``.
+        classes: classes with one query.
+        times: times in steps, increasing, ``[t]``.
         eta_y, eta_z: learning rates of decoder and attention.
     Raises:
         ValueError: a rate or time is out of range, see :func:`~.flow.exact_flow`.
@@ -60,7 +60,7 @@ def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: 
 
 
 def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
-    # Where attention hardly moves, a loose tolerance can be larger than the movement itself, so sharper ones are tried in turn.
+    # Where attention hardly moves, a loose tolerance can exceed the movement itself, so sharper ones are tried in turn.
     reason = ""
     for tolerance in TOLERANCES:
         try:
@@ -97,23 +97,23 @@ def _none(name: str, times: Tensor, reason: str, *, resolved: bool = True) -> Pr
 
 
 def half_way_step(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> float:
-    """The time at which the logits have made half of their movement, interpolated linearly; 0 if no logit moves.
+    """Returns the time at which the logits have made half of their movement, interpolated linearly; 0 if no logit moves.
 
-    Movement is the Euclidean distance from the start, divided by that at the end. If it crosses one half several times, the last crossing
+    Movement is the Euclidean distance from the start, divided by its final value. If it crosses one half several times, the last crossing
     counts.
 
     Args:
-        times: increasing from the start, ``[t]``.
-        logits: at the times, ``[t, some]``.
+        times: times, increasing from the start, ``[t]``.
+        logits: logits at the times, ``[t, some]``.
     """
     moved = torch.linalg.vector_norm(logits - logits[0], dim=-1)
     if not float(moved[-1]) > 0:
         return 0.0
     share = moved / moved[-1]
-    k = int((share < 0.5).nonzero()[-1])
+    k = int((share < 0.5).nonzero()[-1])  # last time below one half; the share ends at 1, so time k + 1 exists
     return float(times[k] + (times[k + 1] - times[k]) * (0.5 - share[k]) / (share[k + 1] - share[k]))
 
 
 def relative_error(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"]) -> Float[Tensor, " runs"]:
-    """Euclidean distance of predicted and measured change of the logits, divided by the norm of the measured change; one per run."""
+    """Returns the Euclidean distance of predicted and measured change of the logits over the norm of the measured change."""
     return torch.linalg.vector_norm(predicted - change, dim=1) / torch.linalg.vector_norm(change, dim=1).clamp(min=1e-300)

@@ -1,4 +1,4 @@
-r"""Sequence classes: the data of scan-and-snap, and what its theorems assume about them.
+r"""Sequence classes: the data of scan-and-snap, and the assumptions of its theorems about them.
 
 A sequence consists of contextual tokens and a final query token m. The token that follows the sequence is its class n. Given the class,
 the contextual tokens are independent draws from :math:`P(l \mid n)`, and the query is :math:`m = \psi(n)`. With the query's row z of
@@ -27,7 +27,7 @@ from ...data.tokens import TokenData
 from .multinomial import draw_counts
 
 MAX_CONTEXT = 2**53  # contextual tokens per sequence: counts are exact in float64 up to here
-SUM_ATOL = 1e-9  # distance to 1 that the sum of probabilities may have
+SUM_ATOL = 1e-9  # largest distance to 1 of a sum of probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class SequenceClasses:
         conditional: :math:`P(l \mid n)`; each row sums to one; float64, ``[K, S]``.
         query: :math:`\psi(n)`, the number of the query token of class n, ``0 <= query < Q``; int64, ``[K]``.
         vocab_size: M, the number of next tokens that the decoder chooses from; at least K, and at least 2.
-        share: probability of each class, positive, summing to one; float64, ``[K]``. Default: equal shares, as in the paper.
+        share: probability of each class, positive, summing to one; float64, ``[K]``. None: equal shares, as in the paper.
 
     Raises:
         ValueError: shapes do not fit, a row is not a probability vector, a query is negative, or the vocabulary is too small.
@@ -102,31 +102,31 @@ class SequenceClasses:
         return self.share
 
     def distinct(self) -> Bool[Tensor, "K S"]:
-        """Whether a token occurs in this class and in no other."""
+        """Marks the tokens that occur in this class and in no other."""
         support = self.conditional > 0
         return support & (support.sum(dim=0) == 1)
 
     def common(self) -> Bool[Tensor, " S"]:
-        """Whether a token occurs in several classes."""
+        """Marks the tokens that occur in several classes."""
         return (self.conditional > 0).sum(dim=0) > 1
 
     def attended(self, logits: Float[Tensor, "*t Q S"]) -> Float[Tensor, "*t K S"]:
-        r"""c: each token's share of attention in an infinitely long sequence of each class, :math:`\propto P(l \mid n) e^{z_l}`."""
-        # in the log domain: e^z would overflow, and log P = -inf gives tokens that cannot occur exactly zero attention
+        r"""Returns c, each token's share of attention in an infinitely long sequence of each class, :math:`\propto P(l \mid n) e^{z_l}`."""
+        # Work in the log domain: e^z would overflow, and log P = -inf gives exactly zero attention to tokens that cannot occur.
         return torch.softmax(self.conditional.log() + logits[..., self.query, :], dim=-1)
 
     def features(self, logits: Float[Tensor, "*t Q S"] | None = None) -> Float[Tensor, "*t K S"]:
-        """f: attended tokens of each class, scaled to Euclidean norm one; uniform attention by default."""
+        """Returns f, the attended tokens of each class, scaled to Euclidean norm one. Default: uniform attention."""
         c = self.conditional if logits is None else self.attended(logits)
         return c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
 
     def overlap(self, logits: Float[Tensor, "Q S"] | None = None) -> Float[Tensor, "K K"]:
-        """E: inner products of the features of different classes; its diagonal is set to zero."""
+        """Returns E, the inner products of the features of different classes, with a diagonal of zeros."""
         f = self.features(logits)
         return (f @ f.T).fill_diagonal_(0.0)
 
     def weak_overlap(self) -> "WeakOverlap":
-        """Assumption 2 at uniform attention."""
+        """Measures both sides of Assumption 2 at uniform attention."""
         size = torch.linalg.eigvalsh(self.overlap()).abs()
         return WeakOverlap(float(size.max()), float(size.min()), 1 / self.classes, math.sqrt(6 / self.vocab_size))
 
@@ -140,7 +140,7 @@ class SequenceClasses:
         Args:
             batch: number of sequences.
             context: contextual tokens per sequence, :math:`T - 1` in the paper.
-            generator: draws the classes and the counts.
+            generator: source of the classes and the counts.
         Returns:
             Counts, whose rows sum to ``context``, and the class of each sequence.
         Raises:
@@ -154,7 +154,7 @@ class SequenceClasses:
     def sample(self, n: int, *, seq: int, generator: torch.Generator) -> TokenData:
         """Draws n sequences of ``seq`` tokens, the query last, as a data set that any theory can read.
 
-        Ids number the contextual tokens first, then the queries, then the next tokens. Tokens are one-hot, labels are the classes.
+        Ids number the contextual tokens first, then the queries, then the next tokens. Tokens are one-hot; labels are the classes.
 
         Raises:
             ValueError: n below 1 or seq below 2.
@@ -230,19 +230,19 @@ class CountedSequences:
     vocab_size: int
 
     def conditional(self) -> Float[Tensor, "K S"]:
-        """P(l | n), estimated by counting."""
+        """Returns P(l | n), estimated by counting."""
         return estimate_conditional(self.counts, self.target, len(self.next_ids))
 
     def shares(self) -> Float[Tensor, " K"]:
-        """Share of each class among the sequences."""
+        """Returns the share of each class among the sequences."""
         return torch.bincount(self.target, minlength=len(self.next_ids)).double() / len(self.target)
 
 
 def estimate_conditional(counts: Float[Tensor, "n S"], target: Int[Tensor, " n"], classes: int) -> Float[Tensor, "K S"]:
-    """P(l | n) by counting: the tokens of all sequences of a class, divided by their number; NaN in classes without a sequence.
+    """Estimates P(l | n): counts of the tokens of a class, divided by their sum; NaN in classes without a sequence.
 
     Args:
-        counts: of the contextual tokens of each sequence, ``[n, S]``.
+        counts: counts of the contextual tokens of each sequence, ``[n, S]``.
         target: class of each sequence, ``[n]``.
         classes: K.
     """
@@ -277,7 +277,7 @@ def count_sequences(
 def synthetic(
     classes: int = 2, *, per_query: int = 1, common: int = 10, distinct: int = 10, vocab_size: int | None = None
 ) -> SequenceClasses:
-    """The paper's synthetic data: all common tokens, with weight 1, and each class's distinct tokens, with weights 0.1 to 1.
+    """Returns the paper's synthetic data: all common tokens, with weight 1, and each class's distinct tokens, with weights 0.1 to 1.
 
     Each class's weights are divided by their sum. The common tokens come first, then the distinct ones of class 0, of class 1, ...
 
@@ -285,7 +285,7 @@ def synthetic(
         classes: K, a multiple of ``per_query``.
         per_query: classes that share a query.
         common, distinct: number of common tokens, and of distinct tokens per class (at least 1).
-        vocab_size: M. Default: the numbers of tokens, queries and next tokens added up.
+        vocab_size: M. None: the sum of the numbers of tokens, queries and next tokens.
     Raises:
         ValueError: a number is too small, or ``per_query`` does not divide ``classes``.
     """
@@ -302,11 +302,11 @@ def synthetic(
 def single_common(
     weights: Float[Tensor, "K D"], common_share: Float[Tensor, " K"] | Float[Tensor, ""] | float, *, vocab_size: int
 ) -> SequenceClasses:
-    """Classes with one common token (number 0), one query, and D distinct tokens each.
+    """Returns classes with one common token (number 0), one query, and D distinct tokens each.
 
     Args:
-        weights: of the distinct tokens, positive, ``[K, D]``; each row is divided by its sum.
-        common_share: P(common token | n) in (0, 1), one number for all classes or ``[K]``.
+        weights: weights of the distinct tokens, positive, ``[K, D]``; each row is divided by its sum.
+        common_share: P(common token | n) in (0, 1): one number for all classes, or ``[K]``.
         vocab_size: M.
     Raises:
         ValueError: a weight is not positive, or a share lies outside (0, 1).

@@ -1,19 +1,19 @@
 """Published numbers of the synthetic trainings and of the trainings on text, as data.
 
 ``ENTROPY`` is the table behind Figure 6 of :cite:t:`tian2023scan`: the entropy of attention over the distinct tokens of each class,
-renormalised, mean over classes, after 100 steps; mean and standard deviation over ten seeds. The paper does not define the entropy; with
-this definition our runs reproduce the table. ``LOSS`` is the released log of the training behind Figure 4.
+renormalised, averaged over classes, after 100 steps, with its mean and standard deviation over ten seeds. The paper does not define the
+entropy; with this definition our runs reproduce the table. ``LOSS`` is the released log of the training behind Figure 4.
 
-``TEXT_ENTROPY`` is from the results released with :cite:t:`tian2024joma` for WikiText-2: the entropy of attention of each layer (nats, mean
-over all queries of 35-word sequences), its minimum and its value after 20 epochs of Adam; a mean of three seeds. Uniform causal attention
-has log(35!)/35 = 2.634.
+``TEXT_ENTROPY`` is from the results released with :cite:t:`tian2024joma` for WikiText-2. It contains the minimum and the final value (after
+20 epochs of Adam) of each layer's attention entropy: nats, means over all queries of 35-word sequences and over three seeds. Uniform causal
+attention has log(35!)/35 = 2.634.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-LAST = (1, 3, 5, 10)  # query tokens, with two classes each: K = 2, 6, 10, 20
+LAST = (1, 3, 5, 10)  # numbers of query tokens, with two classes each: K = 2, 6, 10, 20
 ETA_Z = (0.5, 1.0, 2.0, 3.0)
 RATIOS = (1.0, 2.0, 5.0, 10.0)  # eta_Y / eta_Z
 
@@ -49,7 +49,7 @@ LOSS = {
     98: 2.2e-5,
 }
 
-# thresholds on attention of Figures 11 and 12, near 1/M, (lowest, highest) for each entry of LAST
+# thresholds on attention in Figures 11 and 12, near 1/M: (lowest, highest) for each entry of LAST
 THRESHOLDS = ((0.028, 0.038), (0.012, 0.016), (0.0075, 0.0105), (0.004, 0.005))
 
 TEXT_WORDS = 28_782  # vocabulary of WikiText-2's training split

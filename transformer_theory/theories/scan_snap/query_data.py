@@ -1,7 +1,7 @@
 r"""The part of a data set that the theory covers: the sequences of one query whose next tokens follow it at least twice.
 
 The theory treats one query at a time. The most frequent next tokens become classes, and at most 2000 sequences are used. A next token that
-follows only once is omitted, since no sequence would be left to hold out. Nearly a third of the sequences of each class is held out;
+follows only once is omitted, since no sequence would be left to hold out. Nearly a third of the sequences of each class is held out, and
 :math:`P(l | n)` is counted on the rest.
 
 The *distinctness* of a token is :math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in
@@ -22,14 +22,14 @@ from .problem import CountedSequences, SequenceClasses, count_sequences
 
 MAX_SEQUENCES, MAX_CLASSES = 2000, 20
 MAX_COUNTS = 4_000_000  # entries of the dense counts [sequences, tokens]
-MIN_SEQUENCES = 100  # used even if their counts exceed MAX_COUNTS
+MIN_SEQUENCES = 100  # this many sequences are used even if their counts exceed MAX_COUNTS
 MIN_PER_CLASS = 2  # sequences of a class, so that one can be held out
-HELD_OUT_SHARE = 0.3  # of each class, rounded down
+HELD_OUT_SHARE = 0.3  # share of each class, rounded down
 
 
 @converted(float64=("conditional",))
 def distinctness(conditional: Float[Tensor, "K S"]) -> Float[Tensor, " S"]:
-    """max_n P(l | n) / sum_n P(l | n) of each token, between 1/K and 1.
+    """Returns max_n P(l | n) / sum_n P(l | n) of each token, between 1/K and 1.
 
     Args:
         conditional: P(l | n), ``[K, S]``; every token occurs in some class.
@@ -39,7 +39,7 @@ def distinctness(conditional: Float[Tensor, "K S"]) -> Float[Tensor, " S"]:
 
 @dataclass(frozen=True, eq=False)
 class TokenGroups:
-    """Which tokens count as distinct and which as common, ``[S]`` each, and the rule that separates them, in words."""
+    """Masks of the distinct and the common tokens, ``[S]`` each, and a description of the rule that separates them."""
 
     distinct: Bool[Tensor, " S"]
     common: Bool[Tensor, " S"]
@@ -47,7 +47,9 @@ class TokenGroups:
 
 
 def token_groups(values: Float[Tensor, " S"], classes: int) -> TokenGroups:
-    """Distinct tokens are nearer to 1 than to 1/K. If one group is empty, the groups are the most and the least distinct quarter.
+    """Divides the tokens into distinct ones, whose distinctness is nearer to 1 than to 1/K, and common ones.
+
+    If one group is empty, the groups are the most and the least distinct quarter of the tokens.
 
     Args:
         values: distinctness of each token, ``[S]``.
@@ -72,7 +74,7 @@ class QueryData:
     Attributes:
         query_id: id of the query in the vocabulary.
         counted: training sequences as counts.
-        held_out: held-out sequences of the same classes, as counts of the tokens that occur in training; None if there are none.
+        held_out: held-out sequences of the same classes, as counts of the tokens that occur in training. None: no such sequence.
         classes: P(l | n) estimated from ``counted``, with a single query.
         context: contextual tokens per sequence.
         matching: number of sequences with this query, before rare next tokens and surplus sequences are omitted.
@@ -118,14 +120,14 @@ def select_query(
     max_classes: int,
     generator: torch.Generator,
 ) -> QueryData | Unsupported:
-    """The sequences of a query that the theory covers, or the reason why it covers none.
+    """Selects the sequences of a query that the theory covers, or returns the reason why it covers none.
 
     Args:
         ids, query_ids, next_ids: checked ids, see :func:`~.on_data.analyse`.
         query_id: id of the query.
         vocab_size: M.
         max_classes: largest number of classes.
-        generator: draws the held-out sequences, and the used sequences if there are too many.
+        generator: draws the held-out sequences, and a subset if there are too many sequences.
     """
     matching = (query_ids == query_id).nonzero()[:, 0]
     if len(matching) == 1:
@@ -140,12 +142,12 @@ def select_query(
         limit = min(MAX_SEQUENCES, max(MIN_SEQUENCES, MAX_COUNTS // len(ids[used].unique())))
         # A subset can leave a class with a single sequence, so select the classes again.
         used = _with_frequent_classes(subsample(used, limit, generator), next_ids, max_classes)
-    classes_found = len(next_ids[used].unique())
-    if classes_found < 2:
-        count = f"got {('none', 'one')[classes_found]} in {len(matching)} sequences"
+    class_count = len(next_ids[used].unique())
+    if class_count < 2:
+        count = f"got {('none', 'one')[class_count]} in {len(matching)} sequences"
         return Unsupported(f"needs at least two next tokens that follow the query {MIN_PER_CLASS} times or more, {count}")
-    is_held_out = _held_out(next_ids[used], generator)
-    training, held_out_rows = used[~is_held_out], used[is_held_out]
+    held_out_mask = _held_out(next_ids[used], generator)
+    training, held_out_rows = used[~held_out_mask], used[held_out_mask]
     counted = count_sequences(ids[training], query_ids[training], next_ids[training], vocab_size)
     K = len(counted.next_ids)
     classes = SequenceClasses(counted.conditional(), torch.zeros(K, dtype=torch.long), vocab_size, counted.shares())
@@ -154,7 +156,7 @@ def select_query(
 
 
 def _with_frequent_classes(rows: Int[Tensor, " m"], next_ids: Int[Tensor, " n"], max_classes: int) -> Int[Tensor, " selected"]:
-    """The rows whose next token is among the most frequent ones of these rows and follows at least twice."""
+    """Returns the rows whose next token is among the most frequent ones of these rows and follows at least twice."""
     return rows[torch.isin(next_ids[rows], most_frequent(next_ids[rows], max_classes, min_count=MIN_PER_CLASS))]
 
 
@@ -166,14 +168,14 @@ def _held_out(target: Int[Tensor, " n"], generator: torch.Generator) -> Bool[Ten
     # Rank of each sequence within its class: its position minus that of the first one of the class. The lowest ranks are held out.
     _, member, counts = target[order].unique(return_inverse=True, return_counts=True)
     rank = torch.arange(len(target)) - (counts.cumsum(0) - counts)[member]
-    held = torch.zeros(len(target), dtype=torch.bool)
-    held[order] = rank < (HELD_OUT_SHARE * counts).floor()[member]
-    return held
+    mask = torch.zeros(len(target), dtype=torch.bool)
+    mask[order] = rank < (HELD_OUT_SHARE * counts).floor()[member]
+    return mask
 
 
 def _count_known_tokens(counted: CountedSequences, ids: Int[Tensor, "n context"], next_ids: Int[Tensor, " n"]) -> CountedSequences | None:
-    """Further sequences in the numbering of the counted ones; None if none of them has a known token."""
-    # searchsorted gives the only number that an id can have; an id that differs from the one stored there is unknown and counts zero
+    """Counts further sequences in the numbering of the counted ones; returns None if none of them has a known token."""
+    # searchsorted gives the only number that an id can have. If another id is stored there, the id is unknown and counts zero.
     place = torch.searchsorted(counted.token_ids, ids).clamp(max=len(counted.token_ids) - 1)
     known = counted.token_ids[place] == ids
     counts = torch.zeros(len(ids), len(counted.token_ids), dtype=torch.float64).scatter_add_(1, place, known.double())

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from ...core.measurement import Measurement
-from ...metrics.coding.memberships import SUM_TOLERANCE
+from ...core.validation import SHARES_ATOL
 from ..networks import Sizes
 
 Gather = Callable[[Tensor], Tensor]
@@ -157,7 +157,7 @@ def check_targets(targets: Tensor, batch: int, *, classes: int | None = None) ->
             "convert labels with torch.nn.functional.one_hot(labels, classes).float()"
         )
     shares = targets.detach()
-    if shares.device.type == "cpu" and not bool(((shares >= 0).all(1) & ((shares.double().sum(1) - 1).abs() <= SUM_TOLERANCE)).all()):
+    if shares.device.type == "cpu" and not bool(((shares >= 0).all(1) & ((shares.double().sum(1) - 1).abs() <= SHARES_ATOL)).all()):
         raise ValueError(
             f"targets must be >= 0 in rows that sum to 1, got rows from {shares.min():.3g} to {shares.max():.3g} or other sums"
         )

@@ -1,4 +1,4 @@
-"""Functions that several figures use: rows, the arrays of a result, and marks for reference numbers."""
+"""Helpers that several figures share: measurement rows, the arrays of a result, and markers for reference numbers."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME = "attention_svm"
-REFERENCES: dict[str, tuple[str, str]] = {  # basis of a reference number -> its marker and its entry in the legend
+REFERENCES: dict[str, tuple[str, str]] = {  # basis of a reference number -> its marker and its legend entry
     "figure": ("x", "read off the paper's figure"),
     "printed": ("x", "released code's output"),
     "recomputed": ("+", "recomputed independently"),
@@ -22,36 +22,36 @@ Reference = tuple[float, Basis]
 
 
 def figure_row(quantity: str, value: float | None, source: Source | None, *, reference: Reference | None = None, **columns) -> Measurement:
-    """A measurement of kind "figure", with the number to compare it with and its basis if there is one."""
+    """Returns a measurement of kind "figure"; a reference number, if given, becomes its prediction."""
     predicted: dict = {} if reference is None else {"predicted": reference[0], "basis": reference[1]}
     return Measurement(NAME, "figure", quantity, value, source=source, **predicted, **columns)
 
 
 def size(n: int, T: int, d: int) -> str:
-    """The setting of a row about problems of one size."""
+    """Returns the setting of a row that concerns problems of one size."""
     return f"n={n}, T={T}, d={d}"
 
 
 def arrays_of(result: Result) -> dict[str, np.ndarray]:
-    """The arrays of a result without the name of the theory in front."""
+    """Returns the arrays of a result, without the prefix of the theory in their names."""
     return {name.partition("/")[2]: value for name, value in result.arrays.items()}
 
 
 def references(table: Table) -> Table:
-    """The rows with a reference number: printed by the released code, read off a figure, or recomputed independently."""
+    """Returns the rows with a reference number: printed by the released code, read off a figure, or recomputed independently."""
     return table.where(lambda row: row.predicted is not None and row.basis in REFERENCES)
 
 
 def mark(ax: "Axes", points: Iterable[tuple[float | int, float | None, Basis]]) -> None:
-    """Plots points (x, y, basis of y), with one entry of the legend per basis."""
+    """Plots points (x, y, basis of y), with one legend entry per basis."""
     points = list(points)
-    for kind, (marker, label) in REFERENCES.items():
-        places = [(x, y) for x, y, basis in points if basis == kind]
-        if places:
-            look = {"linestyle": "", "marker": marker, "markersize": 5 if marker == "x" else 7, "markeredgewidth": 1.2, "zorder": 6}
-            ax.plot(*zip(*places), color="black", label=label, **look)
+    for basis, (marker, label) in REFERENCES.items():
+        positions = [(x, y) for x, y, point_basis in points if point_basis == basis]
+        if positions:
+            appearance = {"linestyle": "", "marker": marker, "markersize": 5 if marker == "x" else 7, "markeredgewidth": 1.2, "zorder": 6}
+            ax.plot(*zip(*positions), color="black", label=label, **appearance)
 
 
 def mark_steps(ax: "Axes", table: Table) -> None:
-    """Plots the reference numbers of these rows at their steps."""
+    """Plots the reference numbers of the rows against their steps."""
     mark(ax, [(row.step or 0, row.predicted, row.basis) for row in references(table)])

@@ -1,4 +1,4 @@
-"""Next-token prediction: W against the direction and the finite part that the token-priority graphs predict."""
+"""Next-token prediction: W compared with the direction and the finite part that the token-priority graphs predict."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("li2024mechanics")
-STORED_SEQUENCES = torch.tensor([[2, 3, 1], [2, 4, 0], [2, 3, 1]]), torch.tensor([2, 2, 1])  # of the released run, five tokens
+STORED_SEQUENCES = torch.tensor([[2, 3, 1], [2, 4, 0], [2, 3, 1]]), torch.tensor([2, 2, 1])  # token ids and labels of the released run
 STORED_STEP = 1000
-STORED = {"cosine": 0.980232, "finite": 0.003662, "R": 6.850332}  # of that run, one start, at that step
+STORED = {"cosine": 0.980232, "finite": 0.003662, "R": 6.850332}  # numbers of the released run at STORED_STEP, from one start
 QUANTITIES = {
     "cosine": "cosine to the Graph-SVM direction outside S_fin",
     "free": "cosine to the max-margin direction without the equations",
@@ -43,15 +43,20 @@ Data = tuple[Tensor, Tensor, PriorityGraph]
 
 @dataclass(frozen=True)
 class Graph(RandomExperiment):
-    r"""Normalised descent of the log loss against (Graph-SVM): :math:`W(t) \approx W_{fin} + R(t) W_{svm}`.
+    r"""Normalised descent on the log loss, compared with the prediction of (Graph-SVM), :math:`W(t) \approx W_{fin} + R(t) W_{svm}`.
 
-    Three kinds of data, with unit embeddings in random directions and random starts: acyclic (4 sequences of 6 out of 8 tokens, d = 8) and
-    cyclic (6 of 4 out of 6, d = 8) as in the paper's figures, and the three sequences of the one run whose numbers are stored with the
-    released code (5 tokens, d = 8), with other embeddings. Cosines are those of the part of W outside S_fin; the part inside is compared
-    with W_fin, from which steps of length :math:`\eta` stay about :math:`\eta/2` away.
+    There are three kinds of data, each with unit embeddings in random directions and with random starts:
+
+    * acyclic, as in the paper's figures: 4 sequences of length 6 over 8 tokens;
+    * cyclic, as in the paper's figures: 6 sequences of length 4 over 6 tokens;
+    * stored: the three sequences, over 5 tokens, of the one run whose numbers are stored with the released code. The embeddings of that run
+      are not stored, so these embeddings differ.
+
+    The cosine to the Graph-SVM direction is that of the part of W outside S_fin. The part of W inside S_fin is compared with W_fin; descent
+    with steps of length :math:`\eta` stays about :math:`\eta/2` away from it.
     """
 
-    trials: int = setting(20, ge=1, help="random embeddings and starts, for each kind of data")
+    trials: int = setting(20, ge=1, help="random embeddings and starts per kind of data")
     steps: int = setting(20_000, ge=1, help="steps of descent")
     rate: float = setting(0.01, gt=0, le=1e6, help="length of a step")
     dim: int = setting(8, ge=1, help="dimension d of the tokens")
@@ -60,53 +65,56 @@ class Graph(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows at the published number of steps and at the last; arrays with every trial's curves."""
+        """Yields rows at the published step and at the last step, and arrays with every trial's curves."""
         generator = self.generator()
 
-        def draw(sequences: int, length: int, tokens: int, cyclic: bool) -> list[Data]:
+        def random_data(sequences: int, length: int, tokens: int, cyclic: bool) -> list[Data]:
             sizes = {"sequences": sequences, "length": length, "tokens": tokens}
             return [random_sequences(**sizes, cyclic=cyclic, generator=generator) for _ in range(self.trials)]
 
-        yield from self._run("acyclic", draw(4, 6, 8, cyclic=False), 4000, generator)
-        yield from self._run("cyclic", draw(6, 4, 6, cyclic=True), 1000, generator)
+        yield from self._run("acyclic", random_data(4, 6, 8, cyclic=False), 4000, generator)
+        yield from self._run("cyclic", random_data(6, 4, 6, cyclic=True), 1000, generator)
         stored = (*STORED_SEQUENCES, priority_graph(*STORED_SEQUENCES, tokens=5))
         yield from self._run("stored", [stored] * self.trials, STORED_STEP, generator)
 
-    def _run(self, kind: str, data: list[Data], published: int, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    def _run(self, kind: str, data: list[Data], published_step: int, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+        """Yields the rows and arrays of one kind of data."""
         normal = [torch.randn(order.tokens, self.dim, generator=generator, dtype=torch.float64) for _, _, order in data]
         embeddings = [torch.nn.functional.normalize(e, dim=-1) for e in normal]
         problems = [next_token_instance(e, ids, labels) for e, (ids, labels, _) in zip(embeddings, data)]
         instance = Instance(*(torch.stack([getattr(problem, field) for problem in problems]) for field in ("tokens", "query", "scores")))
-        steps = sorted({s for s in (*STEPS, published) if s < self.steps} | {self.steps})
-        begin = random_start(instance, generator=generator)
-        W = torch.stack([state.W for state in trajectory(instance, begin, steps=steps, rate=self.rate, loss=LOG)], 1)
+        steps = sorted({s for s in (*STEPS, published_step) if s < self.steps} | {self.steps})
+        first_state = random_start(instance, generator=generator)
+        states = trajectory(instance, first_state, steps=steps, rate=self.rate, loss=LOG)
+        W = torch.stack([state.W for state in states], 1)  # [trials, steps, d, d]
         curves: dict[str, list[Tensor]] = {name: [] for name in QUANTITIES}
         for path, e, (ids, labels, order) in zip(W, embeddings, data):
             pairs = graph_svm(order, e)
-            svm, target = frobenius_max_margin(pairs).W, finite_part(order, e, ids, labels)
+            svm, finite = frobenius_max_margin(pairs).W, finite_part(order, e, ids, labels)
             free = frobenius_max_margin(pairs.take((~pairs.equality).nonzero().squeeze(-1))).W
             inside = project(path, finite_span(order, e))
             curves["cosine"].append(cosine(path - inside, svm.expand_as(path), dim=(-2, -1)))
             curves["free"].append(cosine(path, free.expand_as(path), dim=(-2, -1)))
-            curves["finite"].append((inside - target).norm(dim=(-2, -1)))
-            curves["R"].append(((path - target) * svm).sum((-2, -1)) / svm.square().sum())
+            curves["finite"].append((inside - finite).norm(dim=(-2, -1)))
+            curves["R"].append(((path - finite) * svm).sum((-2, -1)) / svm.square().sum())
         stacked = {name: torch.stack(values) for name, values in curves.items()}
-        for step in sorted({min(published, self.steps), self.steps}):
+        for step in sorted({min(published_step, self.steps), self.steps}):
             yield from self._rows(kind, {name: values[:, steps.index(step)] for name, values in stacked.items()}, step)
         yield Arrays(
             {f"{NAME}/{kind}/steps": torch.tensor(steps).numpy(), **{f"{NAME}/{kind}/{name}": v.numpy() for name, v in stacked.items()}}
         )
 
     def _rows(self, kind: str, curves: dict[str, Tensor], step: int) -> Iterator[Measurement]:
+        """Yields one row per quantity, the median over trials at this step."""
         for name, quantity in QUANTITIES.items():
-            if kind == "acyclic" and name in ("free", "finite"):  # there are no equations
+            if kind == "acyclic" and name in ("free", "finite"):  # no cycles, hence no equations: S_fin is zero
                 continue
             values = curves[name]
             note = f"median over trials, range {float(values.min()):.4f} to {float(values.max()):.4f}"
             reference: Reference | None = (1.0, "limit") if name == "cosine" else None
             if kind == "stored" and step == STORED_STEP and name in STORED and self.at_defaults("rate", "dim"):
                 reference = (STORED[name], "printed")
-                note += "; the released number is of one run with another draw"
+                note += "; the released number comes from one run with other random numbers"
             yield figure_row(
                 quantity,
                 float(values.median()),
@@ -120,7 +128,7 @@ class Graph(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the finite part from its prediction."""
+        """Plots the cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the finite part from W_fin."""
         a, stored = arrays_of(result), result.table.select(setting="stored")
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         _band(left, a["acyclic/steps"], a["acyclic/cosine"], BLUE, "-", "random data")
@@ -136,24 +144,25 @@ class Graph(RandomExperiment):
             ax.axhline(1, color="black", linewidth=0.7)
             ax.set(title=title, xlabel="step", xscale="log", ylim=(-1.0, 1.05))
         lowest = min(float(a[f"{name}/finite"].min(initial=self.rate)) for name in ("cyclic", "stored"))
-        bottom = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)  # the legend stands below the curves
+        bottom = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)  # one decade more, so that the legend fits below the curves
         right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(bottom, 3))
         for ax in (left, middle, right):
             ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
-        note = "The released code's number is of one run with another draw." if len(references(stored)) else ""
+        note = "The released code's number comes from one run with other random numbers." if len(references(stored)) else ""
         caption(
             figure,
             f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: range. Cosines are to the "
-            "Graph-SVM direction (no equations: to the direction without its equations). " + note,
+            "Graph-SVM direction or, where marked, to the max-margin direction without its equations. " + note,
         )
         return figure
 
     @classmethod
     def quick(cls) -> "Graph":
-        """Four trials, 1,000 longer steps: about half a second."""
+        """Returns a small version: four trials and 1,000 longer steps, about half a second."""
         return cls(trials=4, steps=1000, rate=0.05)
 
 
 def _band(ax: "Axes", steps: np.ndarray, curves: np.ndarray, tint: str, dashes: str, label: str) -> None:
+    """Plots the median of the curves [trials, steps] over trials, with their range as a band."""
     ax.fill_between(steps, curves.min(0), curves.max(0), color=tint, alpha=0.13, linewidth=0)
     ax.plot(steps, np.median(curves, 0), color=tint, linestyle=dashes, label=label)

@@ -1,4 +1,4 @@
-"""Descent on W and on its factors against the max-margin solutions of the tokens that they select: the published figure, complete."""
+"""Descent on W and on its factors, compared with the max-margin solutions of the tokens that each of them selects."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("tarzanagh2023transformers")
-PENALTY = torch.finfo(torch.float64).eps  # of the squared norms of K and Q, as published
+PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 STEPS = (*range(0, 200, 10), *range(200, 500, 25), *range(500, 1000, 50), *range(1000, 2000, 100))
 QUANTITIES = {
     "attention": "largest attention weight",
@@ -35,8 +35,9 @@ QUANTITIES = {
 }
 BEST_SELECTED = "share of trials that select every best token"
 RUNS = {"W": "descent on W", "KQ": "descent on K and Q", "KQ_free": "descent on K and Q without penalty"}
-# Read off the published figure, to a few thousandths for cosines and a few hundredths for attention. The panel of the cosines of K and Q
-# was not published: that number was computed with the released code on seeds 0 to 5 (range .9962 to .9983).
+# (descent, quantity, step) -> reference number. Numbers read off the published figure are accurate to a few thousandths for cosines and to
+# a few hundredths for attention. The paper has no panel for the cosines of K and Q; that number was computed with the released code on
+# seeds 0 to 5 (range .9962 to .9983).
 PUBLISHED: Mapping[tuple[str, str, int], Reference] = {
     ("W", "frobenius", 1000): (0.99, "figure"),
     ("W", "nuclear", 1000): (0.86, "figure"),
@@ -52,13 +53,14 @@ DASHED = (0, (4, 2))
 
 @dataclass(frozen=True)
 class LocalConvergence(RandomExperiment):
-    """Normalised descent from a random start, on W and on the factors of W = K Q^T, against the max-margin solutions of the tokens that
-    each of them selects at the end.
+    """Normalised descent from a random start, on W and on the factors of W = K Q^T, compared with the max-margin solutions of the tokens
+    that each of them selects at the end.
 
-    The theory sends W to the Frobenius solution and the factors to the nuclear one. The factors are trained with the published penalty
-    (the rounding unit times their squared norms) and without. Data are drawn as published (n = 6, T = 8, d = 10, seeds 0 to 99); the
-    published starts were not seeded, so these are those of ``seed``. The figure shows the largest attention weight per input, averaged over
-    the inputs, and the cosines to both solutions, against the step; the paper's panel of cosines is that of W.
+    The theory predicts that W converges in direction to the Frobenius solution and the product of the factors to the nuclear one. The
+    factors are trained with the published penalty (the rounding unit times their squared norms) and without it. Data are drawn as published
+    (n = 6, T = 8, d = 10, seeds 0 to 99). The published starts were not seeded; here they depend on ``seed``. The figure shows, against the
+    step, the largest attention weight per input, averaged over the inputs, and the cosines to both solutions. The paper has a panel of
+    cosines for W only.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -72,21 +74,22 @@ class LocalConvergence(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows at the steps of the published numbers and at the end; arrays with every trial's curves."""
+        """Yields rows at the published steps, near step 1,000 and at the last step, and arrays with every trial's curves."""
         instance = published_instances(range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim)
         generator = self.generator()
-        whole, factors = random_start(instance, generator=generator), random_factors(instance, generator=generator)
+        W_start, factor_start = random_start(instance, generator=generator), random_factors(instance, generator=generator)
         steps = [*(s for s in STEPS if s < self.steps), self.steps]
         runs = {
-            "W": trajectory(instance, whole, steps=steps, rate=self.rate),
-            "KQ": trajectory(instance, factors, steps=steps, rate=self.rate, penalty=PENALTY),
-            "KQ_free": trajectory(instance, factors, steps=steps, rate=self.rate),
+            "W": trajectory(instance, W_start, steps=steps, rate=self.rate),
+            "KQ": trajectory(instance, factor_start, steps=steps, rate=self.rate, penalty=PENALTY),
+            "KQ_free": trajectory(instance, factor_start, steps=steps, rate=self.rate),
         }
         yield Arrays({f"{NAME}/steps": torch.tensor(steps).numpy()})
         for run, states in runs.items():
             yield from self._curves(run, instance, torch.stack([state.W for state in states]), steps)
 
     def _curves(self, run: str, instance: Instance, W: Tensor, steps: list[int]) -> Iterator[Measurement | Arrays]:
+        """Yields the rows and arrays of one descent; ``W`` is [steps, trials, d, d]."""
         select = instance.selected(W[-1])
         pairs = constraints(instance.tokens, instance.query, select)
         solutions = {"frobenius": frobenius_max_margins(pairs), "nuclear": nuclear_max_margins(pairs)}
@@ -98,17 +101,18 @@ class LocalConvergence(RandomExperiment):
             curves[norm][:, solved] = cosine(W[:, solved], solution.W[solved].expand(len(W), -1, -1, -1), dim=(-2, -1))
         late = {max(s for s in steps if s <= 1000), self.steps}
         for kind, curve in curves.items():
-            known = {step for published_run, quantity, step in PUBLISHED if (published_run, quantity) == (run, kind)}
-            for step in sorted((known | late) & set(steps)):
+            published_steps = {step for published_run, quantity, step in PUBLISHED if (published_run, quantity) == (run, kind)}
+            for step in sorted((published_steps | late) & set(steps)):
                 yield self._row(run, kind, step, curve[steps.index(step)])
         best = float((select == instance.optimal()).all(-1).double().mean())
         yield figure_row(BEST_SELECTED, best, SOURCE, unit="share", setting=RUNS[run], step=self.steps, n=self.trials)
         yield Arrays({f"{NAME}/{run}_{kind}": curve.T.contiguous().numpy() for kind, curve in curves.items()})
 
     def _row(self, run: str, kind: str, step: int, values: Tensor) -> Measurement:
+        """Returns the mean of one quantity over the trials that have a solution."""
         solved = values[values.isfinite()]
         # The selection at the last step defines the solution, so a cosine is comparable only if the last step is the published one.
-        matters = ("inputs", "tokens", "dim", "trials", "rate", *(() if kind == "attention" else ("steps",)))
+        relevant_settings = ("inputs", "tokens", "dim", "trials", "rate", *(() if kind == "attention" else ("steps",)))
         note = f"mean over {len(solved)} of {len(values)} trials"
         if len(solved):
             note += f", median {float(solved.median()):.4f}, standard deviation {float(solved.std(correction=0)):.4f}"
@@ -116,7 +120,7 @@ class LocalConvergence(RandomExperiment):
             QUANTITIES[kind],
             float(solved.mean()) if len(solved) else None,
             SOURCE,
-            reference=PUBLISHED.get((run, kind, step)) if self.at_defaults(*matters) else None,
+            reference=PUBLISHED.get((run, kind, step)) if self.at_defaults(*relevant_settings) else None,
             setting=RUNS[run],
             step=step,
             n=len(solved),
@@ -126,7 +130,7 @@ class LocalConvergence(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Largest attention weight, and cosines to both max-margin solutions, against the step; mean and standard deviation over trials."""
+        """Plots the largest attention weight and the cosines to both solutions against the step: mean and standard deviation over trials."""
         a, table = arrays_of(result), result.table
         steps, attention_rows = a["steps"], table.select(quantity=QUANTITIES["attention"])
         cosine_rows = table.select(quantity=(QUANTITIES["frobenius"], QUANTITIES["nuclear"]))
@@ -149,7 +153,7 @@ class LocalConvergence(RandomExperiment):
         for ax in (attention, whole, factors):
             ax.legend(loc="lower right", handlelength=1.6, borderaxespad=0.2)
         recomputed = references(table).select(basis="recomputed")
-        note = "The paper has no panel for (K, Q): the cross is from the released code on six seeds." if len(recomputed) else ""
+        note = "The paper has no panel for (K, Q): the cross was computed with the released code on six seeds." if len(recomputed) else ""
         caption(
             figure,
             f"Lines: mean over {a['W_attention'].shape[0]} random problems; bands: one standard deviation to either side. Left: mean "
@@ -159,11 +163,12 @@ class LocalConvergence(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "LocalConvergence":
-        """Eight trials, 300 steps: about a second."""
+        """Returns a small version: eight trials and 300 steps, about a second."""
         return cls(trials=8, steps=300)
 
 
 def _curve(ax: "Axes", steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Plots the mean of the values [steps, trials] over trials, with one standard deviation as a band; NaN marks a missing trial."""
     mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
     ax.plot(steps, mean, color=colour, label=label)
     ax.fill_between(steps, mean - spread, np.minimum(mean + spread, 1), color=colour, alpha=0.15, linewidth=0)

@@ -29,40 +29,42 @@ DISTANCE = "1 - cosine to the max-margin solution"
 SMALLEST, SLOPE = "smallest 1 - cosine to the max-margin solution", "slope of the logarithm of the direction error"
 EXACT = "exact gradient"
 AUTOGRAD = {"naive": "autograd", "naive_eps": "autograd, eps in the norm"}
-# Medians of 1 - cosine at those sizes, by a separate implementation of the same descent on other draws of the data.
+# step -> median of 1 - cosine at the default sizes, from a separate implementation of the same descent on other random data.
 KNOWN = {30: 0.41, 100: 0.25, 300: 0.044, 1000: 4.7e-3, 3000: 6.4e-4, 10_000: 6.4e-5}
 EPS = {"naive": 0.0, "naive_eps": torch.finfo(torch.float64).eps}
 BLUE, RED, AMBER, GREY = (COLOURS[name] for name in ("attention_svm", "scan_snap", "joma", "null"))
 
 
 def by_differentiation(instance: Instance, *, steps: list[int], rate: float, eps: float) -> list[Tensor]:
-    """W at the given steps of normalised descent from W = 0 in its plain form: softmax, loss, gradient by autograd."""
-    W, stored = start(instance).W, []
+    """Returns W at ``steps`` of normalised descent from W = 0 in its plain form: softmax, loss, and gradient by autograd."""
+    W, checkpoints = start(instance).W, []
     for step in range(steps[-1] + 1):
         if step in steps:
-            stored.append(W)
+            checkpoints.append(W)
         W = W.detach().requires_grad_()
         attention = (instance.tokens @ (instance.query @ W.mT)[..., None]).squeeze(-1).softmax(-1)
+        # Trials do not interact, so the gradient of the sum over trials holds the gradient of each trial.
         loss = torch.nn.functional.softplus(-(attention * instance.scores).sum(-1)).mean(-1).sum()
         (gradient,) = torch.autograd.grad(loss, W)
         W = W.detach() - rate * gradient / (torch.linalg.matrix_norm(gradient)[..., None, None] + eps)
-    return stored
+    return checkpoints
 
 
 def logarithmic_steps(steps: int) -> list[int]:
-    """About twelve steps per decade, 1, 3, 10, 30, ... among them, and the last."""
+    """Returns about twelve steps per decade, including 1, 3, 10, 30, ... and the last step."""
     decades = range(math.ceil(math.log10(max(steps, 10))))
-    shown = {f * 10**k for k in decades for f in (1, 3)}
-    return sorted({s for s in shown | {round(10 ** (k / 12)) for k in range(12 * len(decades))} if s <= steps} | {steps})
+    round_steps = {f * 10**k for k in decades for f in (1, 3)}
+    return sorted({s for s in round_steps | {round(10 ** (k / 12)) for k in range(12 * len(decades))} if s <= steps} | {steps})
 
 
 @dataclass(frozen=True)
 class LongRun(RandomExperiment):
     """Normalised descent on W from W = 0 for a million steps, on eight random problems (n = 6, T = 8, d = 10) at once.
 
-    The direction approaches the max-margin solution of the selected tokens like 1/t, so 1 - cosine falls like 1/t^2 without end. In its
-    plain form, with softmax and autograd, the same descent ends near step 1,000: attention saturates, the gradient is rounding error, and
-    normalisation turns it into a full step. Adding the rounding unit to the norm, as the released runs do, stops it there instead.
+    The error of the direction, relative to the max-margin solution of the selected tokens, falls like 1/t, so 1 - cosine falls like 1/t^2
+    indefinitely. The plain form of the same descent, with softmax and autograd, fails near step 1,000: attention saturates, the gradient
+    consists of rounding errors, and normalisation scales these to a full step. The released runs add the rounding unit to the norm of the
+    gradient, which stops descent there instead.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -77,7 +79,9 @@ class LongRun(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows with the slope, the medians with known ones, and the best and last of autograd; arrays with every trial's error."""
+        """Yields rows with the slope, the medians with their reference numbers, and the smallest and last medians by autograd; arrays with every
+        trial's error.
+        """
         instance = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, trials=self.trials, generator=self.generator())
         steps, early = logarithmic_steps(self.steps), logarithmic_steps(self.naive_steps)
         states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
@@ -93,7 +97,7 @@ class LongRun(RandomExperiment):
         }
         yield from self._rows(steps, error)
         for name, variant in AUTOGRAD.items():
-            median = (naive[name] ** 2 / 2).median(-1).values
+            median = (naive[name] ** 2 / 2).median(-1).values  # 1 - cosine is half the squared distance of the unit matrices
             best = int(median.argmin())
             yield self._row(SMALLEST, float(median[best]), variant, early[best])
             yield self._row(DISTANCE, float(median[-1]), variant, early[-1])
@@ -101,11 +105,12 @@ class LongRun(RandomExperiment):
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     def _rows(self, steps: list[int], error: Tensor) -> Iterator[Measurement]:
+        """Yields the medians and the slope of descent with the exact gradient; ``error`` is [steps, trials]."""
         median = (error**2 / 2).median(-1).values
         comparable = self.at_defaults("inputs", "tokens", "dim", "trials", "rate")
         for step in sorted({*KNOWN, steps[-1]} & set(steps)):
-            known: Reference | None = (KNOWN[step], "recomputed") if comparable and step in KNOWN else None
-            yield self._row(DISTANCE, float(median[steps.index(step)]), EXACT, step, reference=known)
+            reference: Reference | None = (KNOWN[step], "recomputed") if comparable and step in KNOWN else None
+            yield self._row(DISTANCE, float(median[steps.index(step)]), EXACT, step, reference=reference)
         # Least squares in logarithms over the last two decades of steps; -1 means an error like 1/t.
         numbers = torch.tensor(steps, dtype=torch.float64)
         late = numbers >= self.steps / 100
@@ -121,8 +126,8 @@ class LongRun(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """1 - cosine against the step, median and range over problems, exact and by autograd; the direction error times the step."""
-        a, known = arrays_of(result), references(result.table.select(quantity=DISTANCE))
+        """Plots 1 - cosine against the step (median and range over problems, exact and by autograd), and the direction error times the step."""
+        a, reference_rows = arrays_of(result), references(result.table.select(quantity=DISTANCE))
         figure, (left, right) = axes(1, 2, width=7.0, height=3.4)
         for name, steps, tint, label in (
             ("error", "steps", BLUE, "exact gradient"),
@@ -133,24 +138,25 @@ class LongRun(RandomExperiment):
             left.fill_between(a[steps], distance.min(1), distance.max(1), color=tint, alpha=0.15, linewidth=0)
             left.plot(a[steps], np.median(distance, 1), color=tint, label=label, zorder=4 if name == "error" else 3)
         last, end = a["steps"][-1], np.median(a["error"][-1] ** 2) / 2
+        # The reference line ends at a quarter of the last median, so that it lies below the curve.
         line = np.array([min(300, last / 3), last])
         left.plot(line, 0.25 * end * (last / line) ** 2, color=GREY, linestyle=(0, (4, 3)), linewidth=1, label=r"slope of $1/t^2$")
-        mark_steps(left, known)
+        mark_steps(left, reference_rows)
         left.set(xscale="log", yscale="log", title="1 − cosine to the max-margin solution", xlabel="step t")
         left.legend(loc="lower left")
         for curve in a["error"].T:
             right.plot(a["steps"], a["steps"] * curve, color=BLUE, linewidth=1, alpha=0.8)
         right.set(xscale="log", yscale="log", title="Direction error times t", xlabel="step t")
-        note = "Crosses: medians over other draws of the data, by a separate implementation. " if len(known) else ""
+        note = "Crosses: medians over other random data, by a separate implementation. " if len(reference_rows) else ""
         caption(
             figure,
             f"Left: median of {a['error'].shape[1]} random problems; bands: smallest to largest. {note}"
-            "Right: one curve per problem; the error is the distance of W/|W| from the unit max-margin solution, and a level curve is an "
-            "error like 1/t.",
+            "Right: one curve per problem; the error is the distance of W/|W| from the unit max-margin solution, and a level curve "
+            "means an error like 1/t.",
         )
         return figure
 
     @classmethod
     def quick(cls) -> "LongRun":
-        """3,000 steps, 1,500 by autograd: a second."""
+        """Returns a small version: 3,000 steps, of which 1,500 also by autograd, about a second."""
         return cls(trials=4, steps=3000, naive_steps=1500)

@@ -1,6 +1,6 @@
-r"""Two inputs whose max-margin prompt does not depend on the loss, and the finite part of the prompt, which does.
+r"""Two inputs for which the direction of the prompt does not depend on the loss, while its finite part does.
 
-The example is that of :cite:t:`tarzanagh2023maxmargin`; :func:`~..published.prompt_limit` derives the limit.
+The example is from :cite:t:`tarzanagh2023maxmargin`; :func:`~..published.prompt_limit` derives the limit.
 """
 
 from collections.abc import Iterator
@@ -34,9 +34,9 @@ PLOTTED_SCORES = (1.0, 2.0, 5.0, 10.0)  # scores C whose paths are plotted
 class LossComparison(Experiment):
     """Normalised descent on a prompt with the losses -x and log(1 + e^-x), for scores C of the first input from 1 to 100.
 
-    Both losses send p in the direction (1, 0). The second coordinate has a limit that depends on the loss and is known in closed form. The
-    released run, which adds 1e-9 to the norm of the gradient, does not reach the limit for the logistic loss and C = 100, which is -47.04.
-    Nothing is drawn at random.
+    With both losses p diverges in the direction (1, 0). Its second coordinate has a limit that depends on the loss and is known in closed
+    form. The released run adds 1e-9 to the norm of the gradient and therefore does not reach the limit -47.04 of the logistic loss at
+    C = 100. Nothing is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -46,7 +46,7 @@ class LossComparison(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """A row for each loss and score with the second coordinate of p and its limit; arrays with the paths."""
+        """Yields one row per loss and score with the second coordinate of p and its limit, and arrays with the paths."""
         instance, scores = published_pair(), torch.tensor(PAIR_SCORES, dtype=torch.float64)
         steps = sorted({*range(0, min(161, self.steps), 2), *range(0, self.steps, 20), self.steps})
         arrays = {"steps": torch.tensor(steps), "scores": scores}
@@ -74,7 +74,7 @@ class LossComparison(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Paths of p for some scores C, one panel per loss, and the second coordinate of p against C at the end and in closed form."""
+        """Plots the paths of p for some scores C, one panel per loss, and the last second coordinate of p against C with its closed-form limit."""
         a = arrays_of(result)
         figure, panels = axes(1, 3, width=7.0, height=3.1)
         for ax, (name, tint), title in zip(panels, TINTS.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):
@@ -96,25 +96,26 @@ class LossComparison(Experiment):
 
     @classmethod
     def quick(cls) -> "LossComparison":
-        """200 steps: a third of a second."""
+        """Returns a small version: 200 steps, a third of a second."""
         return cls(steps=200)
 
 
 def _ends(ax: "Axes", a: dict[str, np.ndarray]) -> None:
+    """Plots the second coordinate of p at the end, against the score C."""
     for (name, tint), label in zip(TINTS.items(), ("$-x$", "logistic")):
         ax.plot(a["scores"], a[f"limit_{name}"], color=tint, linewidth=1.1, label=f"{label}, limit")
         ax.plot(a["scores"], a[f"path_{name}"][-1, :, 1], color=tint, linestyle="", marker="o", markersize=3)
         ax.plot(a["scores"], a[f"released_{name}"], color=tint, linestyle="", marker="s", markersize=6, fillstyle="none")
     ax.plot([], [], linestyle="", marker="o", markersize=3, color="black", label="exact gradient")
     ax.plot([], [], linestyle="", marker="s", markersize=6, fillstyle="none", color="black", label="published eps")
-    look = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": TINTS["logistic"]}
+    text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": TINTS["logistic"]}
     for name, offset in (("released_logistic", (-6, 5)), ("limit_logistic", (-9, -6))):
         end = float(a[name][-1])
-        ax.annotate(signed(end, 2), (a["scores"][-1], end), xytext=offset, **look)
+        ax.annotate(signed(end, 2), (a["scores"][-1], end), xytext=offset, **text_style)
     ax.set(title="$p_2$ at the end", xlabel="score C", xscale="log", yscale="symlog", ylim=(-3000, 8), xlim=(0.8, 160))
     ax.legend(loc="lower left", borderaxespad=0.1, handlelength=1.2, ncols=1)
 
 
 def signed(number: float, digits: int) -> str:
-    """The number with a minus sign as long as those of the axes."""
+    """Formats a number with the minus sign (U+2212) that matplotlib uses on the axes."""
     return f"{number:.{digits}f}".replace("-", "−")

@@ -1,4 +1,4 @@
-"""Mirror descent in three geometries against the max-margin solutions in three norms."""
+"""Mirror descent in three geometries, compared with the max-margin solutions in three norms."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ NEAREST = "norm q with the smallest Bregman divergence"
 
 @dataclass(frozen=True)
 class Mirror(RandomExperiment):
-    r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, against the max-margin solutions of the tokens that it
-    selects in the entrywise norms :math:`\ell_q`.
+    r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, compared with the max-margin solutions, in the
+    entrywise norms :math:`\ell_q`, of the tokens that it selects.
 
-    The theory predicts that descent with p is closest to the solution with q = p. There are two measures: the cosine, and the Bregman
-    divergence of the potential between the two directions, which the paper shows and which is zero where they agree. The number of steps,
-    the distribution of the start and the sizes are those of the released runs (p = 3 needs more steps, because the norm of W grows only
-    like their square root); tokens, queries and scores are those of :class:`~.local_convergence.LocalConvergence`.
+    The theory predicts that descent with p is closest to the solution with q = p. Two measures compare the directions: the cosine, and the
+    Bregman divergence of the potential, which the paper shows and which is zero if the directions agree. The sizes, the distribution of the
+    start and the numbers of steps are those of the released runs; p = 3 needs more steps, because the norm of W grows only like the square
+    root of their number. Tokens, queries and scores are drawn as in :class:`~.local_convergence.LocalConvergence`.
 
     Raises:
-        ValueError: not as many ``steps`` as ``powers``; or a setting is out of range.
+        ValueError: ``steps`` and ``powers`` differ in length, or a setting is out of range.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -48,7 +48,7 @@ class Mirror(RandomExperiment):
     dim: int = setting(10, ge=1, help="dimension d of the tokens")
     trials: int = setting(20, ge=1, help="random problems")
     powers: tuple[float, ...] = setting((1.75, 2.0, 3.0), gt=1, le=10, help="exponents p of the potential and of the norms")
-    steps: tuple[int, ...] = setting((1500, 2000, 20000), ge=1, help="steps of descent, one number for each power")
+    steps: tuple[int, ...] = setting((1500, 2000, 20000), ge=1, help="steps of descent, one number per power")
     rate: float = setting(0.1, gt=0, le=1e6, help="factor of the gradient in mirror descent")
 
     name = "attention_svm.mirror"
@@ -58,11 +58,11 @@ class Mirror(RandomExperiment):
         super().__post_init__()
         if len(self.steps) != len(self.powers):
             raise ValueError(
-                f"steps must hold one number for each of the {len(self.powers)} powers, got {self.steps}; give as many of both"
+                f"steps must hold one number for each of the {len(self.powers)} powers, got {self.steps}; give as many steps as powers"
             )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows with the mean of both measures for each pair (p, q); arrays with those of every trial."""
+        """Yields rows with the mean of both measures per pair (p, q), and arrays with the values of every trial."""
         instance = published_instances(range(1, self.trials + 1), inputs=self.inputs, tokens=self.tokens, dim=self.dim)
         W = torch.randn(self.trials, self.dim, self.dim, generator=self.generator(), dtype=torch.float64)
         cosines, divergences = (np.full((len(self.powers), len(self.powers), self.trials), np.nan) for _ in range(2))
@@ -96,16 +96,16 @@ class Mirror(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Both measures as matrices: descent with the potential of p in rows, solutions in the norm of q in columns."""
+        """Plots both measures as matrices: descent with the potential of p in rows, solutions in the norm of q in columns."""
         a = arrays_of(result)
         names = [f"{p:g}" for p in a["powers"]]
         figure, panels = axes(1, 2, width=6.4, height=3.3)
         for ax, key, title in zip(panels, ("cosine", "divergence"), ("Cosine", "Bregman divergence")):
             finite = ~np.isnan(a[key])
             mean = np.where(finite, a[key], 0).sum(-1) / np.maximum(finite.sum(-1), 1)
-            shown = mean if key == "cosine" else -np.log10(np.maximum(mean, 1e-16))  # larger is closer
-            heatmap(ax, shown, cmap="Blues", bar=False)
-            dark = shown > shown.min() + 0.6 * np.ptp(shown)
+            closeness = mean if key == "cosine" else -np.log10(np.maximum(mean, 1e-16))  # larger is closer
+            heatmap(ax, closeness, cmap="Blues", bar=False)
+            dark = closeness > closeness.min() + 0.6 * np.ptp(closeness)  # cells that need white text
             for row, column in np.ndindex(mean.shape):
                 text = f"{mean[row, column]:.4f}" if key == "cosine" else f"{mean[row, column]:.2g}"
                 weight = "bold" if row == column else "normal"
@@ -117,12 +117,12 @@ class Mirror(RandomExperiment):
             ax.set_yticks(ticks, names)
         caption(
             figure,
-            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). Darker is closer, each panel on a "
-            "scale of its own; the theory predicts that the diagonal, in bold, is the closest of its row.",
+            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). Darker means closer; each panel has its "
+            "own scale. The theory predicts that the diagonal entry, in bold, is the closest of its row.",
         )
         return figure
 
     @classmethod
     def quick(cls) -> "Mirror":
-        """Two trials in four dimensions."""
+        """Returns a small version: two trials in four dimensions."""
         return cls(inputs=2, tokens=4, dim=4, trials=2, steps=(300, 300, 600))

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("tarzanagh2023maxmargin")
-ZERO_START = PROMPT_STARTS.index(0.0)  # the starts are the first coordinate of p; the second is 0
+ZERO_START = PROMPT_STARTS.index(0.0)  # PROMPT_STARTS holds the first coordinate of p; the second is 0
 EPS = 1e-12  # added to the norm of the gradient in the released run
 VARIANTS = {"normalised": "normalised steps", "released": f"normalised steps with eps = {EPS:.0e}", "plain": "plain steps"}
 QUANTITIES = {"attention": "attention on the best token", "norm": "norm of p", "cosine": "cosine to p_mm"}
 OBJECTIVE = "|p_mm|^2 / 2"
-PRINTED_OBJECTIVE = 0.31319  # by the released run, which gives the solver the keys with the score as a third coordinate
-KNOWN: Mapping[tuple[str, str, int], Reference] = {  # of the start at zero
+PRINTED_OBJECTIVE = 0.31319  # of the released run, whose solver gets keys with the score as a third coordinate
+KNOWN: Mapping[tuple[str, str, int], Reference] = {  # (quantity, variant, step) -> reference number for the start at zero
     ("attention", "released", 50): (0.9931, "recomputed"),
     ("norm", "released", 199): (19.5, "figure"),  # in single precision; 19.75 in double
     ("attention", "plain", 50): (0.8177, "recomputed"),
@@ -48,10 +48,11 @@ LAST_PLOTTED_STEP = 200
 
 @dataclass(frozen=True)
 class MultiInput(Experiment):
-    """Descent on one prompt for three inputs whose other tokens score the same: direction, attention on the best tokens, norm.
+    """Descent on one prompt for three inputs: direction and norm of the prompt, and attention on the best tokens.
 
-    Normalised steps (rate .1) sharpen attention at once, and the norm grows like the number of steps; plain steps (rate 1) slow down as
-    the gradient vanishes, and the norm grows like its logarithm. Keys are drawn as in the released run; nothing else is drawn at random.
+    Each input has one best token, and its other tokens score the same. With normalised steps (rate .1) attention sharpens at once, and the
+    norm grows like the number of steps. Plain steps (rate 1) slow down as the gradient vanishes, and the norm grows like the logarithm of
+    the number of steps. Only the keys are random; they are drawn as in the released run.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -62,21 +63,21 @@ class MultiInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows with the published numbers; arrays with the paths, the attention on the best token and the norms."""
+        """Yields rows with the published numbers, and arrays with the paths, the attention on the best token and the norms."""
         instance, scored_keys = published_prompts()
         target = frobenius_max_margin(prompt(instance.tokens, instance.optimal()))
         with_score = frobenius_max_margin(prompt(scored_keys, instance.optimal()))
         note = "the released run solves this problem, though attention does not use the score"
         reference: Reference = (PRINTED_OBJECTIVE, "printed")
-        objective, third = with_score.norm**2 / 2, "score as third coordinate"
-        yield figure_row(OBJECTIVE, objective, SOURCE, reference=reference, setting=third, note=note)
+        objective = with_score.norm**2 / 2
+        yield figure_row(OBJECTIVE, objective, SOURCE, reference=reference, setting="score as third coordinate", note=note)
         yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, setting="keys in the plane")
-        both = float(cosine(with_score.W[:2].flatten(), target.W.flatten()))
-        yield figure_row("cosine between p_mm with and without the third coordinate", both, None)
+        agreement = float(cosine(with_score.W[:2].flatten(), target.W.flatten()))
+        yield figure_row("cosine between p_mm with and without the third coordinate", agreement, None)
 
         trials = len(PROMPT_STARTS)
         batch = Instance(*(v.expand(trials, *v.shape) for v in (instance.tokens, instance.query, instance.scores)))
-        first = torch.tensor([[x, 0.0] for x in PROMPT_STARTS], dtype=torch.float64)[..., None]
+        first_prompts = torch.tensor([[x, 0.0] for x in PROMPT_STARTS], dtype=torch.float64)[..., None]
         steps = sorted(step for step in {*range(0, 101, 2), 199, *range(0, self.steps, 25), self.steps} if step <= self.steps)
         arrays = {"steps": torch.tensor(steps), "keys": instance.tokens, "target": target.W.squeeze(-1)}
         runs = {
@@ -85,24 +86,25 @@ class MultiInput(Experiment):
             "plain": partial(plain_descent, rate=self.plain_rate),
         }
         for variant, descend in runs.items():
-            state, paths = start(batch, W=first), []
+            state, paths = start(batch, W=first_prompts), []
             for step in steps:
                 state = descend(batch, state, steps=step - state.step)
                 paths.append(state.W.squeeze(-1))
             path = torch.stack(paths)  # [steps, starts, 2]
+            # Scores have the shape [steps, starts, inputs, tokens]; token 0 is the best of every input.
             attention = (path[:, :, None, None, :] * instance.tokens).sum(-1).softmax(-1)[..., 0].mean(-1)
             norm = path.norm(dim=-1)
             along = (path @ target.W).squeeze(-1) / (norm * target.norm).clamp(min=1e-300)  # 0 at p = 0
             curves = {"attention": attention, "norm": norm, "cosine": along}
             arrays |= {f"path_{variant}": path, **{f"{name}_{variant}": curve for name, curve in curves.items()}}
             comparable = self.at_defaults("plain_rate" if variant == "plain" else "rate")
-            for (name, known_variant, step), known in KNOWN.items():
-                if known_variant == variant and step in steps:
+            for (name, reference_variant, step), reference in KNOWN.items():
+                if reference_variant == variant and step in steps:
                     yield figure_row(
                         QUANTITIES[name],
                         float(curves[name][steps.index(step), ZERO_START]),
                         SOURCE,
-                        reference=known if comparable else None,
+                        reference=reference if comparable else None,
                         setting=VARIANTS[variant],
                         step=step,
                         note="start at zero",
@@ -120,7 +122,7 @@ class MultiInput(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Tokens, paths of p and p_mm in the plane; attention on the best token and the norm of p over 200 steps from zero."""
+        """Plots tokens, paths of p and p_mm in the plane, and attention on the best token and the norm of p over 200 steps from zero."""
         a, table = arrays_of(result), result.table.where(lambda row: row.step is not None and row.step <= LAST_PLOTTED_STEP)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.0)
         _plane(left, a)
@@ -136,18 +138,19 @@ class MultiInput(Experiment):
         figure.legend([handles[label] for label in labels], labels, loc="outside upper center", ncols=len(labels))
         caption(
             figure,
-            "Left: three inputs, one colour each, the star is the best token; normalised steps from six starts (black dots); $p_{mm}$ is "
+            "Left: three inputs, one colour each; stars are the best tokens; normalised steps from six starts (black dots); $p_{mm}$ is "
             "the max-margin prompt. Middle and right: start at zero; attention is the mean over the inputs.",
         )
         return figure
 
     @classmethod
     def quick(cls) -> "MultiInput":
-        """200 steps: a third of a second."""
+        """Returns a small version: 200 steps, a third of a second."""
         return cls(steps=200)
 
 
 def _plane(ax: "Axes", a: dict[str, np.ndarray]) -> None:
+    """Plots the tokens, the paths of p and the direction of p_mm."""
     for keys, tint in zip(a["keys"], INPUT_TINTS):
         ax.scatter(*keys[1:].T, s=9, color=tint, zorder=3)
         ax.scatter(*keys[0], s=80, marker="*", color=tint, edgecolors="black", linewidths=0.6, zorder=5)
@@ -155,7 +158,7 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray]) -> None:
         path = a["path_normalised"][:, trial]
         ax.plot(*path.T, color=PLOTTED["released"][1], linewidth=1.1, zorder=2)
         ax.plot(*path[0], marker="o", markersize=3, color="black", zorder=4)
-    end = 9 * a["target"] / np.linalg.norm(a["target"])
+    end = 9 * a["target"] / np.linalg.norm(a["target"])  # beyond the edge of the panel
     ax.plot([0, end[0]], [0, end[1]], color="black", linestyle=(0, (4, 3)), linewidth=1, zorder=4, label="$p_{mm}$")
     ax.set(title="Paths of p", xlabel="$p_1$", ylabel="$p_2$", xlim=(-1.9, 2.7), ylim=(-2.1, 2.5), aspect="equal")
     ax.legend(loc="upper right", borderaxespad=0.1)

@@ -39,7 +39,7 @@ ORBIT_ASSUMPTIONS = (CONSTANT_GRADIENT, "exponential attention with a constant n
 
 
 def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor]:
-    """Two samples with opposite targets, and the discriminancy: one token leads, the others have at most 0.8 of its size."""
+    """Returns two samples with opposite targets, and Delta: one token leads, the others have at most 0.8 of its discriminancy."""
     share = torch.cat([torch.ones(1, dtype=torch.float64), 0.1 + 0.7 * torch.rand(tokens - 1, generator=generator, dtype=torch.float64)])
     sign = 2 * torch.randint(2, (tokens,), generator=generator) - 1
     counts = torch.stack([share * (sign > 0), share * (sign < 0)]) + 0.2
@@ -48,7 +48,7 @@ def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor
 
 
 def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halvings: int, steps: int = 25) -> Block:
-    """The state of the flow from zero at the time (1 - 2^-halvings) ``end``.
+    """Returns the state of the flow from zero at the time (1 - 2^-halvings) ``end``.
 
     The solution blows up at ``end``, so every stretch of ``steps`` steps covers half of the remaining time.
     """
@@ -60,7 +60,7 @@ def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halving
 
 
 def _spread(generator: Generator, *, divisor: float) -> Evidence:
-    """Largest over smallest erf(v / divisor) / Delta of the tokens, less one, at 1/32 of t* before the blow-up."""
+    """Measures the largest over the smallest erf(v / divisor) / Delta of the tokens, minus one, t*/32 before the blow-up."""
     contexts, discriminancy = lopsided(generator)
     lower = flow_towards(contexts, Exponential(), blow_up_time(discriminancy), halvings=5).lower[0]
     constants = progress(lower * math.sqrt(2) / divisor, discriminancy)
@@ -68,7 +68,7 @@ def _spread(generator: Generator, *, divisor: float) -> Evidence:
 
 
 def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int = 200) -> Evidence:
-    """1 less the smallest over the largest erf(v / sqrt 2) / Delta of the tokens, at ``time`` t* of the joint flow.
+    """Measures one minus the smallest over the largest erf(v / sqrt 2) / Delta of the tokens, at ``time`` t* of the joint flow.
 
     Delta = E[g b] at the start. Above 1 a token has moved against its Delta. Contexts are shares, so that at the start b is the context in
     both forms, and t* the blow-up time of the exponential one.
@@ -84,7 +84,7 @@ def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int =
 
 
 def _limits(generator: Generator, form: AttentionForm) -> Evidence:
-    """Largest distance of the other tokens from their limits at 2^-13 of t* before the blow-up."""
+    """Measures the largest distance of the other tokens from their limits, 2^-13 t* before the blow-up."""
     contexts, discriminancy = lopsided(generator)
     state = flow_towards(contexts, form, blow_up_time(discriminancy), halvings=13)
     others = discriminancy.abs() < discriminancy.abs().max()
@@ -94,7 +94,7 @@ def _limits(generator: Generator, form: AttentionForm) -> Evidence:
 
 
 def _clock(generator: Generator, *, normalised: bool) -> Evidence:
-    """Distance of the normalised flow from the orbit at the time given by the clock, for r = 0.1."""
+    """Measures the distance of the normalised flow from the orbit, at the time that the clock gives for r = 0.1."""
     _, discriminancy = lopsided(generator)
     frequency = torch.rand(len(discriminancy), generator=generator, dtype=torch.float64) + 0.5
     r = torch.tensor([0.1], dtype=torch.float64)
@@ -115,7 +115,7 @@ def _clock(generator: Generator, *, normalised: bool) -> Evidence:
 
 
 def _speeds(generator: Generator, *, squared: bool) -> Evidence:
-    """Largest relative error of the ratios ln(1/delta_j) / ln(1/delta_k) at t = 1000, for four components between 0.5 and 3."""
+    """Measures the largest relative error of the ratios ln(1/delta_j) / ln(1/delta_k) at t = 1000, for four mu between 0.5 and 3."""
     mu = 0.5 + 2.5 * torch.rand(4, generator=generator, dtype=torch.float64)
     logs = log_remaining(mu, torch.tensor([1000.0], dtype=torch.float64))[0]
     predicted = learning_ratio(mu) if squared else torch.exp(mu[:, None] - mu)
@@ -123,13 +123,13 @@ def _speeds(generator: Generator, *, squared: bool) -> Evidence:
 
 
 def _entropy_bounce(generator: Generator, descent: Callable[..., Tensor]) -> Evidence:
-    """The smaller of drop and rebound of attention's entropy over 5000 steps, nats."""
+    """Measures the smaller of the drop and the rebound of attention's entropy over 5000 steps, nats."""
     curve = bounce(attention_entropy(descent(random_mu(generator), temperature=TEMPERATURE), temperature=TEMPERATURE))
     return Evidence(min(curve.drop, curve.rebound), 0.01, ">=", detail={"drop": curve.drop, "rebound": curve.rebound, "step": curve.index})
 
 
 def _floor(generator: Generator, *, share: float) -> Evidence:
-    """Smallest entropy minus its lower bound over both trainings, where attention is undecided; the bound takes ``share`` of the spread."""
+    """Measures the smallest excess of the entropy over the bound for ``share`` of the spread, in both trainings, while undecided."""
     mu = random_mu(generator)
     gaps = []
     for descent in (salient_descent, linear_descent):
@@ -142,7 +142,7 @@ def _floor(generator: Generator, *, share: float) -> Evidence:
 
 
 def _rank_rebound(generator: Generator, *, linear: bool) -> Evidence:
-    """The smaller of drop and rebound of the stable rank, as a share of the rank at the start."""
+    """Measures the smaller of the drop and the rebound of the stable rank, as a share of the rank at the start."""
     points = gaussian_points(generator)
     if linear:
         layers = linear_layer(points, torch.logspace(0, -12, 100, dtype=torch.float64)[1:])
@@ -154,7 +154,7 @@ def _rank_rebound(generator: Generator, *, linear: bool) -> Evidence:
 
 
 def _mixture(generator: Generator, *, flattened: float) -> Evidence:
-    """Largest distance of the formula from the sample mean of g phi'(v x) x, in sd; the noise along v is scaled by ``flattened``."""
+    """Measures the largest distance of the formula from the sample mean of g phi'(v x) x, in standard errors."""
     centres = torch.randn(COMPONENTS, DIM, generator=generator, dtype=torch.float64)
     pulls = torch.randn(COMPONENTS, generator=generator, dtype=torch.float64)
     v = torch.randn(DIM, generator=generator, dtype=torch.float64)

@@ -19,7 +19,7 @@ PLAIN = "gradient flow, the ratio of the learning rates known, no momentum, no w
 
 
 def _drift(generator: Generator, form: AttentionForm, *, decay: float = 0.0, queries: int = 1) -> Evidence:
-    """Drift of the conserved quantity as a share of the change of phi(z); tanh units, cross-entropy, random learning rates."""
+    """Measures the drift of the conserved quantity as a share of the change of phi(z), for tanh units and cross-entropy."""
     contexts = sampled_contexts(generator, queries=queries)
     rate = 0.5 + float(torch.rand((), generator=generator, dtype=torch.float64))
     model = Model(form, tanh, rate_logits=rate, decay=decay)
@@ -31,7 +31,7 @@ def _drift(generator: Generator, form: AttentionForm, *, decay: float = 0.0, que
 
 
 def _rate(generator: Generator, *, equal: bool) -> Evidence:
-    """Relative distance of dz/dt from what the rates of v give, at a random state; contexts equal or not."""
+    """Measures the relative error of the dz/dt that the rates of v predict, in a random state."""
     contexts = sampled_contexts(generator)
     if equal:
         contexts = Contexts(contexts.counts.mean(0).expand_as(contexts.counts), contexts.query, contexts.targets)
@@ -44,7 +44,7 @@ def _rate(generator: Generator, *, equal: bool) -> Evidence:
 
 
 def _early(generator: Generator, *, factor: float) -> Evidence:
-    """Relative error of ``factor`` times the predicted change of z in the setting of Fig. 2 after 100 steps."""
+    """Measures the relative error of ``factor`` times the predicted change of z after 100 steps in the setting of Fig. 2."""
     contexts, model = gaussian_contexts(generator), Model(Softmax(0.5))
     start = gaussian_block(contexts, units=20, scale=0.01, generator=generator)
     path = gradient_descent(start, contexts, model, rate=0.1, steps=100)

@@ -17,14 +17,14 @@ EQUAL_EDGES = "edges below the root's children keep a value with the same probab
 
 
 def _random_tree(generator: Generator) -> tuple[float, Tree]:
-    """rho in [0.5, 0.9], five levels, three labels."""
+    """Draws rho in [0.5, 0.9], and a tree of five levels with three labels."""
     rho = 0.5 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
     zero = tuple((0.3 + 0.4 * torch.rand(3, generator=generator, dtype=torch.float64)).tolist())
     return rho, uniform_tree(rho=rho, levels=5, zero=zero)
 
 
 def _formula(generator: Generator, *, power: int) -> Evidence:
-    """Largest distance of the formula with rho^(power H) from the product of transition matrices, H = 1 ... 4."""
+    """Measures the largest distance between the formula with rho^(power H) and products of transition matrices, H = 1 ... 4."""
     rho, tree = _random_tree(generator)
     mean, gaps = tree.mean_sign(), []
     for up in range(1, tree.levels):
@@ -34,7 +34,7 @@ def _formula(generator: Generator, *, power: int) -> Evidence:
 
 
 def _sampled(generator: Generator, *, shift: int) -> Evidence:
-    """Largest distance, in sd, of the co-occurrences of leaf 0 in 20,000 draws from the formula, with H rolled by ``shift`` leaves."""
+    """Measures the largest distance between the co-occurrences of leaf 0 in 20,000 draws and the formula, in standard errors."""
     _, tree = _random_tree(generator)
     leaves = sample_leaves(tree, 20_000, generator=generator)
     present = leaves[leaves[:, 0]].double()
@@ -46,7 +46,7 @@ def _sampled(generator: Generator, *, shift: int) -> Evidence:
 
 
 def _order(generator: Generator, *, sibling_rate: float) -> Evidence:
-    """The smallest fall of the mean logit from H to H + 1 after 40 steps of descent from near zero."""
+    """Measures the smallest fall of the mean logit from H to H + 1 after 40 steps of descent from near zero."""
     task = masked_leaf(uniform_tree(rho=0.8, levels=3, zero=(0.3, 0.7)), 2000, generator=generator, sibling_rate=sibling_rate)
     start = gaussian_block(task.contexts, units=2, scale=0.01, generator=generator)
     path = gradient_descent(start, task.contexts, Model(Exponential(normaliser=4.0)), rate=0.5, steps=40)
@@ -56,7 +56,7 @@ def _order(generator: Generator, *, sibling_rate: float) -> Evidence:
 
 
 def _untrained(generator: Generator, *, shuffled: bool) -> Evidence:
-    """Recovery of the lowest latents by the first layer of an untrained stack."""
+    """Measures the recovery of the lowest latents by the first layer of an untrained stack."""
     hierarchy = random_hierarchy(generator)
     model = build(lambda: Stack(vocabulary=100, classes=hierarchy.classes, dim=256), generator)
     assert isinstance(model, Stack)

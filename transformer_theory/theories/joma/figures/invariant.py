@@ -56,7 +56,7 @@ class Invariant(RandomExperiment):
         return cls(steps=30, seeds=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Correlation and relative error of the predicted change of the logits, at 100, 1000, 2000 steps and at the end."""
+        """Yields correlations and relative errors of the predicted change of the logits after 100, 1000, 2000 and all steps."""
         saved = np.unique(np.linspace(0, self.steps, 201).astype(int)).tolist()
         marks = sorted({mark for mark in MARKS if mark in saved} | {self.steps})
         generator, arrays = self.generator(), {f"{NAME}/steps": np.array(saved)}
@@ -113,7 +113,7 @@ class Invariant(RandomExperiment):
                 )
 
     def _judged(self, kind: str, seed: int, step: int, error: float, shift: float, loss: float) -> Measurement:
-        """The error of the paper's invariant in one draw; covered if the mean attention stays and the second moment factorises."""
+        """Returns the row of the paper's invariant in one draw; covered if the mean attention stays and the second moment factorises."""
         covered = shift <= MAX_ASSUMPTION and loss <= MAX_ASSUMPTION
         return Measurement(
             NAME,
@@ -133,7 +133,7 @@ class Invariant(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """A row per kind of contexts: correlation, relative error, predicted and measured change, lower layer at the end, one unit."""
+        """Plots one row per kind of contexts: correlation, relative error, predicted and measured change, final lower layer, one unit."""
         kinds = [kind for kind in KINDS if f"{NAME}/{kind}_true" in result.arrays]
         if not kinds:
             return text_figure(f"{self.name}: nothing was measured")

@@ -49,7 +49,7 @@ class LinearOrbit(Experiment):
         return cls(end=1e-2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """v of the tokens at the end, the spread of both candidates for the constant, and attention to the leading token."""
+        """Yields the final v of the tokens, the spread of both candidates for the constant, and attention to the leading token."""
         delta = torch.tensor(self.discriminancy, dtype=torch.float64)
         remaining = torch.logspace(0, math.log10(self.end), 300, dtype=torch.float64)
         v = orbit(delta, remaining)
@@ -86,7 +86,7 @@ class LinearOrbit(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """v over the time of exponential attention and over that with a common normaliser, and softmax(v²/2)."""
+        """Plots v on the clocks of exponential attention and of a common normaliser, and softmax(v²/2)."""
         if f"{NAME}/lower" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, middle, right) = axes(1, 3, height=2.8, width=8.0)

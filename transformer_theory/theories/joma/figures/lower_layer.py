@@ -49,7 +49,7 @@ class LowerLayer(RandomExperiment):
         return cls(units=6, tokens=8, seeds=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Start, minimum and end of the stable rank, means over the draws, and the smallest drop and rebound."""
+        """Yields the stable rank at the start, minimum and end, means over the draws, and the smallest drop and rebound."""
         times = torch.logspace(math.log10(FIRST_TIME), math.log10(self.until), 200, dtype=torch.float64)
         remaining, generator = torch.logspace(0, -12, 200, dtype=torch.float64)[1:], self.generator()
         draws = [gaussian_points(generator, units=self.units, tokens=self.tokens, scale=self.scale) for _ in range(self.seeds)]
@@ -91,7 +91,7 @@ class LowerLayer(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Stable rank over time (medians and ranges of the draws; linear units: first draw), and V of the first draw at three times."""
+        """Plots the stable rank over time (linear units: first draw only), and V of the first draw at three times."""
         if f"{NAME}/times" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (curve, *panels) = axes(1, 4, height=2.6, width=9.5)
@@ -111,7 +111,7 @@ class LowerLayer(RandomExperiment):
 
 
 def _moving(times: np.ndarray, ranks: np.ndarray) -> tuple[float, float]:
-    """The times at which the ranks change, with a decade before and after."""
+    """Returns the time range in which the ranks change, with a margin of a decade on each side."""
     moved = np.flatnonzero((np.abs(ranks / ranks[:, :1] - 1) > 0.01).any(0))
     first, last = (moved[0], moved[-1]) if len(moved) else (0, len(times) - 1)
     return max(times[0], times[first] / 10), min(times[-1], times[last] * 10)

@@ -62,7 +62,7 @@ class Relatives(RandomExperiment):
         return cls(levels=3, draws=20_000, samples=1000, steps=40, seeds=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Co-occurrence by H, the theory's flows, and attention logits by H over training."""
+        """Yields co-occurrences by H, the theory's flows, and attention logits by H over training."""
         generator = self.generator()
         tree = uniform_tree(rho=self.rho, levels=self.levels, zero=ZERO)
         leaves = sample_leaves(tree, self.draws, generator=generator)
@@ -100,7 +100,7 @@ class Relatives(RandomExperiment):
             yield Measurement(NAME, "figure", SPEED, float(speeds[up - 1]), setting=f"H = {up}", source=JOMA, note=note)
 
     def _train(self, tree: Tree, form: AttentionForm, sibling_rate: float, saved: list[int], generator: torch.Generator) -> torch.Tensor:
-        """Change of the logits by H, ``[t, L]``."""
+        """Trains one block and returns the change of its logits by H, ``[t, L]``."""
         task = masked_leaf(tree, self.samples, generator=generator, sibling_rate=sibling_rate)
         start = gaussian_block(task.contexts, units=2, scale=0.01, generator=generator)
         path = gradient_descent(start, task.contexts, Model(form), rate=self.rate, steps=self.steps, save_steps=saved)
@@ -108,7 +108,7 @@ class Relatives(RandomExperiment):
         return task.by_kinship(z - z[0])
 
     def _order(self, how: str, curves: torch.Tensor, saved: list[int]) -> Iterator[Measurement]:
-        """The smallest fall of the logits from H to H + 1 after a fifth of the steps and at the end, in the worst draw."""
+        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the steps and at the end."""
         for step in (saved[len(saved) // 5], saved[-1]):
             index = saved.index(step)
             worst = float((curves[:, index, :-1] - curves[:, index, 1:]).amin(-1).min())
@@ -132,7 +132,7 @@ class Relatives(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """P(leaf | leaf) over H, formula and draws; change of the attention logits by H over training in the three settings."""
+        """Plots P(leaf | leaf) against H, by formula and in draws, and the logits by H over training in the three settings."""
         if f"{NAME}/logits_{SOFTMAX}" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, *panels) = axes(1, 4, height=2.9, width=10.5)

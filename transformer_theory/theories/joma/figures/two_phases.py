@@ -69,7 +69,7 @@ class TwoPhases(Experiment):
         return cls(steps=1000, until=20.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Entropies, final components and ratios, with the values recomputed from the published settings."""
+        """Yields entropies, final components and ratios, with the values recomputed from the published settings."""
         mu, settings = published_mu(), {"start": self.start, "rate": self.rate, "temperature": self.temperature, "steps": self.steps}
         lower = {"nonlinear": salient_descent(mu, **settings), "linear": linear_descent(mu, **settings)}
         H = {name: attention_entropy(v, temperature=self.temperature) for name, v in lower.items()}
@@ -102,7 +102,7 @@ class TwoPhases(Experiment):
             yield _recomputed(COMPONENT, value, recomputed if published else None, setting=f"component {token}", source=FIGURE)
 
     def _ratios(self) -> tuple[Tensor, Tensor, list[Measurement]]:
-        """Times, ln delta and the ratios at the times of :data:`RATIOS` and at the end."""
+        """Returns the times, ln(1/delta), and the rows of the ratios at the times of :data:`RATIOS` and at the end."""
         mu = torch.tensor(RATIO_MU, dtype=torch.float64)
         marks = [time for time in RATIOS if time <= self.until]
         times = torch.cat([torch.logspace(-3, 0, 200, dtype=torch.float64) * self.until, torch.tensor(marks, dtype=torch.float64)]).unique()

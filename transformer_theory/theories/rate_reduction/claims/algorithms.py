@@ -22,7 +22,7 @@ RECOVERED_SHARE = 0.95  # of samples in the group of their subspace; a few lie n
 
 
 def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
-    """The toy of the paper, and features of random directions with random labels."""
+    """Draws the toy of the paper, and random directions with random labels."""
     directions = unit_norm(torch.randn(60, 8, dtype=torch.float64, generator=generator))
     return {
         "toy in the plane": gaussian_toy(2, 100, generator=generator),
@@ -32,7 +32,7 @@ def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _smallest_rise(generator: Generator, *, times: float) -> Evidence:
-    """The smallest change of ΔR by a layer when steps are ``times`` the guaranteed length, in units of the largest ΔR."""
+    """Measures the smallest change of ΔR by a layer for steps of ``times`` the guaranteed length, in units of the largest ΔR."""
     rises = {}
     for name, (features, labels) in _instances(generator).items():
         step = times * guaranteed_step(*features.shape, eps=REDUNET_EPS)
@@ -42,7 +42,7 @@ def _smallest_rise(generator: Generator, *, times: float) -> Evidence:
 
 
 def _shift_gap(generator: Generator, *, vector: bool) -> Evidence:
-    """Largest difference between the features of shifted images and the shifted features of the images; their norms are 1."""
+    """Measures the largest difference between the features of shifted images and the shifted features of the images (norms 1)."""
     samples = torch.randn(12, 2, 4, 5, dtype=torch.float64, generator=generator)
     unseen = torch.randn(6, 2, 4, 5, dtype=torch.float64, generator=generator)
     labels, settings = torch.arange(12) % 3, {"layers": 5, "eps": REDUNET_EPS, "step": 0.2, "sharpness": 10.0}
@@ -86,7 +86,7 @@ def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
 
 
 def _recovered(generator: Generator, *, subspaces: bool) -> Evidence:
-    """Share of samples that merging puts into the group of their subspace; the number of groups is not given."""
+    """Measures the share of samples that merging puts into the group of their subspace, without knowing the number of groups."""
     from ..clustering import CodingLengthClustering  # brings scikit-learn
     from ..evaluation import clustering_accuracy
 

@@ -33,12 +33,12 @@ def _normal(generator: Generator, *shape: int) -> Tensor:
 
 
 def _random_features(generator: Generator, n: int, d: int) -> Tensor:
-    """Gaussian features of a random covariance."""
+    """Draws Gaussian features with a random covariance."""
     return _normal(generator, n, d) @ _normal(generator, d, d)
 
 
 def _random_memberships(generator: Generator, n: int, k: int) -> Tensor:
-    """Soft memberships from the nearly even to the nearly certain."""
+    """Draws soft memberships, from nearly even to nearly certain ones."""
     return torch.softmax(3 * torch.rand(n, 1, dtype=torch.float64, generator=generator) * _normal(generator, n, k), 1)
 
 
@@ -65,7 +65,7 @@ def _nonnegative_control(generator: Generator) -> Evidence:
 
 
 def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Weighted mean of the squared distances of the second moments S_j from their mean; and the largest eigenvalue of any S_j."""
+    """Returns the weighted mean squared distance of the second moments S_j from their mean, and the largest eigenvalue of any S_j."""
     classes = [features[labels == j] for j in labels.unique()]
     mean = features.mT @ features / len(features)
     moments = [members.mT @ members / len(members) for members in classes]
@@ -74,7 +74,7 @@ def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def _equal_moments(generator: Generator) -> Evidence:
-    """The smallest factor by which ΔR satisfies a bound, from very different moments to nearly equal ones; equal ones give rounding."""
+    """Measures the smallest factor by which ΔR satisfies a bound, for second moments from very different to equal ones."""
     features, labels = equal_moments((15, 20, 40), 6, generator=generator)
     beta, change = 6 / EPS**2, _normal(generator, 6, 6)
     features = features / (beta * _spread(features, labels)[1]) ** 0.5  # βσ = 1: the two bounds are a factor of four apart
@@ -90,7 +90,7 @@ def _equal_moments(generator: Generator) -> Evidence:
 
 
 def _equal_moments_control(generator: Generator) -> Evidence:
-    """Classes with equal means and different second moments: distances of means do not bound ΔR from above."""
+    """Uses classes with equal means and different second moments: distances of means do not bound ΔR from above."""
     labels = torch.arange(3).repeat_interleave(20)
     classes = [_random_features(generator, 20, 6) for _ in range(3)]
     features = torch.cat([members - members.mean(0) for members in classes])
@@ -100,7 +100,7 @@ def _equal_moments_control(generator: Generator) -> Evidence:
 
 
 def _above_the_chord(generator: Generator, *, sign: float) -> Evidence:
-    """The largest excess of ΔR over the chord between two memberships."""
+    """Measures the largest excess of ΔR over the chord between two memberships."""
     rises = []
     for n, d, k in SHAPES:
         features = _random_features(generator, n, d)
@@ -113,7 +113,7 @@ def _above_the_chord(generator: Generator, *, sign: float) -> Evidence:
 
 
 def _plain_reduction(features: Tensor, memberships: Tensor) -> Tensor:
-    """ΔR as it is written, differentiated by autograd alone."""
+    """Computes ΔR directly from its definition, so that autograd alone differentiates it."""
     n, d = features.shape
     identity = torch.eye(d, dtype=features.dtype)
     value = 0.5 * torch.logdet(identity + d / (n * EPS**2) * features.mT @ features)
@@ -124,7 +124,7 @@ def _plain_reduction(features: Tensor, memberships: Tensor) -> Tensor:
 
 
 def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    """The largest relative error of the gradient by functions and by operators, over shapes, labels and memberships."""
+    """Measures the largest relative error of the gradient by functions and by operators, over shapes, labels and memberships."""
     gaps = []
     for n, d, k in ((40, 7, 3), (10, 20, 3), (30, 8, 10)):
         features, labels = _random_features(generator, n, d) / d, torch.arange(n) % k

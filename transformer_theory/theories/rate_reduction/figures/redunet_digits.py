@@ -58,11 +58,11 @@ class ReduNetOnSplits(RandomExperiment):
     rank: int = setting(6, ge=1, help="dimensions of the nearest subspaces")
 
     def data(self) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-        """Features ``[n, d]`` of norm 1 and labels ``[n]``."""
+        """Returns features ``[n, d]`` of norm 1 and labels ``[n]``."""
         raise NotImplementedError(f"{type(self).__name__} must define data()")
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Means over the splits; curves and cosines of the first split.
+        """Yields means over the splits, and curves and cosines of the first split.
 
         Raises:
             ValueError: no sample would be unseen.
@@ -96,7 +96,7 @@ class ReduNetOnSplits(RandomExperiment):
         truth: Int[Tensor, " m"],
         generator: Generator,
     ) -> dict[str, float]:
-        """The quantities of one split: of ReduNet and, as null, of ReduNet built from permuted labels."""
+        """Returns the quantities of one split, for ReduNet and for its null, a ReduNet built from permuted labels."""
         moved = net.transform(unseen)
         best = optimum(torch.bincount(y).tolist(), x.shape[1], eps=self.eps).value
         reductions = (net.reductions[0], net.reductions[1], net.reductions[-1], null.reductions[-1])
@@ -129,7 +129,7 @@ class ReduNetOnSplits(RandomExperiment):
         )
 
     def plot(self, result: Result) -> "Figure":
-        """ΔR by layer with that of permuted labels, cosines of unseen samples before and after, spectra of the classes."""
+        """Plots ΔR by layer for true and permuted labels, cosines of unseen samples before and after, and spectra of the classes."""
         return plot(result)
 
 
@@ -165,7 +165,7 @@ class ReduNetDigits(ReduNetOnSplits):
         truth: Int[Tensor, " m"],
         generator: Generator,
     ) -> dict[str, float]:
-        """The quantities of one split, and the accuracy of a shorter network before and after back-propagation."""
+        """Returns the quantities of one split, and the accuracy of a shorter network before and after back-propagation."""
         values = super().numbers(net, null, x, y, unseen, truth, generator)
         module = TrainableReduNet(construct(x, y, layers=self.short, eps=self.eps, step=self.step))
         before, training_before = share(_predict(module, unseen) == truth), share(_predict(module, x) == y)
@@ -186,13 +186,13 @@ class ReduNetDigits(ReduNetOnSplits):
 
 @lru_cache(maxsize=1)
 def digit_images() -> tuple[Float[Tensor, "n 1 8 8"], Int[Tensor, " n"]]:
-    """The 1797 images and their labels; callers must not change them in place."""
+    """Returns the 1797 images and their labels, which callers must not change in place."""
     data = digits(words=2)
     return cast(Tensor, data.images), cast(Tensor, data.labels)
 
 
 def share(hits: Tensor) -> float:
-    """Share of the entries ``[n]`` that are true."""
+    """Returns the share of the entries ``[n]`` that are true."""
     return float(hits.double().mean())
 
 

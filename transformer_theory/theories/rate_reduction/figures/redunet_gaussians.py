@@ -73,7 +73,7 @@ class ReduNetGaussians(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """ΔR by layer for each dimension with its optimum, and the plane before and after."""
+        """Plots ΔR by layer for each dimension with its optimum, and the plane before and after."""
         figure, panels = axes(1, 2, height=2.8)
         for colour, dim in (("rate_reduction", 2), ("attention_svm", 3)):
             values = result.arrays[f"{NAME}/reductions_{dim}"]

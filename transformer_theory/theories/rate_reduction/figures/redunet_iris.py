@@ -32,7 +32,7 @@ class ReduNetIris(ReduNetOnSplits):
         return cls(splits=2, layers=100)
 
     def data(self) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-        """Features ``[150, 4]`` of norm 1 and labels ``[150]``."""
+        """Returns features ``[150, 4]`` of norm 1 and labels ``[150]``."""
         from sklearn.datasets import load_iris
 
         measurements, species = load_iris(return_X_y=True)

@@ -54,7 +54,7 @@ class Shifts(RandomExperiment):
         return cls(training=100, channels=4, size=3, layers=2, unseen=20)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Accuracy at each position of the torus for the networks, and how far features are from shifting with the image."""
+        """Yields the accuracy of the networks at each position of the torus, and the deviation of the features from equivariance."""
         generator, (images, labels) = self.generator(), digit_images()
         order = torch.randperm(len(images), generator=generator)
         train, test = order[: self.training], order[self.training :][: self.unseen]
@@ -94,7 +94,7 @@ class Shifts(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """A digit, the accuracy of two networks at each position of the torus, and the rate reduction of all shifts by layer."""
+        """Plots a digit, the accuracy of two networks at each position of the torus, and the rate reduction of all shifts by layer."""
         figure, panels = axes(1, 4, width=8.4, height=2.3)
         heatmap(panels[0], result.arrays[f"{NAME}/example"], "A digit, as learnt", cmap="gray_r", bar=False)
         for ax, name in zip(panels[1:], (PIXELS, INVARIANT)):

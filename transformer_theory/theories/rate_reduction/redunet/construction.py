@@ -40,7 +40,7 @@ from ....metrics.coding.resolvents import rate_and_inverse
 
 
 def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
-    r"""The step size :math:`8 n \epsilon^2 / (9 d)` up to which no layer lowers the rate reduction of its training features.
+    r"""Returns the step :math:`8 n \epsilon^2 / (9 d)` up to which no layer lowers the rate reduction of its training features.
 
     Args:
         n: training samples.
@@ -57,7 +57,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
 def operators(
     moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
 ) -> tuple[Inexact[Tensor, "k+1 *frequencies d d"], Float[Tensor, "k+1 *frequencies"]]:
-    r"""E, the C_j and the rates of the features; each matrix is factorised once, by Cholesky, for both.
+    r"""Computes E, the C_j and the rates of the features; one Cholesky factorisation of each matrix gives both.
 
     Args:
         moments: :math:`S_j = X_j^\top X_j` (real symmetric or Hermitian), ``[k, *frequencies, d, d]``.
@@ -158,7 +158,7 @@ class Constructed(ABC):
 
     @abstractmethod
     def distances(self, transformed: Float[Tensor, "n *sample"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of transformed samples, with the operators of the last layer."""
+        """Returns ``||x C_j||`` of transformed samples, with the operators of the last layer."""
 
     @property
     def reductions(self) -> Float[Tensor, " depth"]:
@@ -178,12 +178,12 @@ class Constructed(ABC):
         return (self.layers[-1].shares * self.distances(transformed)).argmin(-1)
 
     def probabilities(self, transformed: Float[Tensor, "n *sample"]) -> Float[Tensor, "n k"]:
-        """The soft form of :meth:`predict`: ``softmax_j(-λ ||x C_j||)`` of the last layer."""
+        """Returns the soft form of :meth:`predict`, ``softmax_j(-λ ||x C_j||)`` of the last layer."""
         return torch.softmax(-self.sharpness * self.distances(transformed), dim=-1)
 
 
 def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
-    """Number of samples of each class, ``[k]``.
+    """Counts the samples of each class, ``[k]``.
 
     Raises:
         ValueError: labels are not integers or are negative, their number is not ``count``, or a class has no sample.

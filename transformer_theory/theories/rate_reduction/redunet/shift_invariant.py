@@ -62,27 +62,27 @@ class Spectrum:
         return cls(grid, last.repeat(math.prod(grid[:-1])))
 
     def forward(self, samples: Float[Tensor, "n c *grid"]) -> Complex[Tensor, "f n c"]:
-        """The transform of real samples, a matrix ``[n, c]`` for each stored frequency."""
+        """Transforms real samples to a matrix ``[n, c]`` for each stored frequency."""
         axes = tuple(range(2, samples.ndim))
         return torch.fft.rfftn(samples, dim=axes).flatten(2).permute(2, 0, 1).contiguous()
 
     def backward(self, rows: Complex[Tensor, "f n c"]) -> Float[Tensor, "n c *grid"]:
-        """The samples of :meth:`forward`."""
+        """Inverts :meth:`forward`."""
         half_grid = (*self.grid[:-1], self.grid[-1] // 2 + 1)
         values = rows.permute(1, 2, 0).unflatten(2, half_grid)
         return torch.fft.irfftn(values, s=self.grid, dim=tuple(range(2, values.ndim)))
 
     def norms(self, rows: Complex[Tensor, "*batch f n c"]) -> Float[Tensor, "*batch n"]:
-        """Norm of each whole sample, by Parseval's identity."""
+        """Returns the norm of each whole sample, by Parseval's identity."""
         squares = torch.view_as_real(rows).square().sum((-2, -1))
         return torch.einsum("...fn,f->...n", squares, self.weights / math.prod(self.grid)).sqrt()
 
     def total(self, rates: Float[Tensor, "*batch f"]) -> Float[Tensor, "*batch"]:
-        """Sum over all T frequencies."""
+        """Sums rates over all T frequencies."""
         return rates @ self.weights
 
     def unit_norm(self, rows: Complex[Tensor, "f n c"]) -> Complex[Tensor, "f n c"]:
-        """Each whole sample divided by its norm."""
+        """Divides each whole sample by its norm."""
         return rows / self.norms(rows)[:, None]
 
 
@@ -101,7 +101,7 @@ class SpectralLayer:
     shares: Float[Tensor, " k"]
 
     def distances(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of each sample and class."""
+        """Returns ``||x C_j||`` of each sample and class."""
         return spectrum.norms(rows @ self.compressions).mT
 
     def advance(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float) -> Complex[Tensor, "f n c"]:
@@ -125,7 +125,7 @@ class ShiftInvariantReduNet(Constructed):
 
     @converted(floats=("samples",))
     def transform(self, samples: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n c *grid"]:
-        """New samples through all layers, with estimated memberships; commutes with cyclic shifts.
+        """Passes new samples through all layers, with estimated memberships; commutes with cyclic shifts.
 
         Args:
             samples: ``[n, c, *grid]``; normalised first.
@@ -145,7 +145,7 @@ class ShiftInvariantReduNet(Constructed):
         return self.spectrum.backward(rows)
 
     def distances(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of samples that passed :meth:`transform`, by the last layer."""
+        """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned."""
         return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum)
 
 
@@ -187,7 +187,7 @@ def construct_shift_invariant(
 def random_filters(
     channels: int, inputs: int, size: tuple[int, ...], *, generator: torch.Generator
 ) -> Float[Tensor, "channels inputs *size"]:
-    """Gaussian filters of norm 1, ``[channels, inputs, *size]`` float64.
+    """Draws Gaussian filters of norm 1, ``[channels, inputs, *size]`` float64.
 
     Args:
         channels: number of filters.
@@ -204,7 +204,7 @@ def random_filters(
 
 @converted(floats=("samples", "filters"))
 def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c *size"]) -> Float[Tensor, "n channels *grid"]:
-    r"""Rectified cyclic convolutions, :math:`\max(0, \sum_c w_{kc} \circledast x_c)`.
+    r"""Computes rectified cyclic convolutions, :math:`\max(0, \sum_c w_{kc} \circledast x_c)`.
 
     Args:
         samples: ``[n, c, *grid]``, of the dtype of the filters.

@@ -42,15 +42,15 @@ class Layer:
     shares: Float[Tensor, " k"]
 
     def distances(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of each sample and class: small for the class that x belongs to."""
+        """Returns ``||x C_j||`` of each sample and class, which is small for the class of x."""
         return torch.linalg.vector_norm(features @ self.compressions, dim=-1).mT
 
     def memberships(self, features: Float[Tensor, "n d"], *, sharpness: float) -> Float[Tensor, "n k"]:
-        """Estimated class probabilities ``softmax_j(-sharpness ||x C_j||)``."""
+        """Returns estimated class probabilities ``softmax_j(-sharpness ||x C_j||)``."""
         return torch.softmax(-sharpness * self.distances(features), dim=-1)
 
     def gradient(self, features: Float[Tensor, "n d"], memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n d"]:
-        """``x E - sum_j γ_j π_j x C_j``: with the training features and their one-hot labels, the gradient of ΔR."""
+        """Returns ``x E - sum_j γ_j π_j x C_j``: the gradient of ΔR for the training features and their one-hot labels."""
         return self._moves(features, features @ self.compressions, memberships)
 
     def _moves(self, features: Tensor, compressed: Tensor, memberships: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Layer:
 
 @converted(floats=("features",), int64=("labels",))
 def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float) -> Layer:
-    """The layer of these features: their operators E and C_j.
+    """Returns the layer of these features: their operators E and C_j.
 
     Args:
         features: ``[n, d]``.
@@ -95,7 +95,7 @@ class ReduNet(Constructed):
 
     @converted(floats=("features",))
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """New samples through all layers, with estimated memberships.
+        """Passes new samples through all layers, with estimated memberships.
 
         Args:
             features: ``[n, d]``; normalised first.
@@ -113,7 +113,7 @@ class ReduNet(Constructed):
 
     @converted(floats=("transformed",))
     def distances(self, transformed: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        """``||x C_j||`` of samples that passed :meth:`transform`, by the last layer.
+        """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned.
 
         Raises:
             ValueError: width or dtype are not the network's.
@@ -152,7 +152,7 @@ class TrainableReduNet(nn.Module):
         return rows
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        r"""Logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``: their softmax is the soft prediction of the constructed network."""
+        r"""Returns logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``; their softmax is the network's soft prediction."""
         return -self.sharpness * torch.linalg.vector_norm(self.transform(features) @ self.compressions[-1], dim=-1).mT
 
 

@@ -1,4 +1,4 @@
-"""Checkable statements of scan-and-snap, each with a control that must fail, and each about one named dynamics."""
+"""Checkable statements of scan-and-snap. Each refers to one named dynamics and has a control that must fail."""
 
 from . import theorems, training
 

@@ -1,6 +1,7 @@
 """Claims about the flows of :cite:t:`tian2023scan`: relative gains, growth of tokens, speed of attention, the decoder's gain.
 
-Each claim names the dynamics that it refers to. The samplers of instances come first; each says which assumptions its instances meet.
+Each claim names the dynamics that it refers to. The functions that draw instances come first; their docstrings state the assumptions
+that the instances satisfy.
 """
 
 import math
@@ -32,12 +33,12 @@ PAPER = "tian2023scan"
 
 
 def uniform(low: float, high: float, generator: Generator) -> float:
-    """A random number, uniform in [low, high]."""
+    """Draws a number, uniform in [low, high]."""
     return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
 def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
-    """Two to four classes of one query, with one common token and three to five distinct tokens each, of random probabilities."""
+    """Draws two to four classes of one query, with one common token and three to five distinct tokens each."""
     K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
     weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
     share = 0.05 + 0.4 * torch.rand(K, generator=generator, dtype=torch.float64)
@@ -45,26 +46,26 @@ def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
 
 
 def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> SequenceClasses:
-    """Like :func:`random_classes`, with the common token's share chosen so that all overlaps are equal and Assumption 2 holds."""
+    """Draws classes like :func:`random_classes`, with equal overlaps that satisfy Assumption 2."""
     K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
     weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
     weights = weights / weights.sum(1, keepdim=True)
     # Assumption 2 for K equal overlaps rho: sqrt(6/M) <= rho < 1 / (K (K-1)). Draw rho log-uniformly, 10 % away from both ends.
     rho = math.exp(uniform(math.log(1.1 * math.sqrt(6 / vocab_size)), math.log(0.9 / (K * (K - 1))), generator))
-    # odds of the common share that give this overlap, as in with_overlap
+    # The odds of the common share that give this overlap are derived in with_overlap.
     odds = torch.linalg.vector_norm(weights, dim=1) * math.sqrt(rho / (1 - rho))
     return single_common(weights, odds / (1 + odds), vocab_size=vocab_size)
 
 
 def several_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
-    """Two classes with two common tokens, the second of which is likely in one class only; its attention logit grows."""
+    """Draws two classes with two common tokens; the second one is likely in one class only, so its attention logit grows."""
     a, b = uniform(0.28, 0.32, generator), uniform(0.0005, 0.0015, generator)
     P = torch.tensor([[a, a, 1 - 2 * a, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
 
 
 def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
-    """Like :func:`several_common`, but both common tokens have the same probability in both classes."""
+    """Draws classes like :func:`several_common`, but each common token has the same probability in both classes."""
     a, b = uniform(0.28, 0.32, generator), uniform(0.1, 0.3, generator)
     P = torch.tensor([[a, b, 1 - a - b, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
@@ -74,7 +75,7 @@ def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
 
 
 def _gain_error(generator: Generator, flow: Callable[..., Flow]) -> Evidence:
-    """Largest relative error of Theorem 3's law of relative gains."""
+    """Measures the largest relative error of Theorem 3's law of relative gains."""
     classes = random_classes(generator)
     t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
     path: Flow = flow(classes, t0 * torch.tensor([0.3, 1.0, 10.0, 100.0], dtype=torch.float64), eta_y=1.0, eta_z=0.1, tolerance=1e-9)
@@ -84,19 +85,19 @@ def _gain_error(generator: Generator, flow: Callable[..., Flow]) -> Evidence:
 
 
 def _slack(generator: Generator, bounds: Callable) -> Evidence:
-    """Smallest distance of ln chi of the likeliest distinct tokens to a bound, divided by ln chi, over classes and times."""
+    """Measures the smallest distance of ln chi of the likeliest distinct tokens to a bound, as a share of ln chi."""
     classes = weakly_overlapping(generator)
     eta_z = 10 ** uniform(-2.5, -0.5, generator)
     t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
     times = t0 * torch.tensor([1.0, 10.0, 1e4, 1e8], dtype=torch.float64)
     path = lemma4_flow(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9)
     gains = bounds(classes, path)
-    holds = classes.weak_overlap().holds
-    return Evidence(float(gains.slack.min()), 0.0, ">=", covered=holds, detail={"largest ln chi": float(gains.log_chi.max())})
+    covered = classes.weak_overlap().holds
+    return Evidence(float(gains.slack.min()), 0.0, ">=", covered=covered, detail={"largest ln chi": float(gains.log_chi.max())})
 
 
 def _smallest_move(logits: Tensor, classes: SequenceClasses) -> Evidence:
-    """Smallest move in the predicted direction (distinct tokens up, common tokens down), as a share of the largest move."""
+    """Measures the smallest move in the predicted direction (distinct tokens up, common tokens down), as a share of the largest move."""
     move = logits[-1, 0]
     signed = torch.where(classes.common(), -move, move) / move.abs().max()
     return Evidence(float(signed.min()), 0.0, ">=", covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1)
@@ -112,7 +113,7 @@ def _one_common_token(generator: Generator) -> Evidence:
 
 
 def _growing_common(generator: Generator, instance: Callable[[Generator], SequenceClasses]) -> Evidence:
-    """The largest upward move of a common token, as a share of the largest move, in the flow where it is smallest."""
+    """Measures the largest upward move of a common token, as a share of the largest move, in the flow where it is smallest."""
     classes = instance(generator)
     t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
     times = t0 * torch.tensor([2.0, 50.0], dtype=torch.float64)
@@ -131,13 +132,13 @@ def _two_common_tokens(generator: Generator) -> Evidence:
 
 
 def _weights(generator: Generator) -> Tensor:
-    """Weights of three to six distinct tokens, ``[D]``."""
+    """Draws weights of three to six distinct tokens, ``[D]``."""
     D = int(torch.randint(3, 7, (), generator=generator))
     return 0.1 + torch.rand(D, generator=generator, dtype=torch.float64)
 
 
 def _power(generator: Generator, start: float) -> Evidence:
-    """Distance to 2 of the slope of ln |z| against ln t over half a decade from ``start`` t0', for a common token in Lemma 4's flow.
+    """Measures the distance to 2 of the slope of ln |z| against ln t, over half a decade from ``start`` t0', in Lemma 4's flow.
 
     The slope is negative if the token gains attention.
     """
@@ -150,7 +151,7 @@ def _power(generator: Generator, start: float) -> Evidence:
 
 
 def _snapped(generator: Generator, decades: float) -> Evidence:
-    """Distance to 1/2 of dB/dln ln(M eta_Y t/K) at 10 to the power ``decades`` times t0'."""
+    """Measures the distance to 1/2 of dB/dln ln(M eta_Y t/K) at 10 to the power ``decades`` times t0'."""
     K, M = int(torch.randint(2, 11, (), generator=generator)), int(10 ** uniform(2, 5, generator))
     t = torch.tensor([10.0**decades * scanning_time(classes=K, vocab_size=M, eta_y=1.0)], dtype=torch.float64)
     eta_z, overlap = 10 ** uniform(-1, 1, generator), uniform(0.1, 0.4, generator)
@@ -159,7 +160,7 @@ def _snapped(generator: Generator, decades: float) -> Evidence:
 
 
 def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
-    """Largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30 steps per class."""
+    """Measures the largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30 steps per class."""
     K = int(torch.randint(8, 200, (), generator=generator))
     overlap, eta_z = 10 ** uniform(-3, -1, generator), 10 ** uniform(-2, 0, generator)
     classes = with_overlap(K, vocab_size=K, weights=_weights(generator), overlap=overlap)
@@ -171,12 +172,12 @@ def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
 
 
 def _minus_B(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:
-    """Theorem 4's closed form with M = K."""
+    """Returns Theorem 4's closed form with M = K."""
     return -B(t, classes=classes, vocab_size=classes, eta_y=eta_y, eta_z=eta_z, overlap=overlap)
 
 
 def _decoder_gap(generator: Generator, *, linear_term: bool) -> Evidence:
-    """Largest distance of the recursion for h to its closed form, in units of 2 eta_Y / M."""
+    """Measures the largest distance of the recursion for h to its closed form, in units of 2 eta_Y / M."""
     M = int(math.exp(uniform(math.log(50), math.log(1e5), generator)))
     eta_y = uniform(0.1, 1.0, generator)
     steps = 3000

@@ -17,7 +17,7 @@ REPEATS = 16  # copies of each drawn token in the control
 
 
 def _gradient_error(generator: Generator, *, projection: bool) -> Evidence:
-    """Largest difference between the closed-form gradients and autograd of the explicit model, divided by the largest entry."""
+    """Measures the largest difference between closed-form gradients and autograd of the explicit model, relative to the largest entry."""
     S, Q, K, M, context, batch = 6, 2, 3, 11, 9, 5
     ids = torch.randint(S, (batch, context), generator=generator)
     query, target = torch.randint(Q, (batch,), generator=generator), torch.randint(K, (batch,), generator=generator)
@@ -47,7 +47,7 @@ def _relative(value: Tensor, expected: Tensor) -> float:
 
 
 def _drift(generator: Generator, optimiser: Optimiser) -> Evidence:
-    """Largest change of a row sum of Y or Z, as a share of the matrix's largest change of an entry."""
+    """Measures the largest change of a row sum of Y or Z, as a share of the matrix's largest change of an entry."""
     K = 2 * int(torch.randint(2, 5, (), generator=generator))
     classes = synthetic(K, per_query=2, common=3, distinct=4)
     seed = int(torch.randint(2**31, (), generator=generator))
@@ -70,7 +70,7 @@ def _two_tokens(generator: Generator) -> SequenceClasses:
 
 
 def _exceeding(generator: Generator, repeats: int) -> Evidence:
-    """Share of 2000 sequences in which a token's share differs from P(l | n) by more than the bound for delta."""
+    """Measures the share of 2000 sequences in which a token's share differs from P(l | n) by more than the bound for delta."""
     classes = _two_tokens(generator)
     context = REPEATS * int(torch.randint(4, 65, (), generator=generator))
     counts, _ = classes.sample_counts(2000, context=context // repeats, generator=generator)
@@ -80,10 +80,10 @@ def _exceeding(generator: Generator, repeats: int) -> Evidence:
 
 
 def _slope(generator: Generator, *, independent: int | None) -> Evidence:
-    r"""|slope + 1/2| of the distance between a sequence's attention and c_n against its length, on logarithmic axes.
+    r"""Measures |slope + 1/2| of the distance between a sequence's attention and c_n against its length, on logarithmic axes.
 
     Args:
-        independent: independent tokens per sequence, repeated to fill it; all by default.
+        independent: independent tokens per sequence, repeated to fill it. None: all tokens are independent.
     """
     classes = synthetic(2, common=4, distinct=4)
     z = torch.randn(2, classes.tokens, generator=generator, dtype=torch.float64)

@@ -4,8 +4,8 @@ The model of :cite:t:`tian2023scan`: softmax attention of the query over the con
 scaled to Euclidean norm one, a linear decoder Y, cross-entropy. Tokens are one-hot and positions do not enter, so a sequence is a vector of
 counts, and the cost does not depend on its length. All tensors can have leading axes of independent runs (seeds, learning rates).
 
-:mod:`.model` defines the matrices, batches and descent directions, :mod:`.sampling` the paper's fresh sequences, :mod:`.grouped` their
-descent directions class by class, :mod:`.training` the optimisers and the loop.
+:mod:`.model` defines the matrices, batches and descent directions, :mod:`.sampling` draws the paper's fresh sequences, :mod:`.grouped`
+computes their descent directions class by class, and :mod:`.training` contains the optimisers and the loop.
 """
 
 from .grouped import GroupedBatch, Layout

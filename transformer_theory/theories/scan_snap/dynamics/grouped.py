@@ -1,8 +1,8 @@
 r"""Descent directions of a sampled batch whose sequences are grouped by class, for several runs at once.
 
-A sequence holds only *shared* tokens, which occur in several classes, and its class's *own* tokens. So it is stored as a row of W = shared
-+ own counts instead of a row over all S tokens. The shared part of every product is one matrix product, the own part one small product per
-class:
+A sequence contains only *shared* tokens, which occur in several classes, and its class's *own* tokens. It is therefore stored as a row of
+W = shared + own counts instead of a row over all S tokens. The shared part of every product is one matrix product, and the own part is one
+small product per class:
 
     v = x e^{z - max},   f = v / |v|_2,   logits = f Y,   r = e_n - alpha,   dz = f o (Y r - f (f.Y r)),   dY = f r^T
 
@@ -33,7 +33,7 @@ class Layout:
         order: token at each place, ``[shared + K width]``: the shared tokens, then ``width`` own tokens of each class, padded with token 0.
         place: first place of each token, ``[S]``.
         conditional: P(l | n) of the shared and the class's own tokens, zero at padded places, ``[K, W]``.
-        query: of each class, ``[K]``.
+        query: query of each class, ``[K]``.
         shared, width: numbers of shared tokens and of places for own tokens per class; W is their sum.
     """
 
@@ -46,7 +46,7 @@ class Layout:
 
     @classmethod
     def of(cls, classes: SequenceClasses) -> "Layout":
-        """The layout with the cheapest products: with few classes all tokens count as shared."""
+        """Returns the layout with the cheapest products: with few classes all tokens count as shared."""
         if classes.classes > MAX_CLASSES_SHARED:
             return cls.by_class(classes)
         every = torch.arange(classes.tokens)
@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def by_class(cls, classes: SequenceClasses) -> "Layout":
-        """The layout that separates each class's distinct tokens."""
+        """Returns the layout that separates each class's distinct tokens."""
         own = classes.distinct()
         shared = (~own.any(0)).nonzero()[:, 0]
         width = int(own.sum(1).max())
@@ -63,7 +63,7 @@ class Layout:
         filled = torch.arange(width) < own.sum(1, keepdim=True)
         own_tokens[filled] = own.nonzero()[:, 1]
         order = torch.cat([shared, own_tokens.ravel()])
-        # Invert the order; padded places are left out, since they would overwrite the place of token 0.
+        # Invert the order. Padded places are omitted, because they would overwrite the place of token 0.
         is_filled = torch.cat([torch.ones_like(shared, dtype=torch.bool), filled.ravel()])
         place = torch.zeros(classes.tokens, dtype=torch.long)
         place[order[is_filled]] = torch.arange(len(order))[is_filled]
@@ -73,12 +73,12 @@ class Layout:
 
     @cached_property
     def natural(self) -> bool:
-        """Whether the places are the tokens in their own order, so that nothing has to be rearranged."""
+        """Whether the places are the tokens in their original order, so that nothing has to be rearranged."""
         return torch.equal(self.order, torch.arange(len(self.place)))
 
     @cached_property
     def barred(self) -> Float[Tensor, "K W"]:
-        """0 where a token can occur in the class, minus infinity elsewhere: added to logits it removes the other tokens."""
+        """Zero where a token can occur in the class, minus infinity elsewhere; added to logits it removes the other tokens."""
         return torch.where(self.conditional > 0, 0.0, -math.inf).double()
 
 
@@ -88,7 +88,7 @@ class GroupedBatch:
 
     Attributes:
         layout: meaning of the columns.
-        counts: of shared and own tokens, ``[runs, batch, W]``.
+        counts: counts of shared and own tokens, ``[runs, batch, W]``.
         target: class of each sequence, increasing within a run, ``[runs, batch]``.
         largest: upper bound on the number of sequences of a class in a run.
     """
@@ -99,7 +99,7 @@ class GroupedBatch:
     largest: int
 
     def dense(self) -> Float[Tensor, "runs batch S"]:
-        """The counts in a row over all S tokens."""
+        """Expands the counts to rows over all S tokens."""
         layout = self.layout
         R, B, _ = self.counts.shape
         own = self.target[..., None] * layout.width + layout.shared + torch.arange(layout.width)  # places of the class's own tokens
@@ -107,7 +107,7 @@ class GroupedBatch:
         return self.counts.new_zeros(R, B, len(layout.order)).scatter_(-1, places, self.counts)[..., layout.place]
 
     def descent(self, weights: Weights) -> Descent:
-        """Mean loss of each run and the closed-form descent directions of its weights ``[runs, ...]``, as :func:`.forward` gives them."""
+        """Computes the mean loss of each run and the closed-form descent directions of its weights, like :func:`.forward`."""
         layout = self.layout
         Y, Z = weights.decoder, weights.attention
         if not layout.natural:
@@ -125,23 +125,23 @@ class GroupedBatch:
             logits += groups.scatter(gathered @ decoders).view_as(logits)
         residual, loss = _residual(logits, self.target, weights.rest)
         residual /= self.target.shape[-1]  # the loss is a mean over the batch
-        along = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
+        projection = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
         g = residual @ Y[:, : layout.shared].mT
         dY = shared.mT @ residual
         if layout.width:
-            pulled = groups.gather(residual)
-            g = torch.cat([g, groups.scatter(pulled @ decoders.mT).view_as(own)], -1)
-            dY = torch.cat([dY, (gathered.mT @ pulled).view(R, -1, C)], 1)
-        dz = f * (g - f * along)
+            residuals = groups.gather(residual)
+            g = torch.cat([g, groups.scatter(residuals @ decoders.mT).view_as(own)], -1)
+            dY = torch.cat([dY, (gathered.mT @ residuals).view(R, -1, C)], 1)
+        dz = f * (g - f * projection)
         dZ = self._to_queries(dz, Z)
-        if weights.rest:  # each of the equal columns gets its part of the pooled residual
+        if weights.rest:  # each of the equal columns gets an equal part of the pooled residual
             dY[..., -1] /= weights.rest
         if not layout.natural:
             dY, dZ = dY[:, layout.place], dZ[..., layout.place]
         return Descent(loss, dY, dZ)
 
     def _features(self, Z: Tensor, row: Tensor) -> Tensor:
-        """f ``[runs, batch, W]`` from the arranged logits ``[runs, Q, places]``."""
+        """Computes f ``[runs, batch, W]`` from the arranged logits ``[runs, Q, places]``."""
         layout = self.layout
         z = Z[..., : layout.shared].index_select(1, layout.query)
         if layout.width:
@@ -159,11 +159,11 @@ class GroupedBatch:
         return v / norm
 
     def _own(self, Z: Tensor) -> Tensor:
-        """The logits of own tokens, by class: a view ``[runs, Q, K, width]``."""
+        """Returns the logits of the classes' own tokens as a view ``[runs, Q, K, width]``."""
         return Z[..., self.layout.shared :].unflatten(-1, (len(self.layout.query), self.layout.width))
 
     def _to_queries(self, dz: Tensor, Z: Tensor) -> Tensor:
-        """Sums of the directions ``[runs, batch, W]`` over the sequences of each query; for own tokens, of each class."""
+        """Sums the directions ``[runs, batch, W]`` of the sequences: shared tokens by query, own tokens by class."""
         layout = self.layout
         shared = _sums(layout.query[self.target], dz[..., : layout.shared], Z.shape[1])
         if not layout.width:
@@ -196,23 +196,23 @@ class _Groups:
         return cls((row * size + rank).ravel(), len(target) * classes, size)
 
     def gather(self, rows: Tensor) -> Tensor:
-        """``[runs, batch, w] -> [runs K, size, w]``."""
+        """Arranges rows in blocks, ``[runs, batch, w] -> [runs K, size, w]``."""
         blocks = rows.new_zeros(self.blocks * self.size, rows.shape[-1])
         return blocks.index_copy_(0, self.slot, rows.flatten(0, 1)).view(self.blocks, self.size, -1)
 
     def scatter(self, blocks: Tensor) -> Tensor:
-        """``[runs K, size, w] -> [runs batch, w]``."""
+        """Undoes :meth:`gather`, ``[runs K, size, w] -> [runs batch, w]``."""
         return blocks.flatten(0, 1).index_select(0, self.slot)
 
 
 def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
-    """e_n - alpha, ``[runs, batch, C]``, and the mean loss, nats, ``[runs]``."""
+    """Returns e_n - alpha, ``[runs, batch, C]``, and the mean loss, nats, ``[runs]``."""
     index = target[..., None]
-    if rest:  # the last column stands for `rest` equal ones
+    if rest:  # the last column represents `rest` equal ones
         logits = torch.cat([logits[..., :-1], logits[..., -1:] + math.log(rest)], -1)
     top = logits.amax(-1, keepdim=True)
     target_logit = logits.gather(-1, index) - top
-    # Leave the target out of the sum: 1 - alpha_n is then a sum of positive terms, where the difference would cancel.
+    # Leave the target out of the sum: 1 - alpha_n is then a sum of positive terms; the difference would cancel.
     alpha = torch.exp(logits - top).scatter_(-1, index, 0.0)
     others = alpha.sum(-1, keepdim=True)
     total = others + target_logit.exp()
@@ -221,6 +221,6 @@ def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor
 
 
 def _sums(group: Tensor, rows: Tensor, groups: int) -> Tensor:
-    """Rows ``[runs, batch, w]`` added up by their group ``[runs, batch]``: ``[runs, groups, w]``."""
-    # a product with the indicator of the groups: faster than index_add for few groups, and the same result on every run
+    """Sums rows ``[runs, batch, w]`` by their group ``[runs, batch]`` to ``[runs, groups, w]``."""
+    # A product with the indicator of the groups is faster than index_add for few groups, and its result is reproducible.
     return (group[:, None] == torch.arange(groups)[:, None]).to(rows.dtype) @ rows

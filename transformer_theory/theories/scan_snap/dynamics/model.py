@@ -28,8 +28,8 @@ class Weights:
     """The two trained matrices.
 
     Attributes:
-        decoder: Y, one column per class, then one for all equal columns if there are any, ``[*runs, S, K or K + 1]``. From a random start
-            all M columns, the classes first.
+        decoder: Y, one column per class, then one for all equal columns if there are any, ``[*runs, S, K or K + 1]``. A random start
+            has all M columns, the classes first.
         attention: Z, a row of logits for each query token, ``[*runs, Q, S]``.
         rest: number of equal columns that the last column represents; 0 if it is a column like the others.
     """
@@ -49,19 +49,19 @@ class Weights:
         runs: tuple[int, ...] = (),
         dtype: torch.dtype = torch.float64,
     ) -> "Weights":
-        """The start of the theory: Y = 0, Z = 0."""
+        """Returns the initial weights of the theory, Y = 0 and Z = 0."""
         rest = vocab_size - classes
         decoder = torch.zeros(*runs, tokens, classes + (rest > 0), dtype=dtype)
         return cls(decoder, torch.zeros(*runs, queries, tokens, dtype=dtype), rest)
 
     @classmethod
     def random(cls, classes: SequenceClasses, *, seeds: Sequence[int], dtype: torch.dtype = torch.float64) -> "Weights":
-        r"""One run per seed, all entries independent and uniform in :math:`\pm 1/\sqrt M`, the usual start of a linear layer of M inputs.
+        r"""Draws one run per seed; entries are uniform in :math:`\pm 1/\sqrt M`, torch's default for a linear layer of M inputs.
 
         Args:
             classes: define S, Q and M.
-            seeds: one per run; a run depends on its own seed only.
-            dtype: of the weights; the random numbers do not depend on it.
+            seeds: one seed per run; a run depends on its own seed only.
+            dtype: dtype of the weights; the random numbers do not depend on it.
         Raises:
             ValueError: there is no seed.
         """
@@ -72,7 +72,7 @@ class Weights:
         return cls(decoder, attention, 0)
 
     def decoder_row_sums(self) -> Float[Tensor, "*runs S"]:
-        """Sums of the rows of Y over the whole vocabulary; plain descent with any momentum conserves them (Lemma 1)."""
+        """Sums the rows of Y over the whole vocabulary; plain descent with any momentum conserves the sums (Lemma 1)."""
         total = self.decoder.sum(-1)
         return total + (self.rest - 1) * self.decoder[..., -1] if self.rest else total
 
@@ -97,10 +97,10 @@ class Batch:
     """Sequences as counts.
 
     Attributes:
-        counts: of the contextual tokens; non-negative numbers, each row with a positive sum, ``[*runs, batch, S]``.
+        counts: counts of the contextual tokens, non-negative, each row with a positive sum, ``[*runs, batch, S]``.
         query: number of each query, ``[*runs, batch]``.
         target: number of each class, ``[*runs, batch]``.
-        weight: of each sequence in the loss, ``[batch]``; 1/batch by default.
+        weight: weight of each sequence in the loss, ``[batch]``. None: 1/batch.
     """
 
     counts: Float[Tensor, "*runs batch S"]
@@ -109,7 +109,7 @@ class Batch:
     weight: Float[Tensor, " batch"] | None = None
 
     def descent(self, weights: Weights) -> Descent:
-        """Mean loss and descent directions, by :func:`forward`."""
+        """Computes the mean loss and the descent directions, by :func:`forward`."""
         return forward(weights, self)
 
 
@@ -125,20 +125,20 @@ class Pass(Descent):
 
 
 def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
-    """c: attention to each contextual token in each sequence; rows sum to one, tokens that do not occur get zero."""
+    """Returns c, the attention to each contextual token; rows sum to one, tokens that do not occur in a sequence get zero."""
     rows = weights.attention.gather(-2, batch.query[..., None].expand(*batch.query.shape, weights.attention.shape[-1]))
     return torch.softmax(rows + batch.counts.log(), dim=-1)  # x e^z in the log domain: no overflow, and log 0 gives exactly zero
 
 
 def _one_hot(index: Tensor, size: int) -> Tensor:
-    """One-hot Booleans; cheaper than torch's function, which first checks every number."""
+    """Returns one-hot Booleans, faster than torch's function, which checks every number first."""
     return index[..., None] == torch.arange(size, device=index.device)
 
 
 def forward(weights: Weights, batch: Batch) -> Pass:
-    """Loss, attention, accuracy and closed-form descent directions (Lemma 1) of a batch; exact for any counts."""
+    """Computes loss, attention, accuracy and closed-form descent directions (Lemma 1) of a batch; exact for any counts."""
     K = weights.decoder.shape[-1] - (weights.rest > 0)
-    c = attend(weights, batch)
+    c = attend(weights, batch)  # [*runs, batch, S]
     f = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
     logits = f @ weights.decoder
     # The pooled column represents `rest` equal logits, so it enters the softmax with weight `rest`.
@@ -154,7 +154,7 @@ def forward(weights: Weights, batch: Batch) -> Pass:
     dz = f * (g - f * (f * g).sum(-1, keepdim=True))
     share = torch.full(batch.target.shape[-1:], 1 / batch.target.shape[-1], dtype=f.dtype) if batch.weight is None else batch.weight
     dY = f.mT @ (share[:, None] * residual)
-    if weights.rest:  # each of the equal columns gets its part of the pooled residual
+    if weights.rest:  # each of the equal columns gets an equal part of the pooled residual
         dY = torch.cat([dY[..., :K], dY[..., K:] / weights.rest], dim=-1)
     to_query = _one_hot(batch.query, weights.attention.shape[-2]).to(f.dtype)
     dZ = to_query.mT @ (share[:, None] * dz)
@@ -164,35 +164,35 @@ def forward(weights: Weights, batch: Batch) -> Pass:
 
 
 def population(classes: SequenceClasses) -> Callable[[int], Batch]:
-    """Infinitely long sequences of all classes in one batch; a step is an Euler step of the exact population flow."""
+    """Puts infinitely long sequences of all classes in one batch; a step is an Euler step of the exact population flow."""
     batch = Batch(classes.conditional, classes.query, torch.arange(classes.classes), classes.weights)
-    return lambda step: batch
+    return lambda step: batch  # the same batch in every step
 
 
 def minibatches(
     data: CountedSequences, batch: int, *, generator: torch.Generator, targets: Int[Tensor, "*runs n"] | None = None
 ) -> Callable[[int], Batch]:
-    """A function that draws the next batch of up to ``batch`` sequences of the data, in random order, epoch after epoch.
+    """Returns a function that draws batches of up to ``batch`` sequences of the data, in random order, epoch after epoch.
 
     Args:
         data: the sequences.
         batch: largest number of sequences per step.
         generator: draws the order of each epoch.
-        targets: next tokens to learn, e.g. shuffled ones, one vector per run, ``[*runs, n]``. Default: those of the data.
+        targets: next tokens to learn, e.g. shuffled ones, one vector per run, ``[*runs, n]``. None: the next tokens of the data.
     """
     labels = data.target if targets is None else targets
-    draw = epochs(len(data.target), batch, generator=generator)
+    draw_index = epochs(len(data.target), batch, generator=generator)
 
-    def take(step: int) -> Batch:
-        index = draw(step)
+    def draw_batch(step: int) -> Batch:
+        index = draw_index(step)
         shape = (*labels.shape[:-1], len(index))
         return Batch(data.counts[index].expand(*shape, data.counts.shape[1]), data.query[index].expand(shape), labels[..., index])
 
-    return take
+    return draw_batch
 
 
 def epochs(n: int, batch: int, *, generator: torch.Generator) -> Callable[[int], Int[Tensor, " size"]]:
-    """A function that returns the numbers of the next sequences, at most ``batch`` of n; call it once per step, in order."""
+    """Returns a function that draws the numbers of the next sequences, at most ``batch`` of n; call it once per step, in order."""
     size, order = min(batch, n), torch.empty(0, dtype=torch.long)
 
     def draw(step: int) -> Tensor:

@@ -20,12 +20,12 @@ MAX_COUNTS_AHEAD = 2**17  # counts of a run drawn in one chunk
 
 
 def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequence[int]) -> Callable[[int], GroupedBatch]:
-    """Batches of fresh sequences, classes drawn by their shares, as a function of the step, counted from 0.
+    """Returns a function that maps the step, counted from 0, to a batch of fresh sequences; classes are drawn by their shares.
 
     Args:
         batch: sequences per step and run.
         context: contextual tokens per sequence, :math:`T - 1` in the paper.
-        seeds: one per run, at least 0. Runs with the same seed get the same sequences, which are drawn once.
+        seeds: one seed per run, at least 0. Runs with the same seed get the same sequences, which are drawn once.
     Raises:
         ValueError: batch or context below 1, a context above 2**53, no seed, or a negative seed.
     """
@@ -37,12 +37,12 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
     source = Multinomial(by_class.conditional.numpy(), context)
     edges = classes.weights.cumsum(0).numpy()[:-1]
     distinct_seeds, run = np.unique(np.asarray(seeds, dtype=np.uint64), return_inverse=True)
-    # Drawing several steps at once amortises the cost of a call per node of the tree of halvings.
-    ahead = max(1, min(MAX_STEPS_AHEAD, MAX_COUNTS_AHEAD // (batch * layout.conditional.shape[1])))
+    # Draw several steps at once: each node of the tree of halvings costs one call, whatever the number of steps.
+    chunk_steps = max(1, min(MAX_STEPS_AHEAD, MAX_COUNTS_AHEAD // (batch * layout.conditional.shape[1])))
 
     def draw_chunk(chunk: int) -> tuple[Tensor, Tensor, int]:
-        """Sorted classes ``[steps, runs, batch]``, counts ``[steps, runs, batch, W]``, and the largest number of sequences of a class."""
-        runs = [_draw(source, edges, (ahead, batch), (int(seed), chunk)) for seed in distinct_seeds]
+        """Returns sorted classes ``[steps, runs, batch]``, counts ``[..., W]``, and the largest number of sequences of a class."""
+        runs = [_draw(source, edges, (chunk_steps, batch), (int(seed), chunk)) for seed in distinct_seeds]
         target, counts = (torch.from_numpy(np.stack(parts, axis=1)) for parts in zip(*runs))
         if by_class.width != layout.width:
             counts = GroupedBatch(by_class, counts.flatten(0, 1), target.flatten(0, 1), batch).dense().unflatten(0, target.shape[:2])
@@ -54,7 +54,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
     current: dict[int, tuple[Tensor, Tensor, int]] = {}  # holds the latest chunk only
 
     def draw(step: int) -> GroupedBatch:
-        chunk, index = divmod(step, ahead)
+        chunk, index = divmod(step, chunk_steps)
         if chunk not in current:
             current.clear()
             current[chunk] = draw_chunk(chunk)
@@ -65,7 +65,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
 
 
 def _draw(source: Multinomial, edges: np.ndarray, shape: tuple[int, int], key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted classes ``[steps, batch]`` and their counts ``[steps, batch, W]`` of one run."""
+    """Draws sorted classes ``[steps, batch]`` and their counts ``[steps, batch, W]`` for one run."""
     # The key is (seed, chunk), so every chunk has its own stream and can be drawn without those before it.
     generator = np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
     target = np.sort(np.searchsorted(edges, generator.random(shape), side="right"), axis=1)

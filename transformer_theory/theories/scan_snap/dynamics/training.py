@@ -38,17 +38,17 @@ class Optimiser(Protocol):
     """A rule that turns descent directions into updates."""
 
     def start(self, weights: Tensor) -> Memory:
-        """The memory before the first step."""
+        """Returns the memory before the first step."""
         ...
 
     def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
-        """The update u of step 1, 2, ...; the memory is changed in place."""
+        """Returns the update u of step 1, 2, ..., and changes the memory in place."""
         ...
 
 
 @dataclass(frozen=True)
 class HeavyBall:
-    """Gradient descent with momentum; none by default.
+    """Gradient descent with momentum. Default: no momentum.
 
     Raises:
         ValueError: momentum outside [0, 1).
@@ -61,17 +61,17 @@ class HeavyBall:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
 
     def start(self, weights: Tensor) -> Memory:
-        """A velocity of zero; nothing without momentum."""
+        """Returns a velocity of zero; without momentum, an empty memory."""
         return (torch.zeros_like(weights),) if self.momentum else ()
 
     def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
-        """The velocity."""
+        """Returns the velocity."""
         return memory[0].mul_(self.momentum).add_(direction) if memory else direction
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam :cite:p:`kingma2015adam` with its usual constants.
+    """Adam :cite:p:`kingma2015adam` with its published default constants.
 
     Raises:
         ValueError: a factor lies outside [0, 1), or the floor is not positive.
@@ -86,11 +86,11 @@ class Adam:
             raise ValueError(f"factors must lie in [0, 1) and the floor above 0, got {self.first}, {self.second} and {self.floor}")
 
     def start(self, weights: Tensor) -> Memory:
-        """Both moving averages, at zero."""
+        """Returns both moving averages, at zero."""
         return torch.zeros_like(weights), torch.zeros_like(weights)
 
     def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
-        """The first moving average over the root of the second, both corrected for their start at zero."""
+        """Returns the first moving average over the root of the second, both corrected for their start at zero."""
         mean, square = memory
         mean.lerp_(direction, 1 - self.first)
         square.mul_(self.second).addcmul_(direction, direction, value=1 - self.second)
@@ -102,7 +102,7 @@ class Sequences(Protocol):
     """A batch of sequences."""
 
     def descent(self, weights: Weights) -> Descent:
-        """Loss and descent directions of the batch."""
+        """Computes the loss and the descent directions of the batch."""
         ...
 
 
@@ -127,14 +127,14 @@ class Trajectory:
     """Result of a training.
 
     Attributes:
-        steps: at which Z was recorded, increasing, ``[kept]``.
-        attention: Z at these steps, ``[kept, *runs, Q, S]``.
-        loss: of the batch before each step, nats, ``[steps, *runs]``.
+        steps: steps at which Z was recorded, increasing, ``[recorded]``.
+        attention: Z at these steps, ``[recorded, *runs, Q, S]``.
+        loss: loss of the batch before each step, nats, ``[steps, *runs]``.
         end: final state, from which a run can be resumed.
     """
 
-    steps: Int[Tensor, " kept"]
-    attention: Float[Tensor, "kept *runs Q S"]
+    steps: Int[Tensor, " recorded"]
+    attention: Float[Tensor, "recorded *runs Q S"]
     loss: Float[Tensor, "steps *runs"]
     end: State
 
@@ -154,7 +154,7 @@ def gradient_descent(
     optimiser: Optimiser = HeavyBall(),
     keep: Collection[int] = (),
 ) -> Trajectory:
-    """Gradient descent of both matrices with separate learning rates, one batch per step.
+    """Trains both matrices by gradient descent with separate learning rates, one batch per step.
 
     If the batches depend on the step alone, 40 steps and 60 more from their ``end`` equal 100 steps bit for bit.
 
@@ -162,24 +162,24 @@ def gradient_descent(
         start: weights, usually :meth:`Weights.zeros`, or the final state of an earlier call.
         batches: ``step -> batch``, steps counted from 0.
         steps: number of steps.
-        eta_y, eta_z: learning rates of decoder and attention, one for all runs or one per run, ``[*runs]``.
-        optimiser: plain descent by default, as in the theory; the paper's experiments use ``HeavyBall(0.9)``.
-        keep: steps after which Z is recorded, besides the first and the last.
+        eta_y, eta_z: learning rates of decoder and attention: one number, or one per run, ``[*runs]``.
+        optimiser: update rule. Default: plain descent, as in the theory; the paper's experiments use ``HeavyBall(0.9)``.
+        keep: steps after which Z is recorded, in addition to the start and the end.
     Raises:
         ValueError: steps below 1, or a rate is not positive or has another shape than the runs.
-        NotConverged: the loss is not finite; carries the state before the step, and its number.
+        NotConverged: the loss is not finite; the error carries the state before the step, and the number of the step.
     """
     state = start if isinstance(start, State) else State(start)
     first, last = state.step, state.step + steps
     integers(steps=steps)
     runs = state.weights.decoder.shape[:-2]
     rate_y, rate_z = (_rate(name, rate, state.weights.decoder) for name, rate in (("eta_y", eta_y), ("eta_z", eta_z)))
-    record = sorted({first, last} | {k for k in keep if first <= k <= last})
+    record_steps = sorted({first, last} | {k for k in keep if first <= k <= last})
     Y, Z, rest = state.weights.decoder.clone(), state.weights.attention.clone(), state.weights.rest
     memory_y, memory_z = (
         tuple(part.clone() for part in memory) or optimiser.start(matrix) for memory, matrix in ((state.decoder, Y), (state.attention, Z))
     )
-    kept, losses = [Z.clone()], torch.empty(steps, *runs, dtype=Y.dtype)
+    recorded, losses = [Z.clone()], torch.empty(steps, *runs, dtype=Y.dtype)
     for step in range(first, last):
         batch = batches(step)
         # Inference mode makes small batches faster. Y, Z and the memories were created outside it, so autograd accepts the results.
@@ -191,14 +191,14 @@ def gradient_descent(
                 raise NotConverged(f"the loss is not finite at step {step + 1}; lower eta_y or eta_z", state, step + 1)
             Y.addcmul_(rate_y, optimiser.move(descent.decoder, memory_y, step + 1))
             Z.addcmul_(rate_z, optimiser.move(descent.attention, memory_z, step + 1))
-        if step + 1 in record:
-            kept.append(Z.clone())
+        if step + 1 in record_steps:
+            recorded.append(Z.clone())
     end = State(Weights(Y, Z, rest), memory_y, memory_z, last)
-    return Trajectory(torch.tensor(record), torch.stack(kept), losses, end)
+    return Trajectory(torch.tensor(record_steps), torch.stack(recorded), losses, end)
 
 
 def _rate(name: str, rate: Rate, decoder: Tensor) -> Tensor:
-    """The rate ``[*runs, 1, 1]`` or ``[1, 1]``, in the dtype of the weights."""
+    """Returns the rate ``[*runs, 1, 1]`` or ``[1, 1]``, in the dtype of the weights."""
     value = torch.as_tensor(rate, dtype=decoder.dtype)
     if value.ndim and value.shape != decoder.shape[:-2]:
         raise ValueError(f"{name} must be a number or one per run, {list(decoder.shape[:-2])}, got shape {list(value.shape)}")
@@ -229,7 +229,7 @@ def load(path: str | os.PathLike[str]) -> State:
         weights = Weights(torch.from_numpy(stored.pop("Y")), torch.from_numpy(stored.pop("Z")), int(stored.pop("rest")))
         step = int(stored.pop("step"))
     except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):  # a .npy file loads as an array, which has no `files`
-        raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another kind; save(state, path) makes one") from None
+        raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another file; save(state, path) writes one") from None
     decoder, attention = (
         tuple(torch.from_numpy(stored[f"{name}{i}"]) for i in range(len(stored)) if f"{name}{i}" in stored)
         for name in ("decoder", "attention")

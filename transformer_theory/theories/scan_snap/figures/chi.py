@@ -43,7 +43,7 @@ class Chi(Experiment):
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 3"),)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """chi at the end, its bounds exp(2 B / K) and exp(2 B), and Gamma."""
+        """Yields chi at the end, its bounds exp(2 B / K) and exp(2 B), and Gamma."""
         t = torch.linspace(0, self.end, 141, dtype=torch.float64)[1:]
         family = with_overlap(
             self.classes, vocab_size=self.vocab_size, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap
@@ -84,7 +84,7 @@ class Chi(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """chi with its bound, the printed bound, and Gamma; short marks at the top: t0 of each rate."""
+        """Plots chi with its bound, the printed bound, and Gamma; short marks at the top show t0 of each rate."""
         a, t, rates = result.arrays, result.arrays[f"{NAME}/times"], result.settings["eta_y"]
         figure, panels = axes(1, 3, width=7.4, height=2.9)
         for ax, (key, title) in zip(panels, PANELS):

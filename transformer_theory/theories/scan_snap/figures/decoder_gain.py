@@ -33,7 +33,7 @@ class DecoderGain(Experiment):
     sources: ClassVar[tuple[Source, ...]] = (FIGURE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """The largest distance, and both curves."""
+        """Yields the largest distance, and both curves."""
         t = torch.arange(self.steps, dtype=torch.float64)
         for panel, M in enumerate(self.vocab_sizes):
             closed, stepped = [], []
@@ -59,7 +59,7 @@ class DecoderGain(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """M h over the steps: curves in closed form, some steps of gradient descent as dots; below them the distance of h."""
+        """Plots M h over the steps (closed form: curves, some steps of descent: dots), and below it the distance of h."""
         settings = result.settings
         figure, panels = axes(2, len(settings["vocab_sizes"]), height=4.4)
         above, below = panels[: len(panels) // 2], panels[len(panels) // 2 :]

@@ -47,7 +47,7 @@ class Exponents(Experiment):
         return cls(decades=12.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Exponents at selected times in closed form, and along the closed form, Lemma 4's flow and the exact flow."""
+        """Yields exponents at selected times in closed form, and curves of the closed form, Lemma 4's flow and the exact flow."""
         K, M = self.classes, self.vocab_size
         t0 = scanning_time(classes=K, vocab_size=M, eta_y=1.0)
         exponents_at = partial(growth_exponents, classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
@@ -80,7 +80,7 @@ class Exponents(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Left: the power of t. Right: the slope in the double logarithm, whose limit in closed form is 1/2."""
+        """Plots the power of t (left) and the slope in the double logarithm, whose limit in closed form is 1/2 (right)."""
         a = result.arrays
         figure, (left, right) = axes(1, 2, height=3.0)
         for ax, key, limit in ((left, "power", 2), (right, "per_loglog", 0.5)):

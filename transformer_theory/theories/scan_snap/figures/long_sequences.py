@@ -44,7 +44,7 @@ class LongSequences(RandomExperiment):
         return cls(lengths=(32, 1024), steps=60, seeds=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Two rows per length, means over seeds, with the exact flow as the limit."""
+        """Yields two rows per length, means over seeds, with the exact flow as the limit."""
         classes = synthetic(2)
         recorded = sorted({int(t) for t in np.geomspace(1, self.steps, RECORDED_STEPS)})
         flow = exact_flow(classes, torch.tensor(recorded, dtype=torch.float64), eta_y=self.eta_y, eta_z=self.eta_z).logits
@@ -78,7 +78,7 @@ class LongSequences(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Both logits over the steps, one curve per length, and their distance from the flow at the end."""
+        """Plots both logits over the steps, one curve per length, and their distance from the flow at the end."""
         lengths, steps, z, limit = (result.arrays[f"{NAME}/{name}"] for name in ("lengths", "steps", "logits", "limit"))
         figure, (paths, gap) = axes(1, 2, height=2.8)
         for tint, length, run in zip(shades(len(lengths)), lengths, z[:, -len(limit) :]):
@@ -104,7 +104,7 @@ class LongSequences(RandomExperiment):
 
 
 def train_logits(*, length: int, steps: int, batch: int, eta_y: float, eta_z: float, seeds: list[int], recorded: list[int]) -> np.ndarray:
-    """Logits of the likeliest distinct and of a common token of Syn-Small at the recorded steps, ``[recorded, runs, 2]``."""
+    """Trains on Syn-Small and returns the logits of the likeliest distinct and of a common token, ``[recorded, runs, 2]``."""
     classes = synthetic(2)
     start = Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),))
     batches = sampled(classes, batch, context=length - 1, seeds=seeds)
@@ -112,5 +112,5 @@ def train_logits(*, length: int, steps: int, batch: int, eta_y: float, eta_z: fl
 
 
 def _two_logits(z: torch.Tensor) -> np.ndarray:
-    """``[*runs, Q, S] -> [*runs, 2]``: the likeliest distinct token, mean of both classes, and the mean of the ten common tokens."""
+    """Returns mean logits of the classes' likeliest distinct tokens and of the ten common ones, ``[*runs, Q, S] -> [*runs, 2]``."""
     return torch.stack([(z[..., 0, 19] + z[..., 1, 29]) / 2, z[..., :10].mean((-1, -2))], -1).numpy()

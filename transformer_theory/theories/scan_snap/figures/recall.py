@@ -42,7 +42,7 @@ class Recall(RandomExperiment):
         return cls(last=(1, 3), eta_z=(1.0, 3.0), seeds=2, steps=30)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """One row per cell, at the middle threshold; curves over all thresholds."""
+        """Yields one row per cell, at the middle threshold, and curves over all thresholds."""
         shared = {"eta_z": self.eta_z, "ratios": self.ratios, "steps": self.steps, "batch": 128, "length": 128, "momentum": 0.9}
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         thresholds = [_thresholds(last) for last in self.last]
@@ -79,7 +79,7 @@ class Recall(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Share of distinct tokens above a threshold: one panel per ratio (rows) and number of classes, one curve per learning rate."""
+        """Plots the share of distinct tokens above a threshold: rows are ratios, columns numbers of classes, curves learning rates."""
         K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
         thresholds, share = result.arrays[f"{NAME}/thresholds"], result.arrays[f"{NAME}/recall"]
         figure, panels = axes(len(ratios), len(K), width=max(4.0, 2.0 * len(K)), height=0.9 + 1.9 * len(ratios))
@@ -106,7 +106,7 @@ def _uniform(last: int) -> tuple[SequenceClasses, torch.Tensor]:
 
 
 def _thresholds(last: int) -> list[float]:
-    """The paper's thresholds for its own numbers of queries; otherwise the same multiples of 1/M as for one query."""
+    """Returns the paper's thresholds for its own numbers of queries; for others, the same multiples of 1/M as for one query."""
     M = synthetic(PER_QUERY * last, per_query=PER_QUERY).vocab_size
     first = synthetic(PER_QUERY, per_query=PER_QUERY).vocab_size
     low, high = THRESHOLDS[LAST.index(last)] if last in LAST else (bound * first / M for bound in THRESHOLDS[0])
@@ -114,11 +114,11 @@ def _thresholds(last: int) -> list[float]:
 
 
 def share_above(classes: SequenceClasses, attended: torch.Tensor, thresholds: list[float] | tuple[float, ...]) -> np.ndarray:
-    """Share of the pairs of class and distinct token with attention above each threshold, ``[*runs, K, S] -> [*runs, thresholds]``."""
+    """Returns the share of pairs (class, distinct token) above each threshold, ``[*runs, K, S] -> [*runs, thresholds]``."""
     own = attended[..., classes.distinct()]
     return (own[..., None] > torch.tensor(thresholds, dtype=own.dtype)).double().mean(-2).numpy()
 
 
 def recalls(*, thresholds: tuple[float, ...], **settings) -> np.ndarray:
-    """:func:`share_above` after training, ``[eta_z, ratios, thresholds]``."""
+    """Returns :func:`share_above` after training, ``[eta_z, ratios, thresholds]``."""
     return share_above(*trained_attention(**settings), thresholds)

@@ -39,7 +39,7 @@ PATTERNS = (  # three bits: whether modified flow (1), Lemma 4 (2) and closed fo
 
 
 def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, decades: float) -> np.ndarray:
-    """One cell of the map, ``[6]``.
+    """Measures one cell of the map, ``[6]``.
 
     0 to 2: relative distance of the common token's logit from the exact flow, in the modified flow, Lemma 4's flow and closed form, each
     the largest one from t0' on. 3 and 4: decades of logarithmic growth in the exact flow and in closed form. 5: 1 if Assumption 2 holds.
@@ -82,7 +82,7 @@ class RegimeMap(Experiment):
         return cls(ratios=(0.01, 10.0), vocabularies=(1.0, 100.0), classes=(10,), overlaps=(0.1,), decades=2.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Share of the cells where each dynamics agrees, overall and under Assumption 2; and the map."""
+        """Yields the share of cells where each dynamics agrees, overall and under Assumption 2, and the map."""
         names = ("classes", "overlap", "vocabulary", "ratio")
         cells = list(product(self.classes, self.overlaps, self.vocabularies, self.ratios))
         measured = np.stack(sweep(measure_cell, [dict(zip(names, cell)) | {"decades": self.decades} for cell in cells]))
@@ -107,7 +107,7 @@ class RegimeMap(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One panel per number of classes (across) and overlap (down): learning rates across, vocabulary upwards.
+        """Plots one panel per number of classes (across) and overlap (down): learning rates across, vocabulary upwards.
 
         Colour: which dynamics agree with the exact flow (the legend lists those that occur). Dot: the exact flow scans logarithmically;
         ring: the closed form does. Frame: Assumption 2 holds.
@@ -153,6 +153,6 @@ class RegimeMap(Experiment):
 
 
 def pattern_numbers(agree: np.ndarray) -> np.ndarray:
-    """Number of the pattern in :data:`PATTERNS` of each cell, from the agreement of the three dynamics, bool ``[..., 3]``."""
+    """Returns the number of each cell's pattern in :data:`PATTERNS`, from the agreement of the three dynamics, bool ``[..., 3]``."""
     bits = agree @ np.array([1, 2, 4])
     return np.select([bits == pattern for pattern, *_ in PATTERNS[:-1]], range(len(PATTERNS) - 1), default=len(PATTERNS) - 1)

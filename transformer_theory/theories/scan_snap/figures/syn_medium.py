@@ -53,7 +53,7 @@ class SynMedium(RandomExperiment):
         return cls(last=(1, 3), eta_z=(1.0, 3.0), ratios=(1.0, 5.0), seeds=2, steps=30)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """One row per cell, the mean over the seeds."""
+        """Yields one row per cell, the mean over the seeds."""
         shared = {"eta_z": self.eta_z, "ratios": self.ratios, "steps": self.steps, "batch": self.batch}
         shared |= {"length": self.length, "momentum": self.momentum}
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
@@ -93,7 +93,7 @@ class SynMedium(RandomExperiment):
         )
 
     def published(self) -> Float[np.ndarray, "last eta_z ratios"]:
-        """The released cells at these settings, NaN where there is none."""
+        """Returns the released cells at these settings; NaN where there is none."""
         values = np.full((len(self.last), len(self.eta_z), len(self.ratios)), np.nan)
         if self.at_defaults("steps", "batch", "length", "momentum"):
             for index in np.ndindex(values.shape):
@@ -104,7 +104,7 @@ class SynMedium(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One column per number of classes; rows: released, ours, and their difference, where there are numbers."""
+        """Plots one column per number of classes, with rows for the released values, ours, and their difference."""
         K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
         ours, released = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
         both = np.concatenate([ours.ravel(), released[np.isfinite(released)]])
@@ -152,7 +152,7 @@ def trained_attention(
     length: int,
     momentum: float,
 ) -> tuple[SequenceClasses, Float[Tensor, "eta_z ratios K S"]]:
-    """The classes, and attention after training with each pair of learning rates, from the random weights and sequences of this seed."""
+    """Returns the classes, and attention after training with each pair of rates from the seed's random weights and sequences."""
     classes = synthetic(PER_QUERY * last, per_query=PER_QUERY)
     z = torch.tensor(eta_z, dtype=torch.float64)[:, None].expand(-1, len(ratios)).ravel()
     y = z * torch.tensor(ratios, dtype=torch.float64).repeat(len(eta_z))
@@ -163,7 +163,7 @@ def trained_attention(
 
 
 def distinct_entropy(classes: SequenceClasses, attended: Float[Tensor, "*runs K S"] | None = None) -> Float[Tensor, "*runs"]:
-    """Entropy of attention over each class's distinct tokens, renormalised, mean over the classes; uniform attention by default."""
+    """Returns the entropy of attention over each class's distinct tokens, renormalised, mean over the classes."""
     c = classes.conditional if attended is None else attended
     own = torch.where(classes.distinct(), c, torch.zeros_like(c))
     share = own / own.sum(-1, keepdim=True)
@@ -171,5 +171,5 @@ def distinct_entropy(classes: SequenceClasses, attended: Float[Tensor, "*runs K 
 
 
 def entropies(**settings) -> np.ndarray:
-    """:func:`distinct_entropy` after :func:`trained_attention`, ``[eta_z, ratios]``."""
+    """Returns :func:`distinct_entropy` after :func:`trained_attention`, ``[eta_z, ratios]``."""
     return distinct_entropy(*trained_attention(**settings)).numpy()

@@ -52,7 +52,7 @@ class SynSmall(RandomExperiment):
         return cls(steps=20, seeds=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Losses beside the released log, and the final attention, means over the seeds."""
+        """Yields losses with the released log, and the final attention; means over the seeds."""
         classes = synthetic(2)
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         path = train_side_by_side(
@@ -91,7 +91,7 @@ class SynSmall(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """The loss beside the released log, and attention of the first class in one run, one panel per learning rate of the decoder."""
+        """Plots the loss with the released log, and attention of the first class in one run, one panel per decoder rate."""
         rates, c = result.arrays[f"{NAME}/eta_y"], result.arrays[f"{NAME}/attended"]
         figure, (left, *others) = axes(1, 1 + len(rates), width=2.6 * (1 + len(rates)), height=3.0)
         losses = np.moveaxis(result.arrays[f"{NAME}/loss"], 1, 0)
@@ -135,7 +135,7 @@ def train_side_by_side(
 
 
 def final_attention(classes: SequenceClasses, c: torch.Tensor, setting: str, source: Source) -> Iterator[Measurement]:
-    """Final attention to common tokens and to the likeliest distinct one, and the share of distinct tokens that gained; means over runs.
+    """Yields the final attention to common tokens and the likeliest distinct one, and the share of distinct tokens that gained.
 
     Args:
         c: attention, ``[recorded, seeds, K, S]``.
@@ -153,7 +153,7 @@ def final_attention(classes: SequenceClasses, c: torch.Tensor, setting: str, sou
 
 
 def plot_attention(ax: "Axes", steps: np.ndarray, c: np.ndarray, title: str, vmax: float, *, bar: bool) -> None:
-    """Attention ``[steps, tokens]``: common tokens lowest, then the distinct ones from rare to likely."""
+    """Plots attention ``[steps, tokens]``: common tokens lowest, then the distinct ones from rare to likely."""
     image = heatmap(ax, c.T, "attention" if bar else "", vmin=0, vmax=vmax, bar=bar)
     image.axes.set_aspect("auto")
     ax.invert_yaxis()

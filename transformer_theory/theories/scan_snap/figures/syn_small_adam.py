@@ -38,7 +38,7 @@ class SynSmallAdam(RandomExperiment):
         return cls(steps=20, seeds=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """The final attention, means over the seeds."""
+        """Yields the final attention, means over the seeds."""
         classes = synthetic(2)
         rates = [rate for rate in self.rates for _ in range(self.seeds)]
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist() * len(self.rates)
@@ -57,7 +57,7 @@ class SynSmallAdam(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Attention of the first class in one run, one panel per learning rate."""
+        """Plots attention of the first class in one run, one panel per learning rate."""
         rates, c = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/attended"]
         figure, panels = axes(1, len(rates), width=max(4.0, 2.5 * len(rates)), height=3.0)
         for i, (ax, rate) in enumerate(zip(panels, rates)):

@@ -50,7 +50,7 @@ class TextAttention(RandomExperiment):
         return cls(layers=(1, 2), steps=6, rate=1.0, dim=8, words=50, measurements=3, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """All quantities at four steps, the phases of every layer, and the change of its entropy."""
+        """Yields all quantities at four steps, the phases of every layer, and the change of its entropy."""
         measured = measured_steps(self.steps, self.measurements)
         reported = {measured[round(k * (len(measured) - 1) / MAPS)] for k in range(MAPS + 1)}
         shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "rate": self.rate, "steps": self.steps}
@@ -99,7 +99,7 @@ class TextAttention(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """A row of maps of the lowest layer for each decoder, and below the entropy of its layers over the steps."""
+        """Plots a row of maps of the lowest layer for each decoder, and below it the entropy of its layers over the steps."""
         prefix = f"{NAME}/text"
         steps, pictured = result.arrays[f"{prefix}/steps"], result.arrays[f"{prefix}/pictured"]
         depths = [int(depth) for depth in result.settings["layers"]]
@@ -135,12 +135,12 @@ def _step(quantity: str, value: float | None, reason: str, **columns) -> Measure
 
 
 def layers_text(depth: int) -> str:
-    """ "1 layer", "2 layers"."""
+    """Returns "1 layer", "2 layers", ..."""
     return f"{depth} layer{'s'[: depth > 1]}"
 
 
 def plot_entropies(ax: "Axes", steps: np.ndarray, entropy: np.ndarray, title: str) -> None:
-    """One curve per layer over the steps."""
+    """Plots one curve per layer over the steps."""
     for layer, (values, tint) in enumerate(zip(entropy.T, shades(entropy.shape[1]))):
         label = f"layer {layer}" if entropy.shape[1] > 1 else "_"
         ax.plot(steps, values, color=tint, label=label, linewidth=1.4)

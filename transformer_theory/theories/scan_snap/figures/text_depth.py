@@ -49,7 +49,7 @@ class TextDepth(RandomExperiment):
         return cls(layers=(1, 2), rates=(1e-3,), steps=6, dim=8, words=50, measurements=3, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """The lowest and the last entropy of each layer."""
+        """Yields the lowest and the last entropy of each layer."""
         measured = measured_steps(self.steps, self.measurements)
         shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "steps": self.steps, "dim": self.dim}
         shared |= {"measured": measured, "seed": self.seed, "optimiser": "adam", "windows": self.windows}
@@ -92,7 +92,7 @@ class TextDepth(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One panel per depth (across) and rate (down), one curve per layer."""
+        """Plots one panel per depth (across) and rate (down), one curve per layer."""
         steps, layers, rates = (result.arrays[f"{NAME}/text/{name}"] for name in ("steps", "layers", "rates"))
         figure, flat = axes(len(rates), len(layers), width=2.5 * len(layers) + 0.3, height=1.8 * len(rates) + 0.7)
         grid = flat.reshape(len(rates), len(layers))

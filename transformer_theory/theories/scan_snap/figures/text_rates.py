@@ -42,7 +42,7 @@ class TextRates(RandomExperiment):
         return cls(rates=(0.5, 2.0), seeds=2, steps=5, dim=8, words=50, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Entropy and held-out loss of each rate, means over the seeds; the paper's figure shows the entropies without numbers."""
+        """Yields entropy and held-out loss of each rate, means over the seeds; the paper plots the entropies without numbers."""
         shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "steps": self.steps, "dim": self.dim}
         shared |= {"depth": 1, "measured": (0, self.steps), "windows": self.windows}
         settings = [{"rate": rate, "seed": SEED_STRIDE * self.seed + k, **shared} for rate in self.rates for k in range(self.seeds)]
@@ -61,7 +61,7 @@ class TextRates(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Entropy of attention and held-out loss against the learning rate, one mark per seed."""
+        """Plots entropy of attention and held-out loss against the learning rate, one mark per seed."""
         rates, entropy, loss = (result.arrays[f"{NAME}/text/{name}"] for name in ("rates", "entropy", "held_out"))
         figure, (left, right) = axes(1, 2, width=7.0, height=2.6)
         for ax, values, title in ((left, entropy[:, :, 1], "Attention entropy, nats"), (right, loss, "Held-out loss, nats per word")):

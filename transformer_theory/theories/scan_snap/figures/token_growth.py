@@ -46,7 +46,7 @@ class TokenGrowth(Experiment):
         return cls(distinct=4, decades=2.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """The common token's logit at the end, and the error of Theorem 3's law, in each flow."""
+        """Yields the common token's logit at the end, and the error of Theorem 3's law, in each flow."""
         weights = torch.linspace(0.1, 1, self.distinct, dtype=torch.float64).expand(self.classes, -1)
         classes = single_common(weights, self.common_share, vocab_size=self.vocab_size)
         t0 = scanning_time(classes=self.classes, vocab_size=self.vocab_size, eta_y=self.eta_y)
@@ -90,7 +90,7 @@ class TokenGrowth(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """The common token in the four dynamics, all tokens in Lemma 4's flow, and the error of the relative gain."""
+        """Plots the common token in the four dynamics, all tokens in Lemma 4's flow, and the error of the relative gain."""
         t = result.arrays[f"{NAME}/times"]
         figure, (left, middle, right) = axes(1, 3, width=7.4, height=3.1)
         for key, dynamics in FLOWS.items():

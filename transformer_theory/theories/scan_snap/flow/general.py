@@ -6,7 +6,7 @@ The first two train the decoder. With :math:`\alpha_n = \mathrm{softmax}(Y^\top 
     dY/dt = eta_Y sum_n w_n d_n r_n^T,    dz_m/dt = eta_Z sum_{n: psi(n) = m} w_n f_n o (g_n - f_n (f_n.g_n)),    g_n = Y r_n
 
 where :math:`d_n = f_n` in the *exact* flow and :math:`d_n = F (F^\top F)^{-1} e_n`, the dual basis, in the *modified* one. In the modified
-flow the logits :math:`F^\top Y` of a class are trained by its own sequences alone, as long as attention stands still (Lemma 3).
+flow the logits :math:`F^\top Y` of a class depend on its own sequences alone, as long as attention is constant (Lemma 3).
 
 In Lemma 4's flow, the subject of the theorems, the decoder is known in closed form and only the attention logits move:
 
@@ -22,8 +22,8 @@ would grow where the overlap is below about 1/M. A distinct token of class n dep
 The M - K columns of Y whose token never follows stay equal and are stored once, so the cost does not depend on M. Source:
 :cite:t:`tian2023scan`.
 
-The rates are called thousands of times on small numpy arrays. So they call numpy's ufuncs directly and are exempt from the run-time checks
-of shapes in the tests (``no_type_check``).
+The rates are called thousands of times on small numpy arrays. They therefore call numpy's ufuncs directly, and ``no_type_check`` exempts
+them from the run-time checks of shapes in the tests.
 """
 
 import math
@@ -42,23 +42,23 @@ from ..closed_form import scaled_gain
 from ..problem import SequenceClasses
 from .integrate import EXACT, LEMMA4, MODIFIED, DrivenFlow, Flow, Rate, decoder_times, integrate
 
-MAX_CONDITION = 1e10  # condition number of the classes' Gram matrix above which Lemma 3's dual basis counts as non-existent
+MAX_CONDITION = 1e10  # condition number of the classes' Gram matrix above which Lemma 3's dual basis is treated as undefined
 
 
 @single_threaded
 @converted(float64=("times",))
 def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:
-    """The exact population flow from Y = 0 and uniform attention, the limit of gradient descent with small steps (Lemma 2).
+    """Integrates the exact population flow from Y = 0 and uniform attention, the limit of gradient descent with small steps (Lemma 2).
 
     Args:
-        classes: K of them over S contextual tokens, with Q queries.
-        times: in steps, increasing, at least 0 and at most 1e300 / (M eta_y), ``[t]``.
+        classes: K classes over S contextual tokens, with Q queries.
+        times: times in steps, increasing, at least 0 and at most 1e300 / (M eta_y), ``[t]``.
         eta_y, eta_z: learning rates of decoder and attention.
         tolerance: relative tolerance of the integrator.
     Returns:
         The logits ``[t, Q, S]`` with their error.
     Raises:
-        ValueError: a rate is not positive, or the times are not increasing or beyond the horizon.
+        ValueError: a rate is not positive, or the times are not increasing or exceed the horizon.
         NotConverged: the integrator failed, or two tolerances disagree.
     """
     return _flow(EXACT, classes, lambda f: f, times, eta_y, eta_z, tolerance)
@@ -67,7 +67,7 @@ def exact_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: f
 @single_threaded
 @converted(float64=("times",))
 def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8) -> Flow:
-    """Lemma 3's flow: :func:`exact_flow` with the dual basis of the features in the decoder's equation.
+    """Integrates Lemma 3's flow: :func:`exact_flow` with the dual basis of the features in the decoder's equation.
 
     Raises:
         Infeasible: the features of the classes are (numerically) linearly dependent.
@@ -87,7 +87,7 @@ def _flow(name: str, classes: SequenceClasses, direction, times: Tensor, eta_y: 
 
 
 def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
-    """Derivatives of Y and Z by eta_Y t, as one flat vector.
+    """Returns a function that computes the derivatives of Y and Z with respect to eta_Y t, as one flat vector.
 
     Args:
         direction: maps the features ``[K, S]`` to the decoder's directions d_n, ``[K, S]``.
@@ -96,28 +96,28 @@ def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
     K, Q, S = classes.classes, classes.queries, classes.tokens
     rest = classes.vocab_size - K
     columns = K + (rest > 0)
-    own = np.arange(K)
-    featured, by_query, w = features(classes), shares_by_query(classes), classes.weights.numpy()[:, None]
-    pooled = np.zeros(columns)
-    share = np.ones(columns)
+    diagonal = np.arange(K)
+    feature_map, by_query, w = features(classes), shares_by_query(classes), classes.weights.numpy()[:, None]
+    offset = np.zeros(columns)
+    scale = np.ones(columns)
     if rest:
-        # The last column stands for `rest` equal ones: e^{score + ln rest} is their weight in the softmax, and each of them gets
-        # 1/rest of the pooled residual.
-        pooled[K], share[K] = math.log(rest), 1 / rest
+        # The last column represents `rest` equal ones: e^{score + ln rest} is their total weight in the softmax, and each of them gets
+        # 1/rest of their common residual.
+        offset[K], scale[K] = math.log(rest), 1 / rest
 
     @no_type_check
     def rate(_: float, state: np.ndarray) -> np.ndarray:
-        Y, f = state[: S * columns].reshape(S, columns), featured(state[S * columns :].reshape(Q, S))
-        scores = f @ Y + pooled
+        Y, f = state[: S * columns].reshape(S, columns), feature_map(state[S * columns :].reshape(Q, S))
+        scores = f @ Y + offset
         alpha = np.exp(scores - np.maximum.reduce(scores, 1, keepdims=True))
         alpha /= np.add.reduce(alpha, 1, keepdims=True)
-        # e_n - alpha. Compute 1 - alpha_n as the sum of the other probabilities: the difference cancels as alpha_n approaches 1,
+        # e_n - alpha. Compute 1 - alpha_n as the sum of the other probabilities: the difference would cancel as alpha_n approaches 1,
         # and all motion would stop once it is below 1e-16.
         residual = -alpha
-        residual[own, own] = 0.0
-        residual[own, own] = -np.add.reduce(residual, 1)
+        residual[diagonal, diagonal] = 0.0
+        residual[diagonal, diagonal] = -np.add.reduce(residual, 1)
         out = np.empty_like(state)
-        np.matmul(direction(f).T, w * residual * share, out=out[: S * columns].reshape(S, columns))
+        np.matmul(direction(f).T, w * residual * scale, out=out[: S * columns].reshape(S, columns))
         out[S * columns :] = (ratio * (by_query @ normal_part(f, residual @ Y.T))).ravel()
         return out
 
@@ -129,17 +129,17 @@ def derivatives(classes: SequenceClasses, direction, ratio: float) -> Rate:
 def lemma4_flow(
     classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10
 ) -> DrivenFlow:
-    """Lemma 4's flow from uniform attention, and the integral B_n of its driving term.
+    """Integrates Lemma 4's flow from uniform attention, together with the integral B_n of its driving term.
 
     Args:
-        classes: K of them over S contextual tokens, with Q queries.
-        times: in steps, increasing, at least 0; at most 1e300 / (M eta_y), ``[t]``.
+        classes: K classes over S contextual tokens, with Q queries.
+        times: times in steps, increasing, at least 0 and at most 1e300 / (M eta_y), ``[t]``.
         eta_y, eta_z: learning rates of decoder and attention.
-        tolerance: relative, of the integrator.
+        tolerance: relative tolerance of the integrator.
     Returns:
         The logits ``[t, Q, S]`` with their error, and B_n ``[t, K]``.
     Raises:
-        ValueError: a rate is not positive, or the times are not increasing or beyond the horizon.
+        ValueError: a rate is not positive, or the times are not increasing or exceed the horizon.
         Infeasible: the features of the classes are (numerically) linearly dependent, so Lemma 3's decoder does not exist.
         NotConverged: the integrator failed, or two tolerances disagree.
     """
@@ -147,7 +147,7 @@ def lemma4_flow(
     shape, ratio = (classes.queries, classes.tokens), eta_z / eta_y
     size, velocity = shape[0] * shape[1], _velocity(classes)
 
-    # The drive is integrated as part of the state, with the same steps: its quadrature over the output times would be less accurate.
+    # Integrate the drive as part of the state, with the same steps: a quadrature over the output times would be less accurate.
     @no_type_check
     def rate(s: float, state: np.ndarray) -> np.ndarray:
         speed, drive = velocity(s, state[:size].reshape(shape))
@@ -159,30 +159,30 @@ def lemma4_flow(
 
 
 def _velocity(classes: SequenceClasses):
-    """The map from s = eta_Y t and the logits to dZ/ds and xi, for eta_Z = eta_Y."""
-    featured, by_query, w = features(classes), shares_by_query(classes), classes.weights.numpy()
+    """Returns the map from s = eta_Y t and the logits to dZ/ds and xi, for eta_Z = eta_Y."""
+    feature_map, by_query, w = features(classes), shares_by_query(classes), classes.weights.numpy()
     M, K = classes.vocab_size, classes.classes
     q = np.full((K, K), -M / (M - 1) ** 2)
     np.fill_diagonal(q, M / (M - 1))
 
     @no_type_check
     def velocity(s: float, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        f = featured(logits)
+        f = feature_map(logits)
         x = scaled_gain(w * s, M, 1.0)
         # gamma_kn q_kn; (M-1) / (M-1 + e^x) is written as 1 / (1 + e^{x - ln(M-1)}), and the exponent is capped below the overflow
         # of exp at 709, where the fraction is zero to double precision.
         pull = ((M - 1) / M * x)[:, None] * q / (1 + np.exp(np.minimum(x - math.log(M - 1), 700.0)))
         a = inverse_gram(f) @ pull
         g = a.T @ f
-        along = np.add.reduce(f * g, 1)
-        return by_query @ (f * (g - f * along[:, None])), a.diagonal() - along
+        projection = np.add.reduce(f * g, 1)
+        return by_query @ (f * (g - f * projection[:, None])), a.diagonal() - projection
 
     return velocity
 
 
 def features(classes: SequenceClasses) -> Callable[[np.ndarray], np.ndarray]:
-    """The map from logits ``[Q, S]`` to features ``[K, S]`` of norm one."""
-    with np.errstate(divide="ignore"):  # log 0 = -inf is meant: such a token gets no attention, whatever its logit
+    """Returns the map from logits ``[Q, S]`` to features ``[K, S]`` of norm one."""
+    with np.errstate(divide="ignore"):  # log 0 = -inf is intended: such a token gets no attention, whatever its logit
         log_p = np.log(classes.conditional.numpy())
     psi = classes.query.numpy()
 
@@ -198,18 +198,18 @@ def features(classes: SequenceClasses) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def shares_by_query(classes: SequenceClasses) -> np.ndarray:
-    """Shares of the classes by query, ``[Q, K]``: sums the classes' contributions to the logits."""
+    """Returns the class shares as a matrix ``[Q, K]``, which sums the classes' contributions to the logits of each query."""
     return np.eye(classes.queries)[classes.query.numpy()].T * classes.weights.numpy()
 
 
 @no_type_check
 def inverse_gram(f: np.ndarray) -> np.ndarray:
-    """Inverse of the Gram matrix of features ``[K, S]``.
+    """Inverts the Gram matrix of features ``[K, S]``.
 
     Raises:
         Infeasible: the features are (numerically) linearly dependent, so the dual basis does not exist.
     """
-    # By eigenvalues rather than by a Cholesky factor: they show how close to dependence the classes are, and the eigenvector of the
+    # Use eigenvalues rather than a Cholesky factor: they show how close to dependence the classes are, and the eigenvector of the
     # smallest one is the combination of features that vanishes.
     values, vectors = np.linalg.eigh(f @ f.T)
     if values[0] * MAX_CONDITION < values[-1]:
@@ -223,5 +223,5 @@ def inverse_gram(f: np.ndarray) -> np.ndarray:
 
 @no_type_check
 def normal_part(f: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """f o (g - f (f.g)), rows ``[K, S]``: the derivative of the logits for the derivative g of the features."""
+    """Maps g, the derivative by the features, to f o (g - f (f.g)), the derivative by the logits; rows ``[K, S]``."""
     return f * (g - f * np.add.reduce(f * g, 1, keepdims=True))

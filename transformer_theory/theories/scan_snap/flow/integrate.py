@@ -1,13 +1,13 @@
 r"""Integration of the flows in logarithmic time, with a second run that measures the error.
 
-Only :math:`s = \eta_Y t` and :math:`\eta_Z / \eta_Y` enter the flows. In :math:`u = \ln(1 + s)` they are smooth: the decoder's residual
-decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10.
+The flows depend only on :math:`s = \eta_Y t` and on :math:`\eta_Z / \eta_Y`. As functions of :math:`u = \ln(1 + s)` they are smooth: the
+decoder's residual decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10.
 
-The error is measured by a second run with a larger tolerance. The row sums of Z cannot serve as a check: every linear method conserves
-them, whether or not its steps are small enough.
+The error is measured by a second run with a larger tolerance. The row sums of Z cannot serve as a check, because every linear method
+conserves them, even if its steps are too large.
 
-Large states are integrated by Dormand and Prince's method of order 8. Where M >> K and attention is fast the flows become stiff; the small
-states of :mod:`.symmetric` are integrated by LSODA, which changes to a stiff method where needed. Both are scipy's.
+Large states are integrated by Dormand and Prince's method of order 8. The flows become stiff if M >> K and attention is fast. The small
+states of :mod:`.symmetric` are therefore integrated by LSODA, which changes to a stiff method where needed. Both methods are scipy's.
 Source of the flows: :cite:t:`tian2023scan`.
 """
 
@@ -27,7 +27,7 @@ from ..closed_form import check_horizon
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"  # names of the four dynamics
 SECOND_RUN_FACTOR = 30.0  # tolerance of the second run, in units of that of the first
 AGREEMENT_FACTOR = 100.0  # largest difference of the runs, in units of the second tolerance
-MAX_EVALUATIONS = 100_000  # of the rate per run; a stiff flow would take hours
+MAX_EVALUATIONS = 100_000  # largest number of evaluations of the rate per run: a stiff flow would take hours
 Method = Literal["DOP853", "LSODA"]
 
 Rate = Callable[[float, np.ndarray], np.ndarray]
@@ -39,7 +39,7 @@ class Flow:
 
     Attributes:
         dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
-        times: in steps, ``[t]``.
+        times: times in steps, ``[t]``.
         logits: Z, ``[t, Q, S]``.
         error: largest difference between these logits and those of a second run with a 30 times larger tolerance.
     """
@@ -67,7 +67,7 @@ class Path:
     """The solution of an integration.
 
     Attributes:
-        states: at the times, ``[t, state]``.
+        states: states at the requested times, ``[t, state]``.
         error: largest difference of the measured components between this run and the second one.
     """
 
@@ -76,7 +76,7 @@ class Path:
 
 
 def decoder_times(times: Float[Tensor, " t"], *, vocab_size: int, eta_y: float, eta_z: float) -> np.ndarray:
-    """s = eta_Y t, after a check of the rates and times.
+    """Checks the rates and times, and returns s = eta_Y t.
 
     Raises:
         ValueError: a rate is not positive, or the times are not finite and increasing or leave the range of floating point.
@@ -99,58 +99,59 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, toleranc
         tolerance: relative tolerance per step; the absolute tolerance is a thousandth of it.
         method: scipy's name of the method.
     Returns:
-        The states at this tolerance, and their difference to the second run. The difference estimates the error; it is no bound.
+        The states at this tolerance, and their difference from the second run, which estimates the error but does not bound it.
     Raises:
         ValueError: the tolerance is not in [1e-13, 1e-3].
-        Infeasible: the rate does not exist at the start.
-        NotConverged: the integrator failed or needed more than 100,000 evaluations, the rate ceased to exist, or the runs differ by more
+        Infeasible: the rate is undefined at the start.
+        NotConverged: the integrator failed or needed more than 100,000 evaluations, the rate became undefined, or the runs differ by more
             than 100 times the second tolerance.
     """
     if not 1e-13 <= tolerance <= 1e-3:
-        raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; 1e-8 is usual")
+        raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; try 1e-8")
     fine, coarse = (_run(rate, size, s, rtol, method) for rtol in (tolerance, SECOND_RUN_FACTOR * tolerance))
     values = fine[:, measured]
     error = float(np.abs(values - coarse[:, measured]).max(initial=0.0))
-    # The tolerance holds per step, and errors of many steps add up: hence the factor. Logits below one are judged absolutely.
-    allowed = AGREEMENT_FACTOR * SECOND_RUN_FACTOR * tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
-    if error > allowed:
-        raise NotConverged(f"two integrations must agree to {allowed:.1e}, they differ by {error:.1e}; lower the tolerance", fine, error)
+    # The tolerance holds per step, and the errors of many steps add up: hence the factor. For logits below one the limit is absolute.
+    limit = AGREEMENT_FACTOR * SECOND_RUN_FACTOR * tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
+    if error > limit:
+        raise NotConverged(f"two integrations must agree to {limit:.1e}, but they differ by {error:.1e}; lower the tolerance", fine, error)
     return Path(fine, error)
 
 
 def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method) -> np.ndarray:
+    """Integrates in u = ln(1 + s) at one tolerance; returns the states, ``[t, state]``."""
     from scipy.integrate import solve_ivp
 
-    u = np.log1p(s)
-    end = max(float(u[-1]), 1e-12)  # solve_ivp refuses an empty interval, which times = [0] would give
+    log_times = np.log1p(s)
+    end = max(float(log_times[-1]), 1e-12)  # solve_ivp refuses an empty interval, which times = [0] would give
     evaluations = 0
 
     @no_type_check
-    def in_log_time(v: float, y: np.ndarray) -> np.ndarray:
+    def log_time_rate(u: float, y: np.ndarray) -> np.ndarray:
         nonlocal evaluations
         evaluations += 1
         if evaluations > MAX_EVALUATIONS:
-            raise NotConverged(f"the flow is stiff: {MAX_EVALUATIONS:,} evaluations reached s = {math.expm1(v):.3g} only", y, v)
+            raise NotConverged(f"the flow is stiff: {MAX_EVALUATIONS:,} evaluations reached s = {math.expm1(u):.3g} only", y, u)
         try:
-            return math.exp(v) * rate(math.expm1(v), y)  # dy/du = (1 + s) dy/ds with s = e^u - 1
+            return math.exp(u) * rate(math.expm1(u), y)  # dy/du = (1 + s) dy/ds with s = e^u - 1
         except (Infeasible, np.linalg.LinAlgError) as error:
-            if v == 0:  # the classes are dependent at the start: a property of the data, not of the run
+            if u == 0:  # the classes are dependent at the start: a property of the data, not of the run
                 raise
             message = (
-                f"at s = {math.expm1(v):.3g} attention has made the classes linearly dependent; lower eta_Z / eta_Y or end the run earlier"
+                f"at s = {math.expm1(u):.3g} attention has made the classes linearly dependent; lower eta_Z / eta_Y or end the run earlier"
             )
-            raise NotConverged(message, y, v) from error
+            raise NotConverged(message, y, u) from error
 
     with np.errstate(over="ignore", invalid="ignore"):  # a rejected trial step may overflow; the result is checked below
-        solved = solve_ivp(
-            in_log_time,
+        solution = solve_ivp(
+            log_time_rate,
             (0.0, end),
             np.zeros(size),
             method=method,
-            t_eval=np.minimum(u, end),
+            t_eval=np.minimum(log_times, end),
             rtol=tolerance,
             atol=tolerance * 1e-3,
         )
-    if not solved.success or not np.isfinite(solved.y).all():
-        raise NotConverged(f"the flow was not integrated to s = {float(s[-1]):.3g}: {solved.message}", solved.y, solved.t)
-    return np.ascontiguousarray(solved.y.T)
+    if not solution.success or not np.isfinite(solution.y).all():
+        raise NotConverged(f"the flow was not integrated to s = {float(s[-1]):.3g}: {solution.message}", solution.y, solution.t)
+    return np.ascontiguousarray(solution.y.T)

@@ -23,7 +23,7 @@ In the modified flow the dual basis replaces f in the first line: :math:`f_c / (
     dz_c/ds = -(eta_Z / eta_Y) w gamma (1 - eps) D f_c^2,    dz_d/ds = (eta_Z / eta_Y) w gamma eps D f_d^2,
     D = M (K-1) (1 + (M-1) eps) / ((M-1)^2 (1 - eps) (1 + (K-1) eps))
 
-Derived from :cite:t:`tian2023scan`; the tests compare with the flows of the classes written out.
+Derived from :cite:t:`tian2023scan`. The tests compare these flows with the general ones for the same classes.
 """
 
 import math
@@ -49,7 +49,7 @@ class SymmetricFlow:
 
     Attributes:
         dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
-        times: in steps, ``[t]``.
+        times: times in steps, ``[t]``.
         common: logits of the common tokens, ``[t, C]``.
         distinct: logits of a class's own tokens, ``[t, D]``.
         error: largest difference between these logits and those of a second run with 30 times the tolerance.
@@ -62,14 +62,14 @@ class SymmetricFlow:
     error: float
 
     def written_out(self, classes: SymmetricClasses) -> Flow:
-        """The logits of every query and token, in the order of ``classes.written_out()``."""
-        Q, D, each = classes.classes // classes.per_query, len(classes.distinct), classes.per_query
+        """Returns the logits of every query and token, in the order of ``classes.written_out()``."""
+        Q, D, per_query = classes.classes // classes.per_query, len(classes.distinct), classes.per_query
         logits = torch.zeros(len(self.times), Q, len(classes.common) + classes.classes * D, dtype=torch.float64)
         logits[:, :, : len(classes.common)] = self.common[:, None]
         for query in range(Q):
             # The logits of a query change only at the tokens of its own classes, which are consecutive.
-            first = len(classes.common) + query * each * D
-            logits[:, query, first : first + each * D] = self.distinct.repeat(1, each)
+            first = len(classes.common) + query * per_query * D
+            logits[:, query, first : first + per_query * D] = self.distinct.repeat(1, per_query)
         return Flow(self.dynamics, self.times, logits, self.error)
 
 
@@ -78,14 +78,14 @@ class SymmetricFlow:
 def symmetric_exact_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
-    """The exact population flow; see :func:`~.general.exact_flow` for arguments and errors."""
+    """Integrates the exact population flow; see :func:`~.general.exact_flow` for arguments and errors."""
     K, M = classes.classes, classes.vocab_size
 
     @no_type_check
-    def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
+    def decoder_rate(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
         return [fc * (M / K * rest), fd * ((rho + others) / K), fd * ((rho + rest) / K)]
 
-    return _trained(EXACT, classes, train, times, eta_y, eta_z, tolerance)
+    return _integrate_trained(EXACT, classes, decoder_rate, times, eta_y, eta_z, tolerance)
 
 
 @single_threaded
@@ -93,18 +93,18 @@ def symmetric_exact_flow(
 def symmetric_modified_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
-    """Lemma 3's flow; see :func:`~.general.modified_flow` for arguments and errors (the features are always linearly independent)."""
+    """Integrates Lemma 3's flow; see :func:`~.general.modified_flow`. The features are always linearly independent."""
     K, M = classes.classes, classes.vocab_size
 
     @no_type_check
-    def train(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
-        # 1 - eps is computed as the sum |f_d|^2, which is accurate even if the common tokens have nearly all attention.
-        eps, own = float(fc @ fc), float(fd @ fd)
+    def decoder_rate(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
+        # `complement` is 1 - eps, computed as |f_d|^2, which is accurate even if the common tokens have nearly all attention.
+        eps, complement = float(fc @ fc), float(fd @ fd)
         total = 1 + (K - 1) * eps  # the largest eigenvalue of the Gram matrix
-        dual = fd / (own * K)
+        dual = fd / (complement * K)
         return [fc * (M / K * rest / total), dual * (rho + others), dual * (rho + rest - eps / total * M * rest)]
 
-    return _trained(MODIFIED, classes, train, times, eta_y, eta_z, tolerance)
+    return _integrate_trained(MODIFIED, classes, decoder_rate, times, eta_y, eta_z, tolerance)
 
 
 @single_threaded
@@ -112,22 +112,22 @@ def symmetric_modified_flow(
 def symmetric_lemma4_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10
 ) -> SymmetricFlow:
-    """Lemma 4's flow; see :func:`~.general.lemma4_flow` for arguments and errors (the features are always linearly independent)."""
+    """Integrates Lemma 4's flow; see :func:`~.general.lemma4_flow`. The features are always linearly independent."""
     K, M, C = classes.classes, classes.vocab_size, len(classes.common)
     times_s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
-    featured = _features(classes)
+    feature_map = _features(classes)
 
     @no_type_check
     def rate(s: float, z: np.ndarray) -> np.ndarray:
-        f = featured(z)
+        f = feature_map(z)
         square = f * f
-        eps, own = float(square[:C].sum()), float(square[C:].sum())
+        eps, complement = float(square[:C].sum()), float(square[C:].sum())
         x = float(scaled_gain(np.array(s / K), M, 1.0))
-        # (eta_Z / eta_Y) gamma (1 - eps) D; exp overflows at 709, so the exponent is capped, where gamma is zero anyway
+        # (eta_Z / eta_Y) gamma (1 - eps) D. exp overflows at 709, so the exponent is capped where gamma is zero anyway.
         pull = ratio * x * (M - 1) / M * (M - 1) / (M - 1 + math.exp(min(x, 700.0)))
         pull *= M * (K - 1) / (M - 1) ** 2 * (1 + (M - 1) * eps) / (1 + (K - 1) * eps)
         square[:C] *= -pull * classes.per_query / K
-        square[C:] *= pull * eps / own / K  # `own` takes the place of 1 - eps, as above
+        square[C:] *= pull * eps / complement / K  # `complement` is 1 - eps, as in the modified flow
         return square
 
     path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), tolerance=tolerance, method="LSODA")
@@ -135,7 +135,7 @@ def symmetric_lemma4_flow(
 
 
 def _features(classes: SymmetricClasses) -> Callable[[np.ndarray], np.ndarray]:
-    """The map from the logits of a class to its features, both ``[C + D]``."""
+    """Returns the map from the logits of a class to its features, both ``[C + D]``."""
     log_p = torch.cat([classes.common, classes.distinct]).log().numpy()
 
     @no_type_check
@@ -151,26 +151,30 @@ def _flow(name: str, classes: SymmetricClasses, times: Tensor, logits: np.ndarra
     return SymmetricFlow(name, times, z[:, :C], z[:, C:], error)
 
 
-def _trained(name: str, classes: SymmetricClasses, train, times: Tensor, eta_y: float, eta_z: float, tolerance: float) -> SymmetricFlow:
+def _integrate_trained(
+    name: str, classes: SymmetricClasses, decoder_rate, times: Tensor, eta_y: float, eta_z: float, tolerance: float
+) -> SymmetricFlow:
+    """Integrates a flow whose decoder is trained; ``decoder_rate`` computes the derivatives of u, v and x by eta_Y t."""
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     C, D = len(classes.common), len(classes.distinct)
     decoder = C + 2 * D  # the state is u, v, x, then the logits; the error is measured on the logits only
-    rate = _rate(classes, train, eta_z / eta_y)
+    rate = _rate(classes, decoder_rate, eta_z / eta_y)
     path = integrate(rate, decoder + C + D, s, measured=slice(decoder, None), tolerance=tolerance, method="LSODA")
     return _flow(name, classes, times, path.states[:, decoder:], path.error)
 
 
-def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
-    """Derivatives of u, v, x and the logits by eta_Y t; ``train`` gives those of u, v and x."""
+def _rate(classes: SymmetricClasses, decoder_rate, ratio: float) -> Rate:
+    """Returns the derivatives of u, v, x and the logits by eta_Y t; ``decoder_rate`` computes those of u, v and x."""
     K, rest_size, C, D = classes.classes, classes.vocab_size - classes.classes, len(classes.common), len(classes.distinct)
     decoder = C + 2 * D
-    featured = _features(classes)
+    feature_map = _features(classes)
+    # Learning rate of each logit: the classes of a query share its common logits, so these move per_query times as fast.
     speed = np.repeat([ratio * classes.per_query / K, ratio / K], [C, D])
 
     @no_type_check
     def rate(_: float, state: np.ndarray) -> np.ndarray:
         u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
-        f = featured(state[decoder:])
+        f = feature_map(state[decoder:])
         fc, fd = f[:C], f[C:]
         # The probabilities relative to that of the class's own next token are e^{-A} and e^{-B}; dividing by their sum normalises them. In
         # a trial step of the integrator A or B may be very negative; the bound keeps exp finite, so that only the step fails.
@@ -179,6 +183,6 @@ def _rate(classes: SymmetricClasses, train, ratio: float) -> Rate:
         others, rest = others / total, rest / total
         rho = (K - 1) * others + rest_size * rest  # 1 - alpha as a sum, which does not cancel
         g = np.concatenate([rest_size * rest * u, (K - 1) * others * v + rest_size * rest * x])
-        return np.concatenate([*train(fc, fd, others, rest, rho), speed * f * (g - f * (f @ g))])
+        return np.concatenate([*decoder_rate(fc, fd, others, rest, rho), speed * f * (g - f * (f @ g))])
 
     return rate
